@@ -1,0 +1,34 @@
+# The two commands of the README, and the ones of the developers. See each target's first comment.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+UV := .venv/bin/uv
+BIN := .venv/bin
+
+.PHONY: help demo test lint types bench format
+
+help: ## what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+.venv/.ready: pyproject.toml uv.lock tools/bootstrap
+	@bash tools/bootstrap $(PYTHON)
+	@touch $@
+
+demo: .venv/.ready ## run examples/reconcile against a real PostgreSQL and a recording mock
+	@bash tools/demo
+
+test: .venv/.ready ## run all tests, installing what they need
+	@bash tools/test-requirements
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: .venv/.ready ## style, types, workflows, Dockerfile
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.ready ## rewrite to the style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.ready ## the budgets of the design, as ratios
+	$(BIN)/python -m benchmarks

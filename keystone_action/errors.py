@@ -1,0 +1,80 @@
+"""Everything that can go wrong, by whose fault it is and by the exit code it earns.
+
+    KeystoneError
+    ├── UsageError            exit 2: a bad call, or nothing to run
+    │   ├── SpecError         exit 2: a bad spec file; carries every diagnostic of it
+    │   └── NotSupportedYet   exit 2: part of the contract that this version does not have
+    ├── HarnessError          exit 3: what we (or a service, fixture, setup) broke; never the agent's fault
+    │   ├── SandboxError      the sandbox could not be made, or its supervisor died
+    │   ├── ServiceError      a service never got ready or went away
+    │   ├── SecretError       a secret that can't be resolved
+    │   └── OutputError       results can't be written
+    └── Cancelled             exit 130
+
+A failed *agent* is never an exception: it is recorded in the evidence and graded.
+"""
+
+from __future__ import annotations
+
+EXIT_PASS = 0
+EXIT_FAIL = 1
+EXIT_USAGE = 2
+EXIT_ERROR = 3
+EXIT_CANCELLED = 130
+
+
+class KeystoneError(Exception):
+    """Base of all errors that are shown as a sentence, without a traceback.
+
+    Attributes:
+        exit_code: what the process ends with when nothing catches this.
+        help: what to do about it, shown on a line of its own; may be empty.
+    """
+
+    exit_code = EXIT_ERROR
+
+    def __init__(self, message: str, *, help: str = "") -> None:  # noqa: A002 - the word people look for
+        super().__init__(message)
+        self.message = message
+        self.help = help
+
+
+class UsageError(KeystoneError):
+    """A bad call, a named file that is missing, or nothing to run."""
+
+    exit_code = EXIT_USAGE
+
+
+class NotSupportedYet(UsageError):  # noqa: N818 - reads as the sentence it prints
+    """A field, option or value of the contract that this version refuses rather than ignores."""
+
+    def __init__(self, what: str, *, help: str = "") -> None:  # noqa: A002
+        super().__init__(f"{what} is not supported yet", help=help)
+
+
+class HarnessError(KeystoneError):
+    """Something of ours, of a service, a fixture or the setup failed: the cell is `error`, not `fail`."""
+
+    exit_code = EXIT_ERROR
+
+
+class SandboxError(HarnessError):
+    """The sandbox could not be made or lost its supervisor."""
+
+
+class ServiceError(HarnessError):
+    """A service never got ready, or went away while it was needed."""
+
+
+class SecretError(HarnessError):
+    """A secret that can't be resolved."""
+
+
+class OutputError(HarnessError):
+    """Results can't be written (disk full, read-only directory)."""
+
+
+class Cancelled(KeystoneError):  # noqa: N818 - the field's word
+    """SIGINT or SIGTERM: finished cells are kept."""
+
+    exit_code = EXIT_CANCELLED

@@ -1,0 +1,146 @@
+"""What was observed of a cell, frozen before the first invariant runs. Written only by us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a service is reached; empty or None where a kind has none. `url` holds credentials."""
+
+    host: str = ""
+    port: int | None = None
+    url: str = ""
+    user: str = ""
+    password: str = ""
+    database: str = ""
+
+    def as_mapping(self) -> dict[str, Any]:
+        """The keys that expressions and KeystoneContext have, without the empty ones."""
+        values = {name: getattr(self, name) for name in ("host", "port", "url", "user", "password", "database")}
+        return {name: value for name, value in values.items() if value not in ("", None)}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
+    an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise. stdout and
+    stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    timed_out: bool = False
+    limit: str | None = None
+    duration_s: float = 0.0
+    output: str = ""
+    problem: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    leftovers: int = 0
+    tool_calls: tuple[Mapping[str, Any], ...] | None = None
+    token_usage: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """One entry of a workspace. kind `other` is a device, socket or FIFO. digest is sha256 of a file's bytes."""
+
+    kind: Literal["file", "directory", "link", "other"]
+    mode: int
+    size: int = 0
+    digest: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs between the snapshot and the workspace as left; POSIX path relative to the workspace."""
+
+    path: str
+    change: Literal["added", "modified", "removed", "mode"]
+    before: FileState | None = None
+    after: FileState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """One request that a mock recorded, in the order it came in.
+
+    `query` and `headers` map a name to a text, or to a list of texts when it was repeated; header names are as sent.
+    `body` is the decoded text (content and transfer coding removed, charset honoured, undecodable bytes replaced);
+    `body_bytes` counts what came in; `cut` says how many bytes of it were not kept.
+    """
+
+    service: str
+    method: str
+    path: str
+    url: str
+    query: Mapping[str, str | list[str]]
+    headers: Mapping[str, str | list[str]]
+    body: str
+    body_bytes: int
+    cut: int
+    status: int
+    response_body: str
+    ts: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The rows of a query as Python values, and the names of its columns in order."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+class QueryFailed(Exception):  # noqa: N818 - an outcome, not a defect of ours
+    """A query did not give rows. `undefined`: a table or column that does not exist (the agent's fault: `fail`);
+    anything else makes the check `error`."""
+
+    def __init__(self, message: str, *, undefined: bool = False) -> None:
+        super().__init__(message)
+        self.undefined = undefined
+
+
+class Database(Protocol):
+    """A service that can be asked by sql, read-only and with a time limit."""
+
+    def query(self, sql: str, *, timeout: float) -> QueryResult:
+        """Blocking. Raises QueryFailed."""
+
+
+class RequestLog(Protocol):
+    """What a recording mock saw for one cell."""
+
+    def requests(self) -> Sequence[RecordedRequest]:
+        """In the order they came in. Reads the journal on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that invariants may read.
+
+    workspace: the workspace as the agent left it (its processes are gone). changes: against the snapshot that was
+    taken before the agent started. audit_log and trace: our own copies, always there, possibly empty.
+    """
+
+    cell_id: str
+    workspace: Path
+    task_prompt: str
+    params: Mapping[str, Any]
+    agent: AgentRun
+    changes: tuple[Change, ...]
+    before: Mapping[str, FileState]
+    after: Mapping[str, FileState]
+    services: Mapping[str, Address]
+    databases: Mapping[str, Database]
+    request_logs: Mapping[str, RequestLog]
+    audit_log: Path
+    trace: Path
+    secrets: tuple[str, ...] = ()

@@ -1,0 +1,139 @@
+"""What a check type is: a pydantic model of its fields, and one async function that turns evidence into an outcome.
+
+A new check type is one file in this folder (or in another package, by the entry point `keystone_action.invariants`):
+
+    class FileExists(Check):
+        type_name = "file_exists"
+        path: Annotated[str, WorkspacePath(glob=True)]
+
+        async def evaluate(self, context: CheckContext) -> Outcome: ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from keystone_action.spec.base import CheckModel
+
+if TYPE_CHECKING:
+    from keystone_action.evidence.model import Evidence
+    from keystone_action.judge.base import Judge
+    from keystone_action.sandbox.base import Sandbox
+
+Status = Literal["pass", "fail", "skip", "error"]
+Phase = Literal["observe", "shared_copy", "fresh_copy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a check found. Made by the four functions below, never by hand.
+
+    score: in [0, 1], None for skip and error. message: one or more sentences for people, as short as they allow:
+    what was expected, what was found. details: JSON values for results.json. log: what goes to checks/<name>.log.
+    judge_usage: tokens and cost that a judge spent, counted apart from the agent's.
+    """
+
+    status: Status
+    score: float | None
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    log: str = ""
+    judge_usage: Mapping[str, float] = field(default_factory=dict)
+
+
+def passed(message: str, *, score: float = 1.0, log: str = "", **details: Any) -> Outcome:
+    """The check holds."""
+    return _graded("pass", score, message, log, details)
+
+
+def failed(message: str, *, score: float = 0.0, log: str = "", **details: Any) -> Outcome:
+    """The check does not hold; the agent's fault."""
+    return _graded("fail", score, message, log, details)
+
+
+def skipped(message: str, **details: Any) -> Outcome:
+    """The check could not apply: it leaves both sums."""
+    return Outcome("skip", None, message, details)
+
+
+def broken(message: str, *, log: str = "", **details: Any) -> Outcome:
+    """The check itself broke: the cell becomes `error`, never pass."""
+    return Outcome("error", None, message, details, log)
+
+
+def _graded(status: Status, score: float, message: str, log: str, details: dict[str, Any]) -> Outcome:
+    # Never clamped (spec 5.1): a score out of range is a defect of the check, and says so.
+    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or not 0 <= score <= 1:
+        return Outcome(
+            "error", None, f"the check gave the score {score!r}; expected a number from 0 to 1", details, log
+        )
+    return Outcome(status, float(score), message, details, log)
+
+
+class CheckContext(Protocol):
+    """What a check is given; one per invariant and cell.
+
+    name: the invariant's. timeout: seconds, already defaulted by the check's type. directory: the spec's directory
+    *as it was before the agent ran* (author's files are read from here only).
+    """
+
+    name: str
+    timeout: float
+    directory: Path
+    evidence: Evidence
+
+    async def sandbox(self) -> Sandbox:
+        """For checks that execute agent-written code: a fresh sandbox on a copy of the workspace, by the check's
+        `phase`. Its processes are gone before the next check."""
+
+    async def host(self) -> Sandbox:
+        """For the author's own scripts: no isolation, cwd is a throw-away copy of the workspace from which links
+        that lead outside were removed. `host_removed_links` lists them."""
+
+    @property
+    def host_removed_links(self) -> tuple[str, ...]: ...
+
+    @property
+    def missing_programs(self) -> frozenset[str]:
+        """First words of string commands that the sandbox did not have before the agent started."""
+
+    @property
+    def check_environment(self) -> Mapping[str, str]:
+        """What a command in the sandbox gets besides its own `env`: setup.env, KEYSTONE_* and addresses of services
+        that are valid there."""
+
+    @property
+    def service_addresses(self) -> Mapping[str, Mapping[str, Any]]:
+        """Addresses of services for a check that runs on the host, as KeystoneContext has them."""
+
+    @property
+    def judge(self) -> Judge:
+        """The run's judge: clients, cache and keys from our own environment."""
+
+    def author_file(self, path: str) -> bytes:
+        """The bytes of an author's file (a script, a rubric) as they were before the agent ran."""
+
+
+class Check(CheckModel):
+    """Base of all check types.
+
+    phase: `observe` (reads evidence only; runs first), `shared_copy` (executes; shares one copy with the others of
+    its kind) or `fresh_copy` (executes on a copy of its own). default_timeout: seconds, where the invariant gives
+    none. score_is_passed: what `passed` means is up to evaluate.
+    """
+
+    phase: ClassVar[Phase] = "observe"
+    default_timeout: ClassVar[float] = 60.0
+
+    @property
+    def run_phase(self) -> Phase:
+        """The phase of this very check; a check whose `runs_in` decides overrides it."""
+        return self.phase
+
+    async def evaluate(self, context: CheckContext) -> Outcome:  # noqa: ARG002
+        """Grade. Any exception that leaves here is the check's own fault: the cell becomes `error`."""
+        raise TypeError(f"{type(self).__name__} has no evaluate")

@@ -1,0 +1,73 @@
+"""What a check asks of a judge and what it gets; the clients behind it live in this room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRequest:
+    """One thing to judge.
+
+    models: as the spec names them (aliases unresolved); more than one is a jury whose mean counts. judged: the
+    untrusted text, fenced by the judge. template: replaces the whole prompt when given (`prompt_template`).
+    samples: answers asked of each model; the mean counts. timeout: seconds for everything.
+    """
+
+    criteria: str
+    judged: str
+    task: str = ""
+    models: tuple[str, ...] = ("judge-fast",)
+    rubric: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+    temperature: float = 0.0
+    samples: int = 1
+    timeout: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What judging cost. cost_usd is None where a model's price is unknown."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    requests: int = 0
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """One answer of one model."""
+
+    model: str
+    score: float
+    reason: str
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the jury found: the mean score in [0, 1], each opinion, and what it cost."""
+
+    score: float
+    reason: str
+    opinions: tuple[Opinion, ...]
+    usage: Usage = field(default_factory=Usage)
+
+
+class JudgeUnavailable(Exception):  # noqa: N818 - an outcome: the check skips
+    """No key (or no package) for this model: the check is skipped, and the sentence says what to set."""
+
+
+class JudgeFailed(Exception):  # noqa: N818 - an outcome: the check is in error
+    """The judge broke: refusal, unreadable answers after all retries, time-out, service down."""
+
+
+class Judge(Protocol):
+    """The run's judge."""
+
+    async def judge(self, request: JudgeRequest) -> Judgement:
+        """Raises JudgeUnavailable or JudgeFailed."""

@@ -1,0 +1,147 @@
+"""Where untrusted code runs, as the rest of the house sees it: nobody asks which kind it is.
+
+A `SandboxProvider` is one a run. A `Sandbox` is one world of one cell: a user, a HOME, a TMPDIR and a workspace. When
+`Sandbox.run` returns, every process that it started is gone, whatever became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+CAPTURE_HEAD = 1 << 20
+CAPTURE_TAIL = 1 << 20
+"""Bytes kept of each stream: the first and the last; what lies between is counted and said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One stream of a finished command: the bytes kept, and how many there were.
+
+    Where `total > len(head) + len(tail)` the middle was cut; `tail` is empty when everything fit into `head`.
+    """
+
+    head: bytes = b""
+    tail: bytes = b""
+    total: int = 0
+
+    @property
+    def cut(self) -> int:
+        """How many bytes were not kept."""
+        return self.total - len(self.head) - len(self.tail)
+
+    def text(self) -> str:
+        """All that was kept, decoded with replacement, the cut said in a line of its own."""
+        if not self.cut:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        notice = f"\n[… {self.cut:,} bytes cut …]\n"
+        return self.head.decode("utf-8", "replace") + notice + self.tail.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one command may use; None = not limited. Bytes, processes, seconds."""
+
+    memory: int | None = None
+    disk: int | None = None
+    pids: int | None = None
+    cpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to run: `argv` exactly, no shell unless argv says so (`("sh", "-c", text)`).
+
+    env is complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where env lacks them.
+    cwd is relative to the workspace ("." = the workspace itself).
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "."
+    timeout: float | None = None
+    stdin: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a command ended. Exactly one of exit_code and signal is set, unless it could not be started.
+
+    exit_code 127 with `not_found` = the program does not exist (so not an exit code of the program's own).
+    limit: the sentence for the limit it was stopped at ("memory: 2.1 GiB used, 2.0 GiB allowed"), else None.
+    leftovers: how many of its processes were still there when it ended and were killed.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    limit: str | None
+    not_found: bool
+    duration_s: float
+    stdout: Capture
+    stderr: Capture
+    leftovers: int = 0
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code as a shell shows it: 128 + n for signal n."""
+        return self.exit_code if self.exit_code is not None else 128 + (self.signal or 0)
+
+
+class Sandbox(Protocol):
+    """One world of one cell."""
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace, where *we* read it."""
+
+    @property
+    def workspace_inside(self) -> str:
+        """The workspace, as code inside sees it."""
+
+    async def run(self, command: Command) -> Completed:
+        """Run to its end, its time limit or a resource limit. Every descendant is gone when this returns, also
+        when it is cancelled. Raises SandboxError when the sandbox itself broke."""
+
+    def which(self, program: str) -> str | None:
+        """Where PATH has this program inside the sandbox for its user, or None."""
+
+    async def close(self) -> None:
+        """End whatever is left and remove HOME and TMPDIR; the workspace stays."""
+
+
+class SandboxProvider(Protocol):
+    """Makes the sandboxes of a run.
+
+    kind: `process` or `docker`. isolation: what really isolates here, e.g. ("user", "landlock"). limits: `enforced`
+    or `watched`. not_enforced: sentences for the report's head, for what this machine can't do.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def isolation(self) -> tuple[str, ...]: ...
+    @property
+    def limits(self) -> str: ...
+    @property
+    def not_enforced(self) -> tuple[str, ...]: ...
+
+    async def open(
+        self,
+        workspace: Path,
+        *,
+        limits: Limits,
+        readable: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Sandbox:
+        """A new world on this workspace directory (given to the sandbox's user). `readable` are further directories
+        that code inside may read (an agent's own code). `environment` is added under every command's env.
+        Raises SandboxError."""
+
+    async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
+        """A world without isolation, for the author's own scripts: our user, same supervision and clean-up."""
+
+    async def close(self) -> None:
+        """End everything that is still running."""

@@ -1,0 +1,145 @@
+"""The outcome of a run, as `results.json` has it (shared contract, section 3). Frozen data and no rules.
+
+`to_document` and `from_document` of each class are inverse; unknown keys of a newer version are refused by
+`schema_version`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Verdict = Literal["pass", "fail", "flaky", "error"]
+Status = Literal["pass", "fail", "skip", "error"]
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantResult:
+    """One check of one cell. score is None for skip and error. `gate` is true, false or "passed" as in the spec;
+    `disqualified`: this gate forced the composite to 0."""
+
+    name: str
+    type: str
+    status: Status
+    score: float | None
+    weight: float
+    gate: bool | Literal["passed"]
+    message: str
+    details: dict[str, Any] = field(default_factory=dict)
+    duration_s: float = 0.0
+    description: str = ""
+    on_skip: Literal["error", "ignore"] | None = None
+    disqualified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForbiddenResult:
+    """One forbidden rule of one cell."""
+
+    rule: str
+    violated: bool
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """How the agent of a cell ended; `output` is bounded and masked. note: why it ended ("stopped at 2 GiB of
+    memory"), or what was wrong with its output; empty when nothing is to say."""
+
+    exit_code: int | None
+    timed_out: bool
+    duration_s: float
+    output: str
+    signal: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """One finished cell. composite is None exactly when the verdict is `error`; reason says in a sentence why it is
+    not a pass ("gate tests_pass scored 0.00", "composite 0.77 is below 0.85")."""
+
+    id: str
+    scenario: str
+    params: dict[str, Any]
+    replica: int
+    verdict: Literal["pass", "fail", "error"]
+    composite: float | None
+    duration_s: float
+    error: str | None
+    agent: AgentResult | None
+    invariants: tuple[InvariantResult, ...]
+    forbidden: tuple[ForbiddenResult, ...] = ()
+    reason: str = ""
+    usage: dict[str, float] = field(default_factory=dict)
+    judge_usage: dict[str, float] = field(default_factory=dict)
+    attempts: int = 1
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """All replicas of one scenario with one parameter set: what `replica_aggregation` decides on."""
+
+    scenario: str
+    params: dict[str, Any]
+    verdict: Verdict
+    composite: float | None
+    passed: int
+    total: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecResult:
+    """One spec of a run. pass_rate is (value, low, high), a Wilson interval over the cells that were graded, or None
+    when none was."""
+
+    id: str
+    path: str
+    sha256: str
+    threshold_source: Literal["spec", "input"]
+    verdict: Verdict
+    composite: float | None
+    pass_threshold: float
+    pass_rate: tuple[float, float, float] | None
+    cells: tuple[CellResult, ...]
+    groups: tuple[GroupResult, ...] = ()
+    description: str = ""
+    replica_aggregation: str = "all"
+    positions: dict[str, int] = field(default_factory=dict)
+    """Invariant name → line in the spec file, for annotations."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """What isolated the agents. not_enforced: sentences for the report's head."""
+
+    kind: Literal["process", "docker"] = "process"
+    isolation: tuple[str, ...] = ("none",)
+    limits: Literal["enforced", "watched"] = "watched"
+    not_enforced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A whole run. error: the message of exit 2 or of a failure before the first cell, else None. notices: what
+    belongs into every report's head (substituted services, skipped judges, shard, fork)."""
+
+    run_id: str
+    keystone_version: str
+    git_sha: str | None
+    verdict: Verdict
+    composite: float | None
+    started_at: str
+    duration_s: float
+    specs: tuple[SpecResult, ...]
+    sandbox: SandboxInfo = field(default_factory=SandboxInfo)
+    counts: dict[str, int] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+    judge_usage: dict[str, float] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    substituted: tuple[str, ...] = ()
+    cancelled: bool = False
+    error: str | None = None

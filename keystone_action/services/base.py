@@ -1,0 +1,61 @@
+"""What a service kind is to the life of a cell. Kinds: http_mock, postgres, sqlite, external (containers later)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from keystone_action.evidence.model import Address, Database, RequestLog
+
+
+@dataclass(frozen=True, slots=True)
+class CellScope:
+    """What a service needs to know of the cell it serves.
+
+    private: a directory of ours that no sandbox can read. exclusive: whether this is the only cell at a time (then a
+    database service hands out exactly the user, password and database of its `env`). allowed_users: numeric users
+    whose connections belong to this cell, None when users don't tell cells apart.
+    """
+
+    cell_id: str
+    private: Path
+    workspace: Path
+    audit_log: Path
+    exclusive: bool
+    allowed_users: set[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there (the same for now)."""
+
+    name: str
+    for_agent: Address
+    for_host: Address
+    database: Database | None = None
+    requests: RequestLog | None = None
+    notices: tuple[str, ...] = field(default=())
+
+
+class RunningService(Protocol):
+    """A service that was started for a run. All services of a spec start at once, before the first cell needs them."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def start(self) -> None:
+        """Start and wait for readiness (a real query or request). Raises ServiceError that says which service, what
+        it printed last and how long it was given."""
+
+    async def attach(self, scope: CellScope) -> Attached:
+        """Make it ready for one cell: reset or fresh state. Raises ServiceError."""
+
+    async def run_sql(self, attached: Attached, script: str) -> None:
+        """For sql fixtures: run a script with the rights of the database's owner. Raises ServiceError."""
+
+    async def detach(self, attached: Attached) -> None:
+        """The cell has been graded."""
+
+    async def stop(self) -> None:
+        """End it and remove what it kept. Never raises."""

@@ -1,0 +1,130 @@
+"""What every model of a spec file is made of: the strict base, and the markers that give a field its meaning.
+
+A marker in a field's annotation is all that the rest of the house needs to know about it: the loader checks
+paths, patterns and service names at the field's line, withholding collects the author's files, and the sandbox
+looks up the first word of commands. A check type of a third party gets all of it by annotating its fields.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticCustomError
+
+
+class StrictModel(BaseModel):
+    """A mapping of the spec: unknown keys are errors, values are not coerced, instances don't change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+
+
+@dataclass(frozen=True)
+class AuthorPath:
+    """A file or directory of the spec's author: relative to the spec, read before the agent runs, withheld from it.
+
+    kind: `file`, `directory` or `any`, as it must exist when the spec is loaded.
+    withheld: whether the agent may not see it (scripts, hidden tests, rubrics).
+    """
+
+    kind: Literal["file", "directory", "any"] = "file"
+    withheld: bool = True
+
+
+@dataclass(frozen=True)
+class WorkspacePath:
+    """A path that the agent leaves: relative to the workspace; absolute or `..` is a load error.
+
+    glob: whether `*`, `?`, `[` and `**` are patterns.
+    """
+
+    glob: bool = False
+
+
+@dataclass(frozen=True)
+class ShellCommand:
+    """A command run through `sh -c` when it is a string: its first word is looked up, expressions of
+    `record.*` and `task.*` in it are load errors."""
+
+
+@dataclass(frozen=True)
+class RegexPattern:
+    """A regular expression in the syntax of the `regex` package; compiled when the spec is loaded."""
+
+
+@dataclass(frozen=True)
+class ServiceName:
+    """The name of an entry of `services`.
+
+    kinds: which kinds fit, by what the service is (`database`: sql can be asked; `recording`: an http_mock with
+    `record: true`; `any`).
+    """
+
+    kinds: Literal["any", "database", "recording"] = "any"
+
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds from `90`, `90s`, `10m`, `1h30m` or `250ms`. Raises PydanticCustomError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _unreadable("duration", value, "a duration like 90, 90s, 10m or 1h30m")
+    if isinstance(value, str):
+        text = value.strip()
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return parse_duration(float(text))
+        match = _DURATION.fullmatch(text)
+        if not text or match is None:
+            raise _unreadable("duration", value, "a duration like 90, 90s, 10m or 1h30m")
+        hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+        value = hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+    if not 0 < value < 10**9:
+        raise _unreadable("duration", value, "a duration above zero and below 30 years")
+    return float(value)
+
+
+def parse_size(value: Any) -> int:
+    """Bytes from `1024`, `512Mi`, `2G`. Raises PydanticCustomError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise _unreadable("size", value, "a size like 512Mi or 2G")
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise _unreadable("size", value, "a size like 512Mi or 2G")
+        value = int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    if not 0 < value < 2**63:
+        raise _unreadable("size", value, "a size above zero")
+    return int(value)
+
+
+def _unreadable(kind: str, value: Any, expected: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, "expected {expected}", {"expected": expected, "found": repr(value)})
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+"""Seconds."""
+Size = Annotated[int, BeforeValidator(parse_size)]
+"""Bytes."""
+
+
+class CheckModel(StrictModel):
+    """The `check:` of an invariant, as the spec has it. Check types derive from `invariants.base.Check`.
+
+    `type_name` is what `check.type` says; `aliases` are other words for the same; `upgrade` turns the mapping
+    written under an alias into this type's own fields (a Touchstone `command` has `cmd`, ours has `command`).
+    """
+
+    type_name: ClassVar[str] = ""
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    type: str
+
+    @classmethod
+    def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """The mapping under `check:` with the names of an alias replaced by this type's own. Must not drop keys."""
+        return document
