@@ -1,7 +1,6 @@
 """The outcome of a run, as `results.json` has it (shared contract, section 3). Frozen data and no rules.
 
-`to_document` and `from_document` of each class are inverse; unknown keys of a newer version are refused by
-`schema_version`.
+`scoring/document.py` turns them into JSON documents and back.
 """
 
 from __future__ import annotations

@@ -1,0 +1,65 @@
+"""What a run is asked to do, and who is told how it goes. Both front doors make one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from keystone_action.scoring.results import CellResult
+
+FailOn = Literal["threshold", "regression", "error", "never"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """One call of `keystone run`, or one step of a workflow.
+
+    specs: files, directories or globs, relative to `directory`. environ: our own environment, the only place that
+    keys and secrets are read from. output: where results go; None = `.keystone/runs/<time>-<id>` below `directory`.
+    shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts.
+    no_secrets_reason: why this run gets no secrets (a fork), said when one is missing; empty otherwise.
+    """
+
+    specs: tuple[str, ...]
+    directory: Path
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    output: Path | None = None
+    threshold: float | None = None
+    replicas: int | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    filter: str | None = None
+    max_concurrency: int | None = None
+    sandbox: Literal["auto", "process", "docker"] = "auto"
+    shard: tuple[int, int] | None = None
+    resume: Path | None = None
+    retry_errors: int | None = None
+    fail_on: FailOn = "threshold"
+    fail_on_skipped: bool = False
+    timeout: float | None = None
+    keep: bool = False
+    judge_fast: str | None = None
+    judge_strong: str | None = None
+    cache_dir: Path | None = None
+    no_secrets_reason: str = ""
+
+
+class Progress(Protocol):
+    """Is told how a run goes; each call returns at once and never raises."""
+
+    def started(self, *, cells: int, finished: int, output: Path, notices: tuple[str, ...]) -> None:
+        """Planning is done: so many cells, of which so many were finished by an earlier run (`--resume`)."""
+
+    def phase(self, cell_id: str, phase: str) -> None:
+        """A cell entered a phase of its life: workspace, services, fixtures, setup, agent, checks."""
+
+    def cell(self, spec_id: str, result: CellResult) -> None:
+        """A cell is finished and its journal line is on disk."""
+
+    def note(self, message: str) -> None:
+        """Something that people should know while it runs (a substituted service, a retry)."""
+
+    def secrets(self, values: tuple[str, ...]) -> None:
+        """Values to mask from here on, told before anything can print them."""
