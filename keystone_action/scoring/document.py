@@ -27,7 +27,7 @@ from keystone_action.scoring.results import (
     SpecResult,
 )
 
-Result = TypeVar("Result", RunResult, CellResult)
+Result = TypeVar("Result")
 Document = dict[str, Any]
 
 COUNTS = ("scenarios", "cells", "passed", "failed", "errors", "skipped_checks")
@@ -85,13 +85,13 @@ def cell_to_document(cell: CellResult) -> Document:
 def run_from_document(document: Mapping[str, Any]) -> RunResult:
     """The inverse of run_to_document. Raises UsageError for another schema_version and for anything malformed."""
     require_schema_version(document)
-    return _read(RunResult, {**document, "specs": _specs_to_read(document.get("specs"))}, "the results")
+    return _read(_runs(), {**document, "specs": _specs_to_read(document.get("specs"))}, "the results")
 
 
 def cell_from_document(document: Mapping[str, Any]) -> CellResult:
     """The inverse of cell_to_document. Raises UsageError for anything malformed. A cell has no schema_version of its
     own: whoever wrote it says it once, in the run's document or the journal's first line."""
-    return _read(CellResult, document, "the results of a cell")
+    return _read(_cells(), document, "the results of a cell")
 
 
 def require_schema_version(document: Mapping[str, Any]) -> None:
@@ -243,14 +243,19 @@ def _text(text: str | None) -> Any:
 
 
 @cache
-def _adapter(model: type[Result]) -> TypeAdapter[Result]:
-    return TypeAdapter(model)
+def _runs() -> TypeAdapter[RunResult]:
+    return TypeAdapter(RunResult)
 
 
-def _read(model: type[Result], document: Mapping[str, Any], what: str) -> Result:
+@cache
+def _cells() -> TypeAdapter[CellResult]:
+    return TypeAdapter(CellResult)
+
+
+def _read(adapter: TypeAdapter[Result], document: Mapping[str, Any], what: str) -> Result:
     try:
         # Strict JSON mode takes lists for tuples and nothing else that is not what it should be.
-        return _adapter(model).validate_json(json.dumps(document, allow_nan=False), strict=True)
+        return adapter.validate_json(json.dumps(document, allow_nan=False), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
