@@ -21,7 +21,10 @@ PARTS = ("method", "path", "query", "headers", "body", "json")
 
 _REQUEST = re.compile(r"last_request|requests\[(?P<index>\d{1,9})\]")
 _STEP = re.compile(
-    r"""\.(?P<key>[^.\[\]"']+)|\[(?P<index>-?\d{1,9})\]|\[(?P<quote>["'])(?P<quoted>[^"']*)(?P=quote)\]"""
+    r"""\.(?P<key>[^.\[\]"']+)
+      | \[(?P<index>-?\d{1,9})\]
+      | \[(?P<quote>["'])(?P<quoted>[^"']*)(?P=quote)\]""",
+    re.VERBOSE,
 )
 
 
@@ -118,11 +121,11 @@ def _header(request: RecordedRequest, steps: tuple[str | int, ...]) -> Any | Mis
 
 def _descend(value: Any, steps: tuple[str | int, ...], where: str) -> Any | Missing:
     for step in steps:
-        if isinstance(step, str) and isinstance(value, Mapping) and step in value:
-            value = value[step]
-        elif isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
-            value = value[step]
-        else:
+        known = isinstance(value, Mapping) and step in value
+        if isinstance(step, int):
+            known = isinstance(value, list) and -len(value) <= step < len(value)
+        if not known:
             return Missing(f"{where} has no {step!r}")
+        value = value[step]
         where = f"{where}[{step}]" if isinstance(step, int) else f"{where}.{step}"
     return value
