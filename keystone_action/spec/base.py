@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 
@@ -52,6 +52,21 @@ class ShellCommand:
 @dataclass(frozen=True)
 class RegexPattern:
     """A regular expression in the syntax of the `regex` package; compiled when the spec is loaded."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A text that is filled again later, by what only exists then: expressions whose first name is one of `later`
+    are left as they are (`{{ request.path }}` in the response of a mock)."""
+
+    later: tuple[str, ...] = ("request",)
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """A name or a piece of data: `{{ }}` in it is an error (`literal` False) or just two braces (`literal` True)."""
+
+    literal: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,10 +121,27 @@ def _unreadable(kind: str, value: Any, expected: str) -> PydanticCustomError:
     return PydanticCustomError(kind, "expected {expected}", {"expected": expected, "found": repr(value)})
 
 
-Duration = Annotated[float, BeforeValidator(parse_duration)]
+def text_of(value: Any) -> Any:
+    """The text of an integer or a boolean, where only text makes sense (`env: {PORT: 8080}`); all else unchanged."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else value
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum": 0}]}),
+]
 """Seconds."""
-Size = Annotated[int, BeforeValidator(parse_size)]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "exclusiveMinimum": 0}]}),
+]
 """Bytes."""
+Text = Annotated[str, BeforeValidator(text_of), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
+"""A text that may be written as an integer or a boolean."""
 
 
 class CheckModel(StrictModel):

@@ -1,0 +1,78 @@
+"""Which spec files a call names: files, directories and globs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from keystone_action.errors import UsageError
+
+_NAMES = ("keystone.yaml", "keystone.yml")
+_SUFFIXES = (".keystone.yaml", ".keystone.yml")
+_SKIPPED = {".git", ".venv", "node_modules", "__pycache__", ".keystone"}
+
+
+def discover(patterns: Sequence[str], directory: Path, *, tolerate_missing: bool = False) -> list[Path]:
+    """The spec files that `patterns` name, each once, in the order given (directories and globs sorted).
+
+    A file is taken as it is. A directory is searched for `keystone.yaml` and `*.keystone.yaml`. A glob (`*`, `?`,
+    `[…]`, `**`) takes every file it matches when it ends in `.yaml` or `.yml`, else those with the names above.
+    tolerate_missing: for a list of defaults, of which a literal one may be missing when another is there.
+
+    Raises UsageError: no pattern, a literal name that does not exist, or nothing found at all.
+    """
+    if not patterns:
+        raise UsageError("no spec was named", help="keystone run keystone.yaml")
+    found: dict[Path, Path] = {}
+    for pattern in patterns:
+        for path in _expand(pattern, directory, tolerate_missing=tolerate_missing):
+            found.setdefault(path.resolve(), path)
+    if not found:
+        raise UsageError(
+            f"no spec found in {', '.join(patterns)} (looked from {directory})",
+            help="name a spec file, or a directory with keystone.yaml or *.keystone.yaml; `keystone init` writes one",
+        )
+    return list(found.values())
+
+
+def _expand(pattern: str, directory: Path, *, tolerate_missing: bool) -> list[Path]:
+    path = directory / pattern
+    if path.is_dir():
+        return sorted(_search(path))
+    if path.exists() or path.is_symlink():
+        return [path]
+    if any(character in pattern for character in "*?["):
+        return _glob(pattern, directory)
+    if tolerate_missing:
+        return []
+    raise UsageError(f"{pattern} does not exist (looked from {directory})", help=_nearest(path))
+
+
+def _search(directory: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        yield from (Path(folder) / name for name in files if _is_spec_name(name))
+
+
+def _glob(pattern: str, directory: Path) -> list[Path]:
+    from wcmatch import glob
+
+    flags = glob.GLOBSTAR | glob.BRACE | glob.DOTGLOB | glob.NODIR
+    names = glob.glob(pattern, flags=flags, root_dir=str(directory))
+    takes_all = pattern.endswith((".yaml", ".yml"))
+    inside = [name for name in names if not _SKIPPED & set(Path(name).parts)]
+    return sorted(directory / name for name in inside if takes_all or _is_spec_name(Path(name).name))
+
+
+def _is_spec_name(name: str) -> bool:
+    return name in _NAMES or name.endswith(_SUFFIXES)
+
+
+def _nearest(path: Path) -> str:
+    import difflib
+
+    if not path.parent.is_dir():
+        return f"there is no directory {path.parent}"
+    near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    return f"did you mean {near[0]}?" if near else "`keystone init` writes a first spec"

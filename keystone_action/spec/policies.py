@@ -1,0 +1,61 @@
+"""What a cell may do and what is watched: network, determinism, audit, forbidden, resources (spec.md 1.5 and 1.6)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from keystone_action.spec.base import Duration, RegexPattern, ServiceName, Size, StrictModel
+
+
+class Egress(StrictModel):
+    """Where the agent may connect to: hosts or globs of hosts."""
+
+    default: Literal["allow", "deny"] = "allow"
+    allow: list[str] = Field(default_factory=list)
+
+
+class Network(StrictModel):
+    """The network as the agent sees it. dns_overrides: host → name of a service."""
+
+    egress: Egress = Field(default_factory=Egress)
+    dns_overrides: dict[str, Annotated[str, ServiceName()]] = Field(default_factory=dict)
+
+
+class Determinism(StrictModel):
+    """clock: an ISO-8601 instant at which the cell's time starts. seed: KEYSTONE_SEED and PYTHONHASHSEED."""
+
+    clock: str | None = None
+    seed: Annotated[int, Field(ge=0, le=4294967295)] | None = None
+
+
+class Audit(StrictModel):
+    """What is written down although nothing in `forbidden` needs it."""
+
+    db_writes: bool = False
+    http_calls: bool = False
+    file_changes: bool = False
+
+
+class Forbidden(StrictModel):
+    """A violation forces the composite to 0. None = no such rule; an empty list = nothing is allowed outside it."""
+
+    db_writes_outside: list[str] | None = None
+    http_except: list[str] | None = None
+    secrets_in_logs: Literal["deny"] | None = None
+    file_writes_outside: list[str] | None = None
+    tools: list[str] | None = None
+    commands: list[Annotated[str, RegexPattern()]] | None = None
+
+
+class Resources(StrictModel):
+    """Limits of the sandbox; None = not limited. cpu in cores, memory and disk in bytes, pids in processes; timeout
+    bounds the whole cell, in seconds. strict: limits must be enforced, not watched."""
+
+    cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    memory: Size | None = None
+    disk: Size | None = None
+    pids: Annotated[int, Field(ge=1)] | None = None
+    timeout: Duration = 900.0
+    strict: bool = False
