@@ -1,0 +1,104 @@
+"""`command_exit` (alias `command`): a command in the workspace ends with the expected exit code."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
+from keystone_action.invariants.captured import seconds, signal_name, tails, whole
+from keystone_action.invariants.programs import first_word, not_in_sandbox
+from keystone_action.sandbox.base import Command, Completed
+from keystone_action.spec.base import Duration, ShellCommand, Text
+from keystone_action.spec.shapes import TextOrList
+
+_NOT_FOUND = 127
+_ALIASED = {"cmd": "command", "expect_exit": "exit_code"}
+
+
+class CommandExit(Check):
+    """Runs `command` (a string through `sh -c`, a list as it is) with the workspace as its directory.
+
+    exit_code: a program ended by signal n counts as 128 + n, as in a shell. runs_in: `sandbox` is a fresh sandbox on
+    a copy of the workspace; `host` is a throw-away copy without isolation, for the author's own tools only, never for
+    anything that runs what the agent wrote. timeout_s: the time limit as the alias `command` has it; it wins over the
+    invariant's own.
+    """
+
+    type_name: ClassVar[str] = "command_exit"
+    aliases: ClassVar[tuple[str, ...]] = ("command",)
+    phase: ClassVar[Phase] = "shared_copy"
+    default_timeout: ClassVar[float] = 300.0
+
+    command: Annotated[
+        TextOrList[Annotated[str, Field(min_length=1)], Annotated[list[str], Field(min_length=1)]], ShellCommand()
+    ]
+    exit_code: int = Field(default=0, ge=0, le=255)
+    runs_in: Literal["sandbox", "host"] = "sandbox"
+    env: dict[str, Text] = Field(default_factory=dict)
+    timeout_s: Duration | None = None
+
+    @classmethod
+    def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """`cmd` and `expect_exit` become `command` and `exit_code`; both names at once stay, to be refused."""
+        if document.get("type") != "command":
+            return document
+        return {
+            _ALIASED[key] if key in _ALIASED and _ALIASED[key] not in document else key: value
+            for key, value in document.items()
+        }
+
+    @property
+    def run_phase(self) -> Phase:
+        """On the host it looks at a copy of its own, like the checks that observe."""
+        return "observe" if self.runs_in == "host" else self.phase
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        argv = ("sh", "-c", self.command) if isinstance(self.command, str) else tuple(self.command)
+        limit = self.timeout_s or context.timeout
+        if self.runs_in == "host":
+            sandbox, environment = await context.host(), self.env
+        else:
+            sandbox, environment = await context.sandbox(), {**context.check_environment, **self.env}
+        completed = await sandbox.run(Command(argv, env=environment, timeout=limit))
+        return self._grade(completed, limit, context.missing_programs)
+
+    def _grade(self, completed: Completed, limit: float, missing: frozenset[str]) -> Outcome:
+        log = whole(completed)
+        details: dict[str, Any] = {"exit_code": completed.exit_code, "expected": self.exit_code}
+        what = self._shown()
+        if completed.timed_out:
+            return failed(
+                f"{what} was stopped at its time limit of {seconds(limit)}.\n{tails(completed)}",
+                log=log,
+                timed_out=True,
+                **details,
+            )
+        if completed.limit is not None:
+            return failed(
+                f"{what} was stopped at a limit: {completed.limit}.\n{tails(completed)}",
+                log=log,
+                limit=completed.limit,
+                **details,
+            )
+        code = completed.shell_code
+        if code == self.exit_code and not completed.not_found:
+            return passed(f"{what} ended with exit code {code}.", log=log, **details)
+        program = first_word(self.command)
+        if (code == _NOT_FOUND or completed.not_found) and program is not None and program in missing:
+            return broken(not_in_sandbox(program), log=log, **details)
+        if completed.not_found:
+            return failed(f"{what} can't be started: there is no program {program!r}.", log=log, **details)
+        ended = (
+            f"was ended by {signal_name(completed.signal)} (exit code {code})"
+            if completed.signal is not None
+            else f"ended with exit code {code}"
+        )
+        return failed(f"{what} {ended}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details)
+
+    def _shown(self) -> str:
+        text = self.command if isinstance(self.command, str) else shlex.join(self.command)
+        line = " ".join(text.split())
+        return f"`{line if len(line) <= 80 else line[:79] + '…'}`"

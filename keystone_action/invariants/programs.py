@@ -1,0 +1,49 @@
+"""Which program a command starts, and what to do when the sandbox has no such program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_SPECIAL = frozenset("!(){}$`&;<>|*?[#~'\"\\")
+_IMAGES = {
+    "node:22": ("node", "npm", "npx", "yarn", "pnpm", "corepack"),
+    "golang:1": ("go", "gofmt"),
+    "rust:1": ("cargo", "rustc"),
+    "ruby:3": ("ruby", "bundle", "gem", "rake"),
+    "php:8": ("php", "composer"),
+    "maven:3": ("mvn",),
+    "gradle:8": ("gradle",),
+    "eclipse-temurin:21": ("java", "javac"),
+    "python:3.12": ("python", "python3", "pip", "pytest"),
+}
+
+
+def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
+    """The program that a command starts, as far as it can be told without a shell.
+
+    Assignments in front (`CI=1 npm test`) are skipped; None for an empty command and for shell syntax (`(cd a; b)`,
+    `$TOOL x`) where the first word names no program. A list names it itself.
+    """
+    if not isinstance(command, str):
+        return command[0] if command else None
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = iter(list(lexer))
+    except ValueError:  # an open quote further on: the shell will say so itself
+        words = iter(command.split())
+    for word in words:
+        if _ASSIGNMENT.match(word):
+            continue
+        return None if _SPECIAL & set(word) else word
+    return None
+
+
+def not_in_sandbox(program: str) -> str:
+    """`npm is not in this sandbox; set base: node:22`."""
+    for image, programs in _IMAGES.items():
+        if program in programs:
+            return f"{program} is not in this sandbox; set base: {image}"
+    return f"{program} is not in this sandbox; set base to an image that has it"

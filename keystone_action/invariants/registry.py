@@ -1,0 +1,172 @@
+"""The check types that a spec can name: ours by a table, third parties' by the entry points of installed packages.
+
+Nothing is imported before a spec names it: `sql` pulls in no HTTP client, and a broken plug-in disturbs nobody who
+does not ask for it. A plug-in that is asked for and is unfit is refused here, with the distribution it came from.
+
+    [project.entry-points."keystone_action.invariants"]
+    word_count = "acme_checks:WordCount"        # the name is what `check.type` says
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import get_args
+
+from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.invariants.base import Check, Phase
+
+GROUP = "keystone_action.invariants"
+
+_HERE = "keystone_action.invariants"
+BUILT_IN: Mapping[str, str] = {
+    "command": f"{_HERE}.command_exit:CommandExit",
+    "command_exit": f"{_HERE}.command_exit:CommandExit",
+    "custom": f"{_HERE}.custom:Custom",
+    "file_absent": f"{_HERE}.file_absent:FileAbsent",
+    "file_content": f"{_HERE}.file_content:FileContent",
+    "file_exists": f"{_HERE}.file_exists:FileExists",
+    "http_mock_assertions": f"{_HERE}.http_mock_assertions:HttpMockAssertions",
+    "llm_as_judge": f"{_HERE}.llm_as_judge:LlmAsJudge",
+    "model_judge": f"{_HERE}.llm_as_judge:LlmAsJudge",
+    "sql": f"{_HERE}.sql:Sql",
+}
+"""What `check.type` says (aliases too) → `module:Class`."""
+
+PLANNED = frozenset(
+    {
+        "budget",
+        "diff",
+        "efficiency",
+        "exact",
+        "files",
+        "http",
+        "implemented",
+        "json",
+        "passfail",
+        "pytest",
+        "regex",
+        "similarity",
+        "swebench",
+        "tests",
+        "tool_correctness",
+        "trace",
+    }
+)
+"""Names of the contract that this version refuses; no plug-in may take them."""
+
+
+def _installed() -> Iterable[EntryPoint]:
+    return entry_points(group=GROUP)
+
+
+class CheckTypes(Mapping[str, type[Check]]):
+    """Name or alias → class of the check type, imported when it is looked up.
+
+    Iterating gives the names that a spec may use (for lists and suggestions in errors) and imports no check.
+    `types[name]` raises KeyError for an unknown name, NotSupportedYet for one that the contract has and this version
+    has not, and UsageError for a plug-in that is unfit.
+    """
+
+    def __init__(self, discover: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
+        self._discover = discover
+        self._plugins: dict[str, list[EntryPoint]] | None = None
+        self._loaded: dict[str, type[Check]] = {}
+
+    def __getitem__(self, name: str) -> type[Check]:
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        # Planned names count: looking one up says "not supported yet", which is truer than "unknown".
+        return name in BUILT_IN or name in PLANNED or name in self.plugins
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*BUILT_IN, *self.plugins}))
+
+    def __len__(self) -> int:
+        return len({*BUILT_IN, *self.plugins})
+
+    @property
+    def plugins(self) -> Mapping[str, list[EntryPoint]]:
+        """Entry points by name, the names that are ours left out: no installed package can replace a check of ours."""
+        if self._plugins is None:
+            self._plugins = {}
+            for entry in self._discover():
+                if entry.name not in BUILT_IN and entry.name not in PLANNED:
+                    self._plugins.setdefault(entry.name, []).append(entry)
+        return self._plugins
+
+    def shadowing(self) -> list[str]:
+        """A sentence for each entry point that is left out because its name is ours (for `doctor`)."""
+        return [
+            f"{distribution(entry)} registers the check type {entry.name!r}, which is built in: it is never used"
+            for entry in self._discover()
+            if entry.name in BUILT_IN or entry.name in PLANNED
+        ]
+
+    def _load(self, name: str) -> type[Check]:
+        if name in BUILT_IN:
+            module, _, attribute = BUILT_IN[name].partition(":")
+            found: type[Check] = getattr(import_module(module), attribute)
+            return found
+        if name in PLANNED:
+            raise NotSupportedYet(f"the check type {name!r}", help=f"This version has: {', '.join(self)}.")
+        entries = self.plugins.get(name)
+        if not entries:
+            raise KeyError(name)
+        if len(entries) > 1:
+            owners = " and ".join(distribution(entry) for entry in entries)
+            raise UsageError(
+                f"the check type {name!r} is registered by {owners}", help="Uninstall all but one of these packages."
+            )
+        return _load_plugin(entries[0])
+
+
+def distribution(entry: EntryPoint) -> str:
+    """The package that an entry point came from, with its version: `acme-checks 1.2`."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else f"an unknown package ({entry.value})"
+
+
+def _load_plugin(entry: EntryPoint) -> type[Check]:
+    try:
+        loaded = entry.load()
+    except (Exception, SystemExit) as error:  # whatever its import does
+        raise UsageError(
+            f"the check type {entry.name!r} of {distribution(entry)} can't be imported: "
+            f"{type(error).__name__}: {error}",
+            help=f"Repair or uninstall that package ({entry.value}).",
+        ) from error
+    problem = _unfit(entry.name, loaded)
+    if problem:
+        raise UsageError(
+            f"the check type {entry.name!r} of {distribution(entry)} is no check: {entry.value} {problem}",
+            help="A check type derives from keystone_action.invariants.base.Check; see there.",
+        )
+    checked: type[Check] = loaded
+    return checked
+
+
+def _unfit(name: str, loaded: object) -> str | None:
+    """Why this object can't serve as the check type `name`; None when it can."""
+    if not isinstance(loaded, type) or not issubclass(loaded, Check):
+        return "is not a subclass of Check"
+    if name not in (loaded.type_name, *loaded.aliases):
+        return f"has the type_name {loaded.type_name!r}, expected {name!r}"
+    taken = sorted({loaded.type_name, *loaded.aliases} & {*BUILT_IN, *PLANNED})
+    if taken:
+        return f"takes the built-in name {taken[0]!r}"
+    if loaded.evaluate is Check.evaluate:
+        return "has no evaluate"
+    if not inspect.iscoroutinefunction(loaded.evaluate):
+        return "has an evaluate that is not async"
+    if loaded.phase not in get_args(Phase):
+        return f"has the phase {loaded.phase!r}, expected one of {', '.join(get_args(Phase))}"
+    limit = loaded.default_timeout
+    if not isinstance(limit, int | float) or not math.isfinite(limit) or limit <= 0:
+        return f"has the default_timeout {limit!r}, expected seconds above zero"
+    return None
