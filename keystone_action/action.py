@@ -1,0 +1,211 @@
+"""The action's front door: inputs → options → engine → annotations, outputs, summary → exit code."""
+
+from __future__ import annotations
+
+import datetime
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from keystone_action import __version__
+from keystone_action.errors import EXIT_ERROR, Cancelled, HarnessError, KeystoneError, OutputError
+from keystone_action.github.annotations import annotations_of
+from keystone_action.github.commands import Commands
+from keystone_action.github.event import Event, read_event
+from keystone_action.github.inputs import DEFAULT_SPECS, Settings
+from keystone_action.github.outputs import write_outputs
+from keystone_action.github.ownership import hand_over, missing_folders
+from keystone_action.github.progress import LogProgress
+from keystone_action.github.results import output_values
+from keystone_action.github.summary import append_summary
+from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.scoring.results import RunResult
+
+_PASSED_ON = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"})
+_PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
+_PASSED_ON_PREFIXES = ("ANTHROPIC_", "OPENAI_", "KEYSTONE_JUDGE_", "LC_")
+_KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+
+
+class Evaluation(Protocol):
+    """What the engine hands back: `keystone_action.evaluate.Evaluation`."""
+
+    @property
+    def run(self) -> RunResult: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def exit_code(self) -> int: ...
+
+
+Evaluate = Callable[[RunOptions, Progress], Evaluation]
+
+
+def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | None = None) -> int:
+    """Runs one step of a workflow and returns its exit code. Never raises: whatever goes wrong is said in the log,
+    the outputs and the summary."""
+    commands = Commands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
+    step = _Step(environ, commands)
+    started = time.monotonic()
+    try:
+        return step.run(evaluate)
+    except KeyboardInterrupt:
+        return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
+    except KeystoneError as error:
+        return step.failed(error, time.monotonic() - started)
+    except Exception as error:  # noqa: BLE001 - exit code 1 would call a bug of ours a failed agent
+        commands.debug(traceback.format_exc())
+        message = f"Keystone broke: {type(error).__name__}: {error}"
+        return step.failed(HarnessError(message, help="please report it, with step debugging on"), 0.0)
+
+
+class _Step:
+    """One call of `main`: what is known so far, so that a failure at any point can still be reported."""
+
+    def __init__(self, environ: Mapping[str, str], commands: Commands) -> None:
+        self.environ = environ
+        self.commands = commands
+        self.settings: Settings | None = None
+
+    def run(self, evaluate: Evaluate | None) -> int:
+        _mask_keys(self.environ, self.commands)
+        settings = self.settings = Settings.from_environ(self.environ)
+        event = read_event(self.environ)
+        self._say(settings, event)
+        event.refuse_foreign_code()
+        evaluation = self._evaluate(settings, event, evaluate)
+        found = annotations_of(
+            evaluation.run, directory=settings.directory, workspace=settings.workspace, limit=settings.annotations
+        )
+        for annotation in found:
+            self.commands.annotate(annotation)
+        self._report(evaluation.run, evaluation.directory)
+        return evaluation.exit_code
+
+    def failed(self, error: KeystoneError, duration_s: float) -> int:
+        """Reports what kept a run from being finished."""
+        self.commands.endgroup()
+        message = error.message + (f"\n{error.help}" if error.help else "")
+        self.commands.error(message)
+        self._report(_failed_run(message, self.environ, duration_s, cancelled=isinstance(error, Cancelled)), None)
+        return error.exit_code or EXIT_ERROR
+
+    def _say(self, settings: Settings, event: Event) -> None:
+        for warning in settings.warnings:
+            self.commands.warning(warning)
+        if event.problem:
+            self.commands.warning(event.problem)
+        if settings.comment == "auto":
+            self.commands.log("comment: auto posts nothing in this version of Keystone, and no status is set")
+        for name in settings.env:
+            if name not in self.environ:
+                self.commands.log(f"{name} is named by the input env, but not set in this step's environment")
+
+    def _evaluate(self, settings: Settings, event: Event, evaluate: Evaluate | None) -> Evaluation:
+        engine = evaluate or _engine()
+        progress = LogProgress(self.commands)
+        left = [path for path in (settings.output_dir, settings.cache_dir) if path is not None]
+        made = [folder for path in left for folder in missing_folders(path, settings.workspace)]
+        try:
+            return engine(options_of(settings, event, self.environ), progress)
+        finally:
+            progress.finished()
+            hand_over([*left, *made], settings.workspace)
+
+    def _report(self, run: RunResult, directory: Path | None) -> None:
+        """Writes outputs and summary. What can't be written is a warning: reporting never changes the verdict."""
+        workspace = self.settings.workspace if self.settings else Path(self.environ.get("GITHUB_WORKSPACE") or ".")
+        values = output_values(run, directory=directory, workspace=workspace)
+        try:
+            if path := self.environ.get("GITHUB_OUTPUT"):
+                write_outputs(Path(path), values)
+        except OutputError as error:
+            self.commands.warning(error.message)
+        try:
+            path = self.environ.get("GITHUB_STEP_SUMMARY")
+            if path and (self.settings is None or self.settings.summary) and not append_summary(Path(path), run):
+                self.commands.warning("the summary of this step is full; see the file that summary-path names")
+        except OutputError as error:
+            self.commands.warning(error.message)
+        score = "" if run.composite is None else f", composite {run.composite:.2f}"
+        self.commands.log(f"verdict: {run.verdict}{score}")
+
+
+def _engine() -> Evaluate:
+    from keystone_action.evaluate import evaluate
+
+    return evaluate
+
+
+def options_of(settings: Settings, event: Event, environ: Mapping[str, str]) -> RunOptions:
+    """The settings as the engine takes them."""
+    return RunOptions(
+        specs=_specs(settings),
+        directory=settings.directory,
+        environ=engine_environ(environ, settings.env),
+        output=settings.output_dir,
+        threshold=settings.threshold,
+        replicas=settings.replicas,
+        params=settings.params,
+        tags=settings.tags,
+        max_concurrency=settings.max_concurrency,
+        sandbox=settings.sandbox,
+        shard=settings.shard,
+        fail_on=settings.fail_on,
+        fail_on_skipped=settings.fail_on_skipped,
+        timeout=settings.timeout,
+        judge_fast=settings.judge_fast,
+        judge_strong=settings.judge_strong,
+        cache_dir=settings.cache_dir,
+        no_secrets_reason=event.no_secrets_reason,
+    )
+
+
+def engine_environ(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """The part of our environment that the engine sees: what a process needs, what judges read, and the names of
+    the input `env`. The runner's own variables, its tokens above all, are in none of these."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in names
+        or name in _PASSED_ON
+        or name.upper() in _PASSED_ON_ANY_CASE
+        or name.startswith(_PASSED_ON_PREFIXES)
+    }
+
+
+def _specs(settings: Settings) -> tuple[str, ...]:
+    """Of the two default places those that exist: a repository with only one of them is no mistake."""
+    if settings.specs != DEFAULT_SPECS:
+        return settings.specs
+    there = tuple(spec for spec in DEFAULT_SPECS if (settings.directory / spec.split("/")[0]).exists())
+    return there or settings.specs
+
+
+def _mask_keys(environ: Mapping[str, str], commands: Commands) -> None:
+    """Secrets of a workflow are masked by the runner already; keys that came another way (a variable, the machine's
+    own environment) are not."""
+    for name in sorted(environ):
+        is_key = name.startswith(_PASSED_ON_PREFIXES) and name.endswith(_KEY_ENDINGS)
+        if is_key or name in {"INPUT_GITHUB-TOKEN", "INPUT_REGISTRY-PASSWORD"}:
+            commands.mask(environ[name].strip())
+
+
+def _failed_run(message: str, environ: Mapping[str, str], duration_s: float, *, cancelled: bool) -> RunResult:
+    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=duration_s)
+    return RunResult(
+        run_id="",
+        keystone_version=__version__,
+        git_sha=environ.get("GITHUB_SHA") or None,
+        verdict="error",
+        composite=None,
+        started_at=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        duration_s=duration_s,
+        specs=(),
+        cancelled=cancelled,
+        error=message,
+    )

@@ -1,0 +1,152 @@
+"""What made the workflow run: the kind of event, whose code it is about, and the commit that is judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keystone_action.errors import UsageError
+
+DEPENDABOT = "dependabot[bot]"
+MAX_EVENT = 32 * 1024 * 1024
+"""Bytes; GitHub caps a payload at 25 MB."""
+
+_TRUSTED_CONTEXT = frozenset({"pull_request_target", "workflow_run"})
+"""Events that run with secrets and a token that may write, whoever proposed the code."""
+_MERGE_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-(\d+)-[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The event of this workflow run.
+
+    name: as GITHUB_EVENT_NAME has it; empty outside of a workflow. is_fork: the code comes from another repository.
+    is_dependabot: started by Dependabot, whose runs get no Actions secrets. pull_request: its number, when there is
+    exactly one. head_sha: the commit that people see on the pull request (GITHUB_SHA is the merge commit there).
+    problem: a sentence when the event file could not be read; the rest is then what the environment says.
+    """
+
+    name: str = ""
+    is_fork: bool = False
+    is_dependabot: bool = False
+    pull_request: int | None = None
+    head_sha: str | None = None
+    problem: str = ""
+
+    @property
+    def no_secrets_reason(self) -> str:
+        """Why GitHub gives this run no secrets; empty when it does."""
+        if self.is_fork and self.name not in _TRUSTED_CONTEXT:
+            return "this pull request comes from a fork, and GitHub passes no secrets to such runs"
+        if self.is_dependabot and self.name not in _TRUSTED_CONTEXT:
+            return "this run was started by Dependabot, and GitHub passes only Dependabot secrets to such runs"
+        return ""
+
+    def refuse_foreign_code(self) -> None:
+        """Raises UsageError when code of a fork would run beside secrets and a token that may write.
+
+        An event of this kind that can't be read is refused too: nothing then says whose code it is.
+        """
+        if self.name not in _TRUSTED_CONTEXT or not (self.is_fork or self.problem):
+            return
+        whose = "the code of a fork" if self.is_fork else f"code of unknown origin ({self.problem})"
+        raise UsageError(
+            f"{self.name} would run {whose} with this repository's secrets and token; "
+            "that is refused (input allow-pull-request-target is false)",
+            help="run on pull_request instead; forks then get no secrets and judges are skipped",
+        )
+
+
+def read_event(environ: Mapping[str, str]) -> Event:
+    """Reads the event from GITHUB_EVENT_NAME and GITHUB_EVENT_PATH.
+
+    A missing or malformed file is tolerated (`Event.problem`): a run needs nothing from it. Where it decides about
+    safety, `Event.refuse_foreign_code` takes it for the worst.
+    """
+    name = environ.get("GITHUB_EVENT_NAME", "")
+    dependabot = environ.get("GITHUB_ACTOR") == DEPENDABOT
+    sha = environ.get("GITHUB_SHA") or None
+    if not name:
+        return Event(head_sha=sha)
+    try:
+        payload = _load(environ.get("GITHUB_EVENT_PATH", ""))
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"the event file could not be read: {_reason(error)}"
+        return Event(name=name, is_dependabot=dependabot, head_sha=sha, problem=problem)
+    return _interpret(name, payload, environ, is_dependabot=dependabot)
+
+
+def _load(path: str) -> dict[str, Any]:
+    if not path:
+        raise ValueError("GITHUB_EVENT_PATH is not set")
+    file = Path(path)
+    if file.stat().st_size > MAX_EVENT:
+        raise ValueError(f"{path} is larger than {MAX_EVENT} bytes")
+    payload = json.loads(file.read_bytes())
+    if not isinstance(payload, dict):
+        raise ValueError(f"{path} holds no JSON object")  # noqa: TRY004 - what a file holds is a value
+    return payload
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+        return "it holds no JSON"
+    return str(error)
+
+
+def _interpret(name: str, payload: dict[str, Any], environ: Mapping[str, str], *, is_dependabot: bool) -> Event:
+    sha = environ.get("GITHUB_SHA") or None
+    repository = environ.get("GITHUB_REPOSITORY") or _text(payload, "repository", "full_name") or ""
+    if name in {"pull_request", "pull_request_target", "pull_request_review", "pull_request_review_comment"}:
+        return Event(
+            name=name,
+            # A fork that was deleted has no repository any more; it still is not ours.
+            is_fork=_is_other(_text(payload, "pull_request", "head", "repo", "full_name"), repository),
+            is_dependabot=is_dependabot,
+            pull_request=_number(payload, "pull_request", "number"),
+            head_sha=_text(payload, "pull_request", "head", "sha") or sha,
+        )
+    if name == "workflow_run":
+        pulls = _at(payload, "workflow_run", "pull_requests")
+        only = pulls[0] if isinstance(pulls, list) and len(pulls) == 1 else {}
+        return Event(
+            name=name,
+            is_fork=_is_other(_text(payload, "workflow_run", "head_repository", "full_name"), repository),
+            is_dependabot=is_dependabot,
+            pull_request=_number(only, "number"),
+            head_sha=_text(payload, "workflow_run", "head_sha") or sha,
+        )
+    queued = _MERGE_QUEUE_REF.fullmatch(_text(payload, "merge_group", "head_ref") or "")
+    return Event(
+        name=name,
+        is_dependabot=is_dependabot,
+        pull_request=int(queued[1]) if queued else None,
+        head_sha=_text(payload, "merge_group", "head_sha") or sha,
+    )
+
+
+def _is_other(head: str | None, repository: str) -> bool:
+    """Repository names ignore case on GitHub."""
+    return head is None or head.lower() != repository.lower()
+
+
+def _at(document: Any, *keys: str) -> Any:
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def _text(document: Any, *keys: str) -> str | None:
+    value = _at(document, *keys)
+    return value if isinstance(value, str) and value else None
+
+
+def _number(document: Any, *keys: str) -> int | None:
+    value = _at(document, *keys)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

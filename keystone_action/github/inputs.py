@@ -1,0 +1,180 @@
+"""The inputs of the action: `INPUT_*` variables → one frozen `Settings`, or every mistake at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from keystone_action.github.reader import InputReader
+
+DEFAULT_SPECS = ("keystone.yaml", "evals/**")
+DEFAULT_OUTPUT = "keystone-results"
+DEFAULT_ANNOTATIONS = 9
+MAX_ANNOTATIONS = 50
+"""What GitHub shows of one job."""
+DENIED_PREFIXES = ("GITHUB_", "ACTIONS_", "INPUT_", "RUNNER_", "STATE_")
+"""Variables of the runner itself, its tokens among them: no input can pass them on."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAM_NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
+_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+_NOT_YET = (
+    "results",
+    "baseline",
+    "summary-template",
+    "max-cost-usd",
+    "shards",
+    "registry-mirror",
+    "registry-username",
+    "registry-password",
+    "ca-bundle",
+    "docker-network",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one step was asked to do.
+
+    workspace: the checkout, absolute. directory: `working-directory`, which other paths are relative to.
+    output_dir, cache_dir: absolute. env: names of variables that secrets may read. annotations: at most so many
+    in all. comment: `auto` posts nothing in this version. timeout: seconds. verbose: step debugging is on.
+    warnings: sentences about inputs that were read but look wrong.
+    """
+
+    workspace: Path
+    directory: Path
+    output_dir: Path
+    specs: tuple[str, ...] = DEFAULT_SPECS
+    threshold: float | None = None
+    replicas: int | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    sandbox: Literal["auto", "process"] = "auto"
+    max_concurrency: int | None = None
+    shard: tuple[int, int] | None = None
+    fail_on: Literal["threshold", "error", "never"] = "threshold"
+    fail_on_skipped: bool = False
+    comment: Literal["auto", "never"] = "auto"
+    annotations: int = DEFAULT_ANNOTATIONS
+    summary: bool = True
+    judge_fast: str | None = None
+    judge_strong: str | None = None
+    env: tuple[str, ...] = ()
+    timeout: float | None = None
+    cache_dir: Path | None = None
+    github_token: str = field(default="", repr=False)
+    verbose: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Settings:
+        """Reads all inputs. Raises UsageError that names each wrong input, its value and what was expected;
+        NotSupportedYet when the one thing wrong is a value that this version does not have."""
+        reader = InputReader(environ)
+        settings = read_settings(reader)
+        reader.raise_problems()
+        return settings
+
+
+def read_settings(reader: InputReader) -> Settings:
+    """Asks the reader for every input there is. What is wrong is in `reader.problems`, with a default in its place."""
+    _refuse_what_this_version_lacks(reader)
+    reader.text("comment-key")  # names the comment, and nothing is posted yet
+    workspace = reader.workspace()
+    directory = reader.directory("working-directory", workspace)
+    return Settings(
+        workspace=workspace,
+        directory=directory,
+        output_dir=_output_dir(reader, workspace, directory),
+        specs=reader.words("spec") or DEFAULT_SPECS,
+        threshold=reader.number("threshold", 0.0, 1.0),
+        replicas=reader.integer("replicas", 1, 10_000),
+        params=_params(reader),
+        tags=reader.words("tags"),
+        sandbox=reader.choice("sandbox", ("auto", "process"), not_yet=("docker",)),
+        max_concurrency=reader.integer("max-concurrency", 1, 1024),
+        shard=_shard(reader),
+        fail_on=reader.choice("fail-on", ("threshold", "error", "never"), not_yet=("regression",)),
+        fail_on_skipped=reader.boolean("fail-on-skipped", default=False),
+        comment=reader.choice("comment", ("auto", "never"), not_yet=("always", "on-failure")),
+        annotations=_annotations(reader),
+        summary=reader.boolean("summary", default=True),
+        judge_fast=reader.text("judge-fast"),
+        judge_strong=reader.text("judge-strong"),
+        env=_variables(reader),
+        timeout=reader.duration("timeout"),
+        cache_dir=reader.path("cache-dir", directory, inside=(workspace, *reader.runner_temp())),
+        github_token=reader.text("github-token") or "",
+        verbose=reader.environ.get("RUNNER_DEBUG") == "1",
+        warnings=reader.unknown(),
+    )
+
+
+def _refuse_what_this_version_lacks(reader: InputReader) -> None:
+    reader.choice("mode", ("run",), not_yet=("plan", "merge", "comment"))
+    reader.choice("spec-from", ("head",), not_yet=("base",))
+    if reader.boolean("allow-pull-request-target", default=False):
+        reader.not_yet("allow-pull-request-target", "true")
+    status = reader.text("status-context")
+    # The default in action.yml names the job; only a name of the user's own asks for a status.
+    if status is not None and status != f"keystone/{reader.environ.get('GITHUB_JOB', '')}":
+        reader.not_yet("status-context", status)
+    for name in _NOT_YET:
+        value = reader.text(name)
+        if value is not None:
+            reader.not_yet(name, "" if name == "registry-password" else value)
+
+
+def _annotations(reader: InputReader) -> int:
+    count = reader.integer("annotations", 0, MAX_ANNOTATIONS)
+    return DEFAULT_ANNOTATIONS if count is None else count
+
+
+def _output_dir(reader: InputReader, workspace: Path, directory: Path) -> Path:
+    output = reader.path("output-dir", directory, inside=(workspace,)) or directory / DEFAULT_OUTPUT
+    if output == workspace or directory.is_relative_to(output):
+        reader.problem("output-dir", "a folder of its own, below the workspace")
+    elif ".git" in output.parts[len(workspace.parts) :]:
+        reader.problem("output-dir", "a folder outside of .git")
+    return output
+
+
+def _shard(reader: InputReader) -> tuple[int, int] | None:
+    value = reader.text("shard")
+    if value is None:
+        return None
+    match = _SHARD.fullmatch(value)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        reader.problem("shard", "i/N with i from 1 to N, for example 1/3")
+        return None
+    return int(match[1]), int(match[2])
+
+
+def _params(reader: InputReader) -> dict[str, str]:
+    """`name=value`, one a line; on one line a comma separates only where another `name=` follows, since values may
+    hold commas."""
+    params: dict[str, str] = {}
+    for line in (reader.text("params") or "").splitlines():
+        for item in re.split(rf",(?=\s*{_PARAM_NAME}\s*=)", line):
+            if not item.strip():
+                continue
+            name, equals, value = (part.strip() for part in item.partition("="))
+            if not equals or not re.fullmatch(_PARAM_NAME, name):
+                reader.problem("params", "name=value, one a line", found=item.strip())
+            elif params.setdefault(name, value) != value:
+                reader.problem("params", f"{name} once", found=f"{name}={params[name]} and {name}={value}")
+    return params
+
+
+def _variables(reader: InputReader) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(reader.words("env")))
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            reader.problem("env", "names of environment variables, without their values", found=name)
+        elif name.upper().startswith(DENIED_PREFIXES):
+            reader.problem("env", "variables of your own; the runner's are never passed on", found=name)
+    return names

@@ -1,0 +1,188 @@
+"""One input at a time: read, trimmed, checked; what is wrong is collected, so that all of it is said at once.
+
+The runner passes an input as `INPUT_<NAME>`: upper case, blanks as `_`, dashes kept. It enforces neither `required`
+nor types, and an input that was left out arrives as an empty text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from keystone_action.errors import NotSupportedYet, UsageError
+
+SECRET_INPUTS = frozenset({"github-token", "registry-password", "registry-username"})
+"""Inputs whose values no message repeats."""
+
+_RESERVED = frozenset({"entrypoint", "args"})
+"""Names that the runner itself reads for container actions."""
+
+ChoiceT = TypeVar("ChoiceT", bound=str)
+
+
+def variable(name: str) -> str:
+    """The environment variable that carries an input."""
+    return "INPUT_" + name.replace(" ", "_").upper()
+
+
+class InputReader:
+    """Reads inputs from an environment.
+
+    names: the inputs that were asked for so far. problems: one error for each thing that is wrong.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self.names: set[str] = set()
+        self.problems: list[UsageError] = []
+
+    def text(self, name: str) -> str | None:
+        """The trimmed value; None when empty."""
+        self.names.add(name)
+        return self.environ.get(variable(name), "").strip() or None
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """A list, separated by new lines or commas; empty entries don't count."""
+        entries = re.split(r"[,\r\n]", self.text(name) or "")
+        return tuple(entry.strip() for entry in entries if entry.strip())
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        """`true` or `false`, in any case, and nothing else."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in {"true", "false"}:
+            self.problem(name, "true or false")
+            return default
+        return value.lower() == "true"
+
+    def integer(self, name: str, low: int, high: int) -> int | None:
+        """A whole number in [low, high]."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}", value) or not low <= int(value) <= high:
+            self.problem(name, f"a whole number from {low} to {high}")
+            return None
+        return int(value)
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        """A finite number in [low, high]."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = float(value) if value.isascii() and "_" not in value else math.nan
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:
+            self.problem(name, f"a number from {low:g} to {high:g}")
+            return None
+        return number
+
+    def choice(self, name: str, choices: tuple[ChoiceT, ...], *, not_yet: tuple[str, ...] = ()) -> ChoiceT:
+        """One of the choices; the first is the default."""
+        value = self.text(name)
+        for choice in choices:
+            if value == choice:
+                return choice
+        if value in not_yet:
+            self.not_yet(name, value or "")
+        elif value is not None:
+            self.problem(name, "one of " + ", ".join((*choices, *not_yet)))
+        return choices[0]
+
+    def duration(self, name: str) -> float | None:
+        """Seconds from `90`, `90s`, `10m` or `1h30m`."""
+        from pydantic_core import PydanticCustomError
+
+        from keystone_action.spec.base import parse_duration
+
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return parse_duration(value)
+        except PydanticCustomError:
+            self.problem(name, "a duration like 90, 90s, 10m or 1h30m")
+            return None
+
+    def workspace(self) -> Path:
+        """The checkout, from GITHUB_WORKSPACE."""
+        value = self.environ.get("GITHUB_WORKSPACE", "")
+        if not value or not Path(value).is_dir():
+            found = f"is {value!r}, which is no directory" if value else "is not set"
+            self.problems.append(
+                UsageError(f"GITHUB_WORKSPACE {found}", help="outside of a workflow, use: keystone run SPEC")
+            )
+            return Path.cwd()
+        return Path(value).resolve()
+
+    def runner_temp(self) -> tuple[Path, ...]:
+        """The runner's folder for temporary files, where it is visible in here."""
+        value = self.environ.get("RUNNER_TEMP", "")
+        return (Path(value).resolve(),) if value and Path(value).is_dir() else ()
+
+    def directory(self, name: str, workspace: Path) -> Path:
+        """A directory that exists in the workspace; the workspace itself by default."""
+        path = self.path(name, workspace, inside=(workspace,))
+        if path is None:
+            return workspace
+        if not path.is_dir():
+            self.problem(name, "a directory that exists in the workspace")
+            return workspace
+        return path
+
+    def path(self, name: str, base: Path, *, inside: tuple[Path, ...]) -> Path | None:
+        """An absolute path, links followed, that stays inside one of the folders."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            path = (base / value).resolve()
+        except (OSError, ValueError, RuntimeError):
+            self.problem(name, "a path")
+            return None
+        if not any(path.is_relative_to(folder) for folder in inside):
+            self.problem(name, f"a path inside of the workspace ({inside[0]})")
+            return None
+        return path
+
+    def problem(self, name: str, expected: str, *, found: str | None = None) -> None:
+        """Notes that an input is not what it should be."""
+        value = self.text(name) if found is None else found
+        shown = "" if name in SECRET_INPUTS else f" is {value!r}" if value is not None else " is not set"
+        self.problems.append(UsageError(f"input {name}{shown}; expected {expected}"))
+
+    def not_yet(self, name: str, value: str) -> None:
+        """Notes that an input asks for what this version does not have."""
+        shown = "" if name in SECRET_INPUTS else f": {value}"
+        self.problems.append(NotSupportedYet(f"input {name}{shown}", help=f"leave the input {name} out"))
+
+    def unknown(self) -> tuple[str, ...]:
+        """Sentences about inputs that nobody asked for. One that looks like a misspelt input is a problem: a gate
+        must not be weaker than its author wrote it."""
+        known = {variable(name): name for name in self.names}
+        warnings = []
+        for key in sorted(self.environ):
+            name = key.removeprefix("INPUT_").lower()
+            if not key.startswith("INPUT_") or key in known or name in _RESERVED or not self.environ[key].strip():
+                continue
+            near = difflib.get_close_matches(name.replace("_", "-"), self.names, n=1, cutoff=0.8)
+            if near:
+                self.problems.append(UsageError(f"there is no input {name}; did you mean {near[0]}?"))
+            else:
+                warnings.append(f"there is no input {name}; it has no effect")
+        return tuple(warnings)
+
+    def raise_problems(self) -> None:
+        """Raises the one problem there is, or one UsageError that lists them all."""
+        if len(self.problems) == 1:
+            raise self.problems[0]
+        if self.problems:
+            lines = "\n".join(f"- {problem.message}" for problem in self.problems)
+            raise UsageError(f"{len(self.problems)} inputs are wrong:\n{lines}")

@@ -1,0 +1,47 @@
+"""A run as the outputs of the step: flat texts, empty where there is nothing to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keystone_action.scoring.results import RunResult
+
+_FILES = {
+    "results-path": "results.json",
+    "summary-path": "summary.md",
+    "html-path": "report.html",
+    "junit-path": "junit.xml",
+}
+
+
+def output_values(run: RunResult, *, directory: Path | None, workspace: Path) -> dict[str, str]:
+    """Every output of the action. Counts are of cells; paths are relative to the workspace, which has another name
+    on the host, and empty for files that were not written."""
+    counts = run.counts
+    cost = run.usage.get("cost_usd", 0.0) + run.judge_usage.get("cost_usd", 0.0)
+    return {
+        "verdict": run.verdict,
+        "composite": "" if run.composite is None else _number(run.composite),
+        "passed": str(counts.get("passed", 0)),
+        "failed": str(counts.get("failed", 0)),
+        "errors": str(counts.get("errors", 0)),
+        "total": str(counts.get("cells", 0)),
+        "cost-usd": _number(cost),
+        "duration-seconds": _number(round(run.duration_s, 3)),
+        **{name: _path(directory, file, workspace) for name, file in _FILES.items()},
+        "matrix": "",
+        "comment-id": "",
+        "comment-written": "",
+    }
+
+
+def _number(value: float) -> str:
+    """Without an exponent, and without digits that are only noise of the arithmetic."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _path(directory: Path | None, file: str, workspace: Path) -> str:
+    if directory is None or not (directory / file).is_file():
+        return ""
+    path = directory / file
+    return (path.relative_to(workspace) if path.is_relative_to(workspace) else path).as_posix()
