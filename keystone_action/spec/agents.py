@@ -77,13 +77,17 @@ class PresetAgent(AgentBase):
     binary: str | None = None
 
 
+BuiltInTool = Literal["bash", "read", "write", "edit"]
+BUILT_IN_TOOLS: tuple[BuiltInTool, ...] = ("bash", "read", "write", "edit")
+
+
 class AnthropicAgent(AgentBase):
     """The built-in tool loop with the anthropic SDK."""
 
     type: Literal["anthropic", "paragon"]
     model: str | None = None
     max_turns: Annotated[int, Field(ge=1)] = 50
-    tools: list[Literal["bash", "read", "write", "edit"]] = ["bash", "read", "write", "edit"]
+    tools: list[BuiltInTool] = Field(default_factory=lambda: list(BUILT_IN_TOOLS))
 
 
 class HttpAgent(AgentBase):

@@ -1,0 +1,164 @@
+"""What is wrong with a file, where, and what to do about it; and how that is shown.
+
+evals/keystone.yaml:7:5: unknown key 'comand', expected one of command, exit_code, did you mean 'command'?
+    comand: make test
+    ^
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from keystone_action.errors import UsageError
+
+SHOWN_AT_MOST = 50
+"""Diagnostics printed in full; the rest is counted."""
+_LINE_WIDTH = 120
+_TABS = str.maketrans("\t", " ")
+# Control characters (ANSI sequences begin with one), line separators, and everything that reorders or hides text.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a file: line and column count from 1, in characters. source_line is the line's text."""
+
+    path: str
+    line: int = 1
+    column: int = 1
+    source_line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One thing that is wrong. expected, found, suggestion and help may be empty; suggestion is a word of the file's
+    vocabulary ("did you mean …?"), help a sentence."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+    expected: str = ""
+    found: str = ""
+    suggestion: str = ""
+    source_line: str = ""
+    help: str = ""
+
+    @classmethod
+    def at(
+        cls,
+        position: Position,
+        message: str,
+        *,
+        expected: str = "",
+        found: str = "",
+        suggestion: str = "",
+        help: str = "",  # noqa: A002 - the field's name
+    ) -> Diagnostic:
+        """One at a position."""
+        where = (position.path, position.line, position.column)
+        return cls(*where, message, expected, found, suggestion, position.source_line, help)
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, on one line, without the place."""
+        parts = [self.message]
+        if self.found:
+            parts.append(f"found {self.found}")
+        if self.expected:
+            parts.append(f"expected {self.expected}")
+        if self.suggestion:
+            parts.append(f"did you mean '{self.suggestion}'?")
+        text = ", ".join(parts)
+        return visible(f"{text}; {self.help}" if self.help else text)
+
+    def render(self) -> str:
+        """The sentence after its place, the source line and a caret under the column."""
+        head = f"{visible(self.path)}:{self.line}:{self.column}: {self.sentence}"
+        if not self.source_line.strip():
+            return head
+        line, offset = _window(self.source_line, self.column - 1)
+        return f"{head}\n    {line}\n    {' ' * offset}^"
+
+
+class SpecError(UsageError):
+    """A bad spec file (exit 2). The message is all of its diagnostics, by position."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(sorted(dict.fromkeys(diagnostics), key=lambda one: (one.path, one.line, one.column)))
+        shown = [one.render() for one in self.diagnostics[:SHOWN_AT_MOST]]
+        if len(self.diagnostics) > SHOWN_AT_MOST:
+            shown.append(f"… and {len(self.diagnostics) - SHOWN_AT_MOST} more errors")
+        super().__init__("\n".join(shown))
+
+
+def visible(text: str) -> str:
+    """The text with control, ANSI and bidirectional characters made visible (`\\x1b`); tabs become a space."""
+    return _HIDDEN.sub(_escaped, text.translate(_TABS))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """A value of the file as a message shows it: texts in quotes, long ones cut, kinds by the words of YAML."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        text = value if len(value) <= limit else value[: limit - 1] + "…"
+        return f"'{visible(text)}'"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a very long number"
+    return f"the number {text if len(text) <= limit else text[: limit - 1] + '…'}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word most like this one, or an empty text when none is."""
+    by_folded = {_folded(candidate): candidate for candidate in known}
+    found = difflib.get_close_matches(_folded(word), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else ""
+
+
+def _folded(word: str) -> str:
+    return word.lower().replace("-", "_")
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a, b, c`"""
+    return ", ".join(words)
+
+
+def _window(line: str, column: int) -> tuple[str, int]:
+    """At most _LINE_WIDTH characters of a line around a column, and how many cells stand before the column."""
+    column = min(max(column, 0), len(line))
+    start = 0 if len(line) <= _LINE_WIDTH else max(0, min(column - _LINE_WIDTH // 2, len(line) - _LINE_WIDTH))
+    part = line[start : start + _LINE_WIDTH]
+    before = visible(line[start:column])
+    lead = "…" if start else ""
+    tail = "…" if start + _LINE_WIDTH < len(line) else ""
+    return f"{lead}{visible(part)}{tail}", len(lead) + _cells(before)
+
+
+def _cells(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
