@@ -7,6 +7,13 @@ import shlex
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SPECIAL = frozenset("!(){}$`&;<>|*?[#~'\"\\")
+_BUILT_IN_WORDS = """
+    . : alias bg break case cd command continue do done echo elif else esac eval exec exit export false fc fg fi for
+    getopts hash if in jobs kill printf pwd read readonly return set shift test then times trap true type ulimit umask
+    unalias unset until wait while
+"""
+_BUILT_IN = frozenset(_BUILT_IN_WORDS.split())
+"""Words that the shell itself knows: no program is missing when PATH has none of that name."""
 _IMAGES = {
     "node:22": ("node", "npm", "npx", "yarn", "pnpm", "corepack"),
     "golang:1": ("go", "gofmt"),
@@ -24,7 +31,7 @@ def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
     """The program that a command starts, as far as it can be told without a shell.
 
     Assignments in front (`CI=1 npm test`) are skipped; None for an empty command and for shell syntax (`(cd a; b)`,
-    `$TOOL x`) where the first word names no program. A list names it itself.
+    `$TOOL x`, `cd a`) where the first word names no program. A list names it itself.
     """
     if not isinstance(command, str):
         return command[0] if command else None
@@ -37,7 +44,7 @@ def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
     for word in words:
         if _ASSIGNMENT.match(word):
             continue
-        return None if _SPECIAL & set(word) else word
+        return None if _SPECIAL & set(word) or word in _BUILT_IN else word
     return None
 
 

@@ -1,0 +1,35 @@
+"""`file_absent`: the agent left nothing at this path."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.left_files import find, listed, shown
+from keystone_action.sandbox.paths import PathProblem, display_path
+from keystone_action.spec.base import WorkspacePath
+
+
+class FileAbsent(Check):
+    """Passes when nothing is at `path` (a glob is allowed): no file, no directory, nothing. A dangling link is
+    absent; what can't be looked at (a closed directory, a link that leads out, a workspace that is gone) fails."""
+
+    type_name: ClassVar[str] = "file_absent"
+
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        try:
+            found = await anyio.to_thread.run_sync(find, context.evidence.workspace, self.path)
+        except PathProblem as problem:
+            return failed(f"{problem}.")
+        if found:
+            are = "exists" if len(found) == 1 else "exist"
+            return failed(
+                f"{listed(found)} {are}; nothing was expected at {display_path(self.path)}.", matches=shown(found)
+            )
+        return passed(f"{display_path(self.path)} does not exist.")

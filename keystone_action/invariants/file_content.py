@@ -1,0 +1,92 @@
+"""`file_content`: what is, and what is not, in the files that the agent left."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.left_files import find, listed, shown
+from keystone_action.invariants.patterns import PatternTimeout, search
+from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
+from keystone_action.spec.base import RegexPattern, WorkspacePath
+from keystone_action.spec.shapes import TextOrList
+
+_NonEmpty = Annotated[str, Field(min_length=1)]
+_Pattern = Annotated[str, Field(min_length=1), RegexPattern()]
+_Texts = TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]]
+
+
+class FileContent(Check):
+    """Every file that matches `path` must hold every text of `contains`, none of `not_contains`, and match every
+    regular expression of `pattern` somewhere. Text is UTF-8 and compared as it is, case-sensitive. No match, a
+    directory, a file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail."""
+
+    type_name: ClassVar[str] = "file_content"
+
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+    contains: _Texts | None = None
+    not_contains: _Texts | None = None
+    pattern: TextOrList[_Pattern, Annotated[list[_Pattern], Field(min_length=1)]] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Self:
+        if self.contains is None and self.not_contains is None and self.pattern is None:
+            raise PydanticCustomError("missing_condition", "expected at least one of contains, not_contains, pattern")
+        return self
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        return await anyio.to_thread.run_sync(self._evaluate, context, abandon_on_cancel=True)
+
+    def _evaluate(self, context: CheckContext) -> Outcome:
+        workspace, deadline = context.evidence.workspace, time.monotonic() + context.timeout
+        try:
+            found = find(workspace, self.path)
+            if not found:
+                return failed(f"{display_path(self.path)} does not exist.")
+            problems: list[str] = []
+            for path in found:
+                text = _decoded(read_inside(workspace, path))
+                problems += [f"{display_path(path)} {problem}" for problem in self._problems(text, deadline)]
+        except PathProblem as problem:
+            return failed(f"{problem}.")
+        except PatternTimeout as problem:
+            return failed(f"{problem}.")
+        details: dict[str, Any] = {"matches": shown(found)}
+        if problems:
+            more = f"\nand {len(problems) - 10} more." if len(problems) > 10 else ""
+            return failed("\n".join(problems[:10]) + more, **details)
+        return passed(f"{listed(found)}: all conditions hold.", **details)
+
+    def _problems(self, text: str | None, deadline: float) -> list[str]:
+        if text is None:
+            return ["is no text: its bytes are not UTF-8."]
+        problems = [f"does not contain {wanted!r}." for wanted in _as_list(self.contains) if wanted not in text]
+        for unwanted in _as_list(self.not_contains):
+            at = text.find(unwanted)
+            if at >= 0:
+                problems.append(f"contains {unwanted!r} (line {text.count(chr(10), 0, at) + 1}).")
+        problems += [
+            f"does not match the pattern {pattern!r}."
+            for pattern in _as_list(self.pattern)
+            if not search(pattern, text, deadline=deadline)
+        ]
+        return problems
+
+
+def _as_list(value: str | list[str] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else value
+
+
+def _decoded(content: bytes) -> str | None:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,34 @@
+"""`file_exists`: the agent left something at this path."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.left_files import find, listed, shown
+from keystone_action.sandbox.paths import PathProblem, display_path
+from keystone_action.spec.base import WorkspacePath
+
+
+class FileExists(Check):
+    """Passes when `path` (a glob is allowed) is there: a file, a directory or anything else; write `path: out/` for
+    a directory only. A dangling link is absent, a link that leads out of the workspace fails the check."""
+
+    type_name: ClassVar[str] = "file_exists"
+
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        try:
+            found = await anyio.to_thread.run_sync(find, context.evidence.workspace, self.path)
+        except PathProblem as problem:
+            return failed(f"{problem}.")
+        if not found:
+            return failed(f"{display_path(self.path)} does not exist.")
+        return passed(
+            f"{listed(found)} exists." if len(found) == 1 else f"{listed(found)} exist.", matches=shown(found)
+        )
