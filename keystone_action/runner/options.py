@@ -19,6 +19,7 @@ class RunOptions:
     specs: files, directories or globs, relative to `directory`. environ: our own environment, the only place that
     keys and secrets are read from. output: where results go; None = `.keystone/runs/<time>-<id>` below `directory`.
     shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts.
+    tolerate_missing: `specs` are defaults, of which one that does not exist is no error while another does.
     no_secrets_reason: why this run gets no secrets (a fork), said when one is missing; empty otherwise.
     """
 
@@ -43,6 +44,7 @@ class RunOptions:
     judge_fast: str | None = None
     judge_strong: str | None = None
     cache_dir: Path | None = None
+    tolerate_missing: bool = False
     no_secrets_reason: str = ""
 
 
