@@ -50,12 +50,14 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the jury found: the mean score in [0, 1], each opinion, and what it cost."""
+    """What the jury found: the mean score in [0, 1], each opinion, and what it cost. notes: sentences that belong to
+    the result (a juror that had no key, material that was cut)."""
 
     score: float
     reason: str
     opinions: tuple[Opinion, ...]
     usage: Usage = field(default_factory=Usage)
+    notes: tuple[str, ...] = ()
 
 
 class JudgeUnavailable(Exception):  # noqa: N818 - an outcome: the check skips
@@ -63,7 +65,12 @@ class JudgeUnavailable(Exception):  # noqa: N818 - an outcome: the check skips
 
 
 class JudgeFailed(Exception):  # noqa: N818 - an outcome: the check is in error
-    """The judge broke: refusal, unreadable answers after all retries, time-out, service down."""
+    """The judge broke: refusal, unreadable answers after all retries, time-out, service down. usage: what it cost
+    all the same."""
+
+    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
+        super().__init__(message)
+        self.usage = usage or Usage()
 
 
 class Judge(Protocol):

@@ -1,0 +1,134 @@
+"""One opinion of one model: ask, read strictly, ask again with the error, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from keystone_action.judge.answer import BadAnswer, parse_answer
+from keystone_action.judge.base import JudgeFailed, Usage
+from keystone_action.judge.client import CallFailed, Client, Feature, Question, Reply, Turn
+from keystone_action.judge.models import Model
+from keystone_action.judge.prompt import Prompt, visible
+
+ATTEMPTS = 3
+"""Answers that are read before a judge counts as broken."""
+CALL_TRIES = 5
+"""Tries to get one answer through (rate limits, overload, lost connections)."""
+BACKOFF_LIMIT = 20.0
+"""Seconds at most between two tries, where the server asks for none."""
+
+
+@dataclass
+class Tally:
+    """Counts what a judgement costs while it goes; `usage` is the sum so far."""
+
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, model: Model, reply: Reply) -> None:
+        """A reply that was paid for, usable or not."""
+        price = model.known.price
+        cost = None if price is None else price.of(reply.input_tokens, reply.output_tokens)
+        was = self.usage
+        self.usage = replace(
+            was,
+            input_tokens=was.input_tokens + reply.input_tokens,
+            output_tokens=was.output_tokens + reply.output_tokens,
+            cost_usd=None if cost is None or was.cost_usd is None else was.cost_usd + cost,
+            requests=was.requests + 1,
+        )
+
+    def add_cached(self) -> None:
+        """An answer from the cache: costs nothing, is counted."""
+        self.usage = replace(self.usage, cached=self.usage.cached + 1)
+
+
+@dataclass
+class Asker:
+    """Asks for one judgement. without: what each model was found to refuse, shared over the run. backoff: seconds
+    before the second try of a call, doubled for each further one. trouble: the last thing that went wrong, which is
+    what a time-out is explained by."""
+
+    tally: Tally
+    without: dict[str, frozenset[Feature]]
+    note: Callable[[str], None]
+    backoff: float
+    remaining: Callable[[], float]
+    trouble: str = ""
+
+    async def opinion(self, client: Client, model: Model, prompt: Prompt, temperature: float) -> tuple[float, str]:
+        """(score, reason). Raises JudgeFailed after ATTEMPTS unusable answers, or when no answer can be had."""
+        question = Question(
+            model=model.name,
+            system=prompt.system,
+            turns=(("user", prompt.user),),
+            temperature=temperature if model.known.temperature else None,
+        )
+        turns = question.turns
+        for _ in range(ATTEMPTS):
+            reply = await self._reply(client, model, replace(question, turns=turns))
+            try:
+                return _read(reply)
+            except BadAnswer as problem:
+                self.trouble = str(problem)
+                turns = question.turns + _correction(reply, str(problem))
+        raise JudgeFailed(f"{model.name} gave no usable answer in {ATTEMPTS} attempts; the last: {self.trouble}")
+
+    async def _reply(self, client: Client, model: Model, question: Question) -> Reply:
+        """One answer through the provider, whatever it says. Raises JudgeFailed."""
+        tries = 0
+        while True:
+            question = replace(question, without=self.without.get(model.name, frozenset()))
+            try:
+                reply = await client.ask(question)
+            except CallFailed as problem:
+                self.trouble = str(problem)
+                if problem.refuses is not None:
+                    self._leave_out(model, problem.refuses, question)
+                    continue
+                tries += 1
+                if not problem.transient or tries >= CALL_TRIES:
+                    times = f" (tried {tries} times)" if tries > 1 else ""
+                    raise JudgeFailed(f"{problem}{times}") from None
+                await self._wait(problem, tries)
+            else:
+                self.tally.add(model, reply)
+                return reply
+
+    def _leave_out(self, model: Model, feature: Feature, question: Question) -> None:
+        known = self.without.get(model.name, frozenset())
+        self.without[model.name] = known | {feature}
+        if feature in known:
+            return  # another sample found it out at the same time
+        if feature == "temperature":
+            self.note(f"{model.name} takes no temperature ({question.temperature:g} was asked); it is left out")
+        else:
+            self.note(f"{model.name} takes no {feature} output format; a weaker one is asked for")
+
+    async def _wait(self, problem: CallFailed, tries: int) -> None:
+        import anyio
+
+        seconds = problem.retry_after
+        if seconds is None:
+            seconds = min(self.backoff * 2 ** (tries - 1), BACKOFF_LIMIT)
+        if seconds >= self.remaining():
+            raise JudgeFailed(f"{problem}; it asks us to wait {seconds:g} s, longer than this check's timeout allows")
+        await anyio.sleep(seconds)
+
+
+def _read(reply: Reply) -> tuple[float, str]:
+    if reply.stop == "refused":
+        raise BadAnswer("the model refused to answer")
+    if reply.stop == "truncated":
+        raise BadAnswer("the answer was cut off at the model's limit of tokens")
+    score, reason = parse_answer(reply.text)
+    return score, visible(reason)
+
+
+def _correction(reply: Reply, problem: str) -> tuple[Turn, ...]:
+    """What is added to the conversation before the next attempt. Only an answer that can be mended is shown to the
+    model again: after a refusal or a cut the question is simply asked anew."""
+    if reply.stop != "end" or not reply.text.strip():
+        return ()
+    told = f"That answer can't be used: {problem}. Answer again, with the one JSON object asked for and nothing else."
+    return (("assistant", reply.text[:4000].rstrip()), ("user", told))

@@ -1,0 +1,243 @@
+"""The run's judge: juries of models behind one `judge`, with a cache, bounds and a count of what it cost."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.judge import anthropic_client, openai_client
+from keystone_action.judge.asking import Asker, Tally
+from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Opinion
+from keystone_action.judge.cache import AnswerCache, cache_key
+from keystone_action.judge.client import Client, Feature
+from keystone_action.judge.models import Model, Provider, resolve
+from keystone_action.judge.prompt import bounded, build
+
+if TYPE_CHECKING:
+    import anyio
+
+QUESTIONS = 8
+"""Questions that a run has open at the same time; the time that the others wait counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where a provider is reached, and with what."""
+
+    key: str = field(repr=False)
+    base_url: str
+
+
+@dataclass
+class _Sitting:
+    """What one judgement shares between its questions."""
+
+    request: JudgeRequest
+    asker: Asker
+    clients: dict[Provider, Client]
+    stack: AsyncExitStack
+    scope: anyio.CancelScope
+    opinions: dict[tuple[int, int], Opinion] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def fail(self, message: str) -> None:
+        """The judgement is broken: nothing more is asked or paid for."""
+        self.failures.append(message)
+        self.scope.cancel()
+
+
+class ModelJudge:
+    """Implements `judge.base.Judge` with real models.
+
+    environ: our own environment, the only place that keys and base URLs are read from. fast, strong: what the aliases
+    mean (inputs); None or empty = `KEYSTONE_JUDGE_FAST`, `KEYSTONE_JUDGE_STRONG`, else our defaults. cache_dir: where
+    answers are kept, None = nowhere. on_note: told once of each thing that people should know.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        fast: str | None = None,
+        strong: str | None = None,
+        cache_dir: Path | None = None,
+        on_note: Callable[[str], None] = lambda _: None,
+        backoff: float = 0.5,
+    ) -> None:
+        self._environ = environ
+        self._fast = fast
+        self._strong = strong
+        self._cache = AnswerCache(cache_dir) if cache_dir is not None else None
+        self._on_note = on_note
+        self._backoff = backoff
+        self._noted: set[str] = set()
+        self._without: dict[str, frozenset[Feature]] = {}
+        self._questions: anyio.CapacityLimiter | None = None
+
+    async def judge(self, request: JudgeRequest) -> Judgement:
+        """Ask every model `samples` times; the mean over the models of the means of their samples counts.
+
+        A juror without a key is left out, and said; a juror that breaks breaks the judgement, so that a failure can
+        never raise a score. Raises JudgeUnavailable (no juror has a key) or JudgeFailed (with what it cost).
+        """
+        import anyio
+
+        jurors, notes = self._jurors(request)
+        if self._questions is None:
+            self._questions = anyio.CapacityLimiter(QUESTIONS)
+        deadline = anyio.current_time() + request.timeout
+        asker = Asker(
+            tally=Tally(),
+            without=self._without,
+            note=self._note,
+            backoff=self._backoff,
+            remaining=lambda: deadline - anyio.current_time(),
+        )
+        try:
+            with anyio.fail_after(request.timeout):
+                sitting = await self._sit(request, jurors, asker)
+        except TimeoutError:
+            why = f"; the last: {asker.trouble}" if asker.trouble else ""
+            message = f"the judge gave no answer within {request.timeout:g} s{why}"
+            raise JudgeFailed(self._scrub(message), usage=asker.tally.usage) from None
+        if sitting.failures:
+            raise JudgeFailed(self._scrub(sitting.failures[0]), usage=asker.tally.usage)
+        cut = bounded(request.judged)[1]
+        if cut:
+            notes.append(f"what was judged was cut: {cut}")
+        return _judgement(sitting, len(jurors), notes)
+
+    def _jurors(self, request: JudgeRequest) -> tuple[list[tuple[Model, Access]], list[str]]:
+        jurors, missing = [], []
+        for name in request.models:
+            model = resolve(name, environ=self._environ, fast=self._fast, strong=self._strong)
+            try:
+                jurors.append((model, self._access(model)))
+            except JudgeUnavailable as problem:
+                missing.append(str(problem))
+        if not jurors:
+            raise JudgeUnavailable("; ".join(dict.fromkeys(missing)) or "no judge is named")
+        for message in missing:
+            self._note(f"a juror was left out: {message}")
+        return jurors, [f"a juror was left out: {message}" for message in missing]
+
+    def _access(self, model: Model) -> Access:
+        module = anthropic_client if model.provider == "anthropic" else openai_client
+        variable = module.KEY_VARIABLE
+        if importlib.util.find_spec(module.PACKAGE) is None:
+            raise JudgeUnavailable(f"{model.name} needs the package {module.PACKAGE}: pip install {module.PACKAGE}")
+        key = self._environ.get(variable, "").strip()
+        if not key:
+            raise JudgeUnavailable(f"{model.name} needs {variable}, which is not set; set it to judge with this model")
+        if not re.fullmatch(r"[!-~]+", key):
+            raise JudgeFailed(f"{variable} holds characters that no key has; copy it again")
+        url_variable = variable.replace("_API_KEY", "_BASE_URL")
+        base_url = self._environ.get(url_variable, "").strip() or module.DEFAULT_BASE_URL
+        if not re.fullmatch(r"https?://[^\s/@?#][^\s?#]*", base_url):
+            raise JudgeFailed(f"{url_variable} is no address that can be asked; expected http(s)://host[:port][/path]")
+        return Access(key, base_url)
+
+    async def _sit(self, request: JudgeRequest, jurors: list[tuple[Model, Access]], asker: Asker) -> _Sitting:
+        import anyio
+
+        async with AsyncExitStack() as stack, anyio.create_task_group() as group:
+            sitting = _Sitting(request, asker, {}, stack, group.cancel_scope)
+            for juror, (model, access) in enumerate(jurors):
+                for sample in range(request.samples):
+                    group.start_soon(self._opinion, sitting, (juror, sample), model, access)
+        return sitting
+
+    async def _opinion(self, sitting: _Sitting, place: tuple[int, int], model: Model, access: Access) -> None:
+        request, asker = sitting.request, sitting.asker
+        key = self._key(request, model, access, place[1])
+        kept = self._cache.get(key) if self._cache and key else None
+        if kept is not None:
+            asker.tally.add_cached()
+            sitting.opinions[place] = Opinion(model.name, *kept, cached=True)
+            return
+        assert self._questions is not None
+        async with self._questions:
+            try:
+                client = await self._client(sitting, model, access)
+                score, reason = await asker.opinion(client, model, build(request), request.temperature)
+            except JudgeFailed as problem:
+                sitting.fail(str(problem))
+                return
+        reason = self._scrub(reason)
+        self._keep(key, score, reason)
+        sitting.opinions[place] = Opinion(model.name, score, reason)
+
+    async def _client(self, sitting: _Sitting, model: Model, access: Access) -> Client:
+        import anyio
+
+        module = anthropic_client if model.provider == "anthropic" else openai_client
+        # Off the event loop: importing the SDK takes seconds, and other cells are being run meanwhile.
+        await anyio.to_thread.run_sync(importlib.import_module, module.PACKAGE)
+        client = sitting.clients.get(model.provider)
+        if client is None:
+            kind = anthropic_client.AnthropicClient if model.provider == "anthropic" else openai_client.OpenAIClient
+            client = kind(key=access.key, base_url=access.base_url)
+            sitting.stack.push_async_callback(client.close)
+            sitting.clients[model.provider] = client
+            if not model.known.temperature:
+                asked = sitting.request.temperature
+                self._note(f"{model.name} takes no temperature ({asked:g} was asked): its answers can vary a little")
+        return client
+
+    def _key(self, request: JudgeRequest, model: Model, access: Access, sample: int) -> str:
+        """Empty when this answer may not be kept (see `cache`)."""
+        if self._cache is None or request.temperature != 0:
+            return ""
+        prompt = build(request, nonce="0" * 32)
+        return cache_key(
+            provider=model.provider,
+            base_url=access.base_url,
+            model=model.name,
+            system=prompt.system,
+            user=prompt.user,
+            temperature=request.temperature,
+            sample=sample,
+        )
+
+    def _keep(self, key: str, score: float, reason: str) -> None:
+        if self._cache is None or not key:
+            return
+        try:
+            self._cache.put(key, score, reason)
+        except OSError as problem:
+            self._note(f"judges' answers can't be kept: {problem.strerror or problem}")
+
+    def _note(self, message: str) -> None:
+        message = self._scrub(message)
+        if message not in self._noted:
+            self._noted.add(message)
+            self._on_note(message)
+
+    def _scrub(self, text: str) -> str:
+        """Without any key of ours: a server may send back what it was given."""
+        for variable in (anthropic_client.KEY_VARIABLE, openai_client.KEY_VARIABLE):
+            key = self._environ.get(variable, "").strip()
+            if len(key) >= 4:
+                text = text.replace(key, "***")
+        return text
+
+
+def _judgement(sitting: _Sitting, jurors: int, notes: list[str]) -> Judgement:
+    opinions = tuple(opinion for _, opinion in sorted(sitting.opinions.items(), key=lambda item: item[0]))
+    means = []
+    for juror in range(jurors):
+        scores = [opinion.score for place, opinion in sitting.opinions.items() if place[0] == juror]
+        means.append(sum(scores) / len(scores))
+    # A mean of numbers in [0, 1] can leave it by a rounding error only.
+    score = min(1.0, max(0.0, sum(means) / len(means)))
+    if len(opinions) == 1:
+        reason = opinions[0].reason
+    else:
+        reason = "\n".join(f"{opinion.model}: {opinion.score:.2f}, {opinion.reason}" for opinion in opinions)
+    return Judgement(score, reason, opinions, sitting.asker.tally.usage, tuple(notes))
