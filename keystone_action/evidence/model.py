@@ -93,10 +93,16 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The rows of a query as Python values, and the names of its columns in order."""
+    """The rows of a query as Python values, and the names of its columns in order.
+
+    boolean_as_number: the engine has no boolean, 0 and 1 stand for it (MySQL, SQLite). more: there were more rows
+    than were kept.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    boolean_as_number: bool = False
+    more: bool = False
 
 
 class QueryFailed(Exception):  # noqa: N818 - an outcome, not a defect of ours
