@@ -1,0 +1,130 @@
+"""From cells to groups, specs and the run. Pure.
+
+Replicas of one scenario with one parameter set are a group; `replica_aggregation` decides each group, and only groups
+can be flaky. A spec's verdict is its worst group's, the run's its worst spec's (contract, sections 3 and 5.1).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
+from keystone_action.scoring.composite import TOLERANCE, show
+from keystone_action.scoring.results import CellResult, GroupResult, RunResult, SpecResult, Verdict
+
+Aggregation = Literal["all", "any", "majority", "mean"] | int
+"""The rule for replicas; a number k is `{at_least: k}`."""
+
+_SEVERITY: dict[Verdict, int] = {"pass": 0, "flaky": 1, "fail": 2, "error": 3}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """error > fail > flaky > pass; pass of nothing (the caller refuses empty runs)."""
+    return max(verdicts, key=_SEVERITY.__getitem__, default="pass")
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is there; None when nothing is."""
+    present = [value for value in values if value is not None]
+    return min(math.fsum(present) / len(present), max(present)) if present else None
+
+
+def group_key(cell: CellResult) -> tuple[str, str]:
+    """What makes cells replicas of each other: the scenario and the parameters."""
+    return cell.scenario, json.dumps(cell.params, sort_keys=True, default=str)
+
+
+def aggregate_groups(
+    cells: Sequence[CellResult], aggregation: Aggregation, threshold: float
+) -> tuple[GroupResult, ...]:
+    """One result for each scenario × parameter set, in the order in which they first come."""
+    groups: dict[tuple[str, str], list[CellResult]] = {}
+    for cell in cells:
+        groups.setdefault(group_key(cell), []).append(cell)
+    return tuple(_group(members, aggregation, threshold) for members in groups.values())
+
+
+def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: float) -> GroupResult:
+    passed = sum(cell.verdict == "pass" for cell in cells)
+    composite = mean(cell.composite for cell in cells)
+    errors = sum(cell.verdict == "error" for cell in cells)
+    verdict: Verdict
+    if errors:
+        verdict, reason = "error", f"{errors} of {len(cells)} replicas could not be graded"
+    elif not _met(aggregation, passed, len(cells), composite, threshold):
+        verdict, reason = "fail", _unmet(aggregation, passed, len(cells), composite, threshold)
+    elif passed < len(cells):
+        verdict, reason = "flaky", f"{passed} of {len(cells)} replicas passed"
+    else:
+        verdict, reason = "pass", ""
+    first = cells[0]
+    return GroupResult(first.scenario, first.params, verdict, composite, passed, len(cells), reason)
+
+
+def _met(aggregation: Aggregation, passed: int, total: int, composite: float | None, threshold: float) -> bool:
+    if isinstance(aggregation, int):
+        return passed >= aggregation
+    if aggregation == "mean":
+        return composite is not None and composite >= threshold - TOLERANCE
+    return {"all": passed == total, "any": passed >= 1, "majority": passed * 2 > total}[aggregation]
+
+
+def _unmet(aggregation: Aggregation, passed: int, total: int, composite: float | None, threshold: float) -> str:
+    if aggregation == "mean":
+        return f"mean composite {show(composite or 0.0, beside=threshold)} is below the threshold {show(threshold)}"
+    needed = {"all": "all", "any": "at least 1", "majority": "more than half"}.get(
+        str(aggregation), f"at least {aggregation}"
+    )
+    return f"{passed} of {total} replicas passed, {needed} must"
+
+
+def wilson(passed: int, total: int, z: float = 1.959963984540054) -> tuple[float, float, float]:
+    """(rate, low, high): the 95 % score interval of Wilson (1927), which stays in [0, 1] for few replicas."""
+    rate = passed / total
+    scale = 1 + z * z / total
+    centre = (rate + z * z / (2 * total)) / scale
+    spread = z * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total)) / scale
+    return rate, max(0.0, min(rate, centre - spread)), min(1.0, max(rate, centre + spread))
+
+
+def pass_rate(cells: Sequence[CellResult]) -> tuple[float, float, float] | None:
+    """The share of graded cells that passed, with its interval; None when none was graded."""
+    graded = [cell for cell in cells if cell.verdict != "error"]
+    return wilson(sum(cell.verdict == "pass" for cell in graded), len(graded)) if graded else None
+
+
+def count(specs: Sequence[SpecResult]) -> dict[str, int]:
+    """The `counts` of a run: scenarios, and cells by verdict."""
+    cells = [cell for spec in specs for cell in spec.cells]
+    return {
+        "scenarios": len({(spec.id, cell.scenario) for spec in specs for cell in spec.cells}),
+        "cells": len(cells),
+        "passed": sum(cell.verdict == "pass" for cell in cells),
+        "failed": sum(cell.verdict == "fail" for cell in cells),
+        "errors": sum(cell.verdict == "error" for cell in cells),
+        "skipped_checks": sum(check.status == "skip" for cell in cells for check in cell.invariants),
+    }
+
+
+def add_usage(usages: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, float]:
+    """Sums over cells; a key that no cell has is 0."""
+    totals = dict.fromkeys(keys, 0.0)
+    for usage in usages:
+        for key in keys:
+            totals[key] += usage.get(key) or 0
+    return {key: value if key.endswith("usd") else int(value) for key, value in totals.items()}
+
+
+def exit_code(run: RunResult, fail_on: str = "threshold") -> int:
+    """0 pass or flaky, 1 fail, 3 error, 130 cancelled. `fail_on` of `error` or `never` lets a fail end with 0;
+    an error is never hidden."""
+    if run.cancelled:
+        return EXIT_CANCELLED
+    if run.verdict == "error":
+        return EXIT_ERROR
+    if run.verdict == "fail":
+        return EXIT_PASS if fail_on in ("error", "never") else EXIT_FAIL
+    return EXIT_PASS

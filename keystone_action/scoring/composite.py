@@ -1,0 +1,120 @@
+"""The score and the verdict of one cell. Pure: results in, verdict out.
+
+Keystone's rule (invariants page, "Scoring summary"): composite = Σ(weight·score) / Σ(weight), 0 when a gate scored
+below 1.0. Touchstone's (graders page): skipped checks leave both sums; a gate of weight 0 only caps. Both hold here;
+what they leave open is settled by the contract, section 5.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from keystone_action.scoring.results import InvariantResult
+
+TOLERANCE = 1e-9
+"""A score this close below the threshold passes: 0.1 + 0.2 must reach 0.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The verdict of one cell. composite is None exactly when the verdict is `error`; reason is a sentence for
+    anything but a plain pass, and `invariants` are the given ones with `disqualified` filled in."""
+
+    verdict: Literal["pass", "fail", "error"]
+    composite: float | None
+    reason: str
+    invariants: tuple[InvariantResult, ...]
+
+
+def disqualifies(result: InvariantResult) -> bool:
+    """Whether this check is a gate that forces the composite to 0.
+
+    `gate: true` looks at the score (below 1.0), as both sources say; `gate: passed` at the check's own verdict.
+    """
+    if not result.gate or result.status not in ("pass", "fail"):
+        return False
+    if result.gate == "passed":
+        return result.status == "fail"
+    return result.score is None or result.score < 1.0
+
+
+def weighted_mean(results: Sequence[InvariantResult]) -> float | None:
+    """Σ(weight·score)/Σ(weight) over graded checks, in [0, 1]; None when no graded check has weight.
+
+    Summed exactly and scaled by the largest weight, so that the order of checks can't change the last digit and huge
+    weights can't overflow.
+    """
+    graded = [(r.weight, r.score) for r in results if r.status in ("pass", "fail") and r.score is not None]
+    largest = max((weight for weight, _ in graded), default=0.0)
+    if largest <= 0:
+        return None
+    total = math.fsum(weight / largest for weight, _ in graded)
+    return math.fsum((weight / largest) * score for weight, score in graded) / total
+
+
+def grade(
+    results: Sequence[InvariantResult],
+    *,
+    threshold: float,
+    fail_on_skipped: bool = False,
+    forced_zero: str = "",
+) -> Grade:
+    """Grade a cell from its checks.
+
+    forced_zero: a sentence when something outside the checks disqualifies (a forbidden rule, `must_exit_zero`).
+    """
+    marked = tuple(replace(result, disqualified=disqualifies(result)) for result in results)
+    fault = _fault(marked)
+    if fault:
+        return Grade("error", None, fault, marked)
+    gates = [result for result in marked if result.disqualified]
+    mean = weighted_mean(marked)
+    if forced_zero or gates:
+        reasons = ([forced_zero] if forced_zero else []) + [_gate_sentence(gate) for gate in gates]
+        return Grade("fail", 0.0, "; ".join(reasons), marked)
+    if mean is None:
+        return Grade("error", None, "nothing was graded: every check with weight was skipped", marked)
+    skips = [r.name for r in marked if r.status == "skip" and r.on_skip != "ignore"]
+    if fail_on_skipped and skips:
+        return Grade("fail", mean, f"skipped, and fail_on_skipped is set: {', '.join(skips)}", marked)
+    if mean >= threshold - TOLERANCE:
+        return Grade("pass", mean, "", marked)
+    return Grade(
+        "fail", mean, f"composite {show(mean, beside=threshold)} is below the threshold {show(threshold)}", marked
+    )
+
+
+def _fault(results: Sequence[InvariantResult]) -> str:
+    """Why this cell could not be graded, or nothing."""
+    errors = [r for r in results if r.status == "error"]
+    if errors:
+        return "; ".join(f"check {r.name} broke: {first_line(r.message)}" for r in errors)
+    for result in results:
+        if result.status == "skip" and (result.on_skip or ("error" if result.gate else "ignore")) == "error":
+            what = "gate" if result.gate else "check"
+            return f"{what} {result.name} could not be applied: {first_line(result.message)}"
+    return ""
+
+
+def _gate_sentence(gate: InvariantResult) -> str:
+    if gate.gate == "passed":
+        return f"gate {gate.name} did not pass"
+    return f"gate {gate.name} scored {show(gate.score or 0.0)}, and a gate needs 1.00"
+
+
+def first_line(text: str) -> str:
+    """The first line of a message, for sentences that must stay on one."""
+    return text.strip().partition("\n")[0]
+
+
+def show(score: float, *, beside: float | None = None) -> str:
+    """A score for people: two digits, four where it has more; as many more as tell it apart from `beside`."""
+    digits = 2 if abs(round(score, 2) - score) < TOLERANCE else 4
+    text = f"{score:.{digits}f}"
+    while beside is not None and digits < 12 and abs(float(text) - beside) < TOLERANCE < abs(score - beside):
+        digits += 2
+        text = f"{score:.{digits}f}"
+    return text

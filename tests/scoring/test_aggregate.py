@@ -1,0 +1,169 @@
+"""From cells to groups, specs and the run."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keystone_action.scoring import aggregate
+from keystone_action.scoring.results import CellResult, RunResult, SpecResult
+
+
+def cell(verdict="pass", composite=None, *, scenario="s", params=None, replica=0):
+    if composite is None and verdict != "error":
+        composite = 1.0 if verdict == "pass" else 0.0
+    return CellResult(
+        id=f"{scenario}.{replica}",
+        scenario=scenario,
+        params=params or {},
+        replica=replica,
+        verdict=verdict,
+        composite=composite,
+        duration_s=0.1,
+        error="broken" if verdict == "error" else None,
+        agent=None,
+        invariants=(),
+    )
+
+
+def replicas(*verdicts):
+    return [cell(verdict, replica=index) for index, verdict in enumerate(verdicts)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdicts", "expected"),
+    [
+        ("all", ["pass", "pass"], "pass"),
+        ("all", ["pass", "fail"], "fail"),
+        ("any", ["fail", "pass"], "flaky"),
+        ("any", ["fail", "fail"], "fail"),
+        ("majority", ["pass", "pass", "fail"], "flaky"),
+        ("majority", ["pass", "fail"], "fail"),
+        ("majority", ["pass", "fail", "fail"], "fail"),
+        (2, ["pass", "pass", "fail"], "flaky"),
+        (2, ["pass", "fail", "fail"], "fail"),
+        (2, ["pass", "pass"], "pass"),
+        ("mean", ["pass", "fail"], "flaky"),
+        ("mean", ["fail", "fail"], "fail"),
+        ("any", ["pass", "error"], "error"),
+        ("mean", ["pass", "error"], "error"),
+        (1, ["pass", "error"], "error"),
+    ],
+)
+def test_rules_for_replicas(rule, verdicts, expected):
+    (group,) = aggregate.aggregate_groups(replicas(*verdicts), rule, 0.5)
+    assert group.verdict == expected
+    assert (group.reason == "") == (expected == "pass")
+
+
+def test_groups_are_scenario_times_parameters():
+    cells = [
+        cell(params={"m": "a"}),
+        cell("fail", params={"m": "b"}),
+        cell(params={"m": "a"}, replica=1),
+        cell(scenario="t"),
+    ]
+    groups = aggregate.aggregate_groups(cells, "all", 0.5)
+    assert [(g.scenario, g.params, g.verdict, g.total) for g in groups] == [
+        ("s", {"m": "a"}, "pass", 2),
+        ("s", {"m": "b"}, "fail", 1),
+        ("t", {}, "pass", 1),
+    ]
+
+
+def test_disagreeing_scenarios_are_not_flaky():
+    groups = aggregate.aggregate_groups([cell(), cell("fail", scenario="t")], "any", 0.5)
+    assert aggregate.worst(group.verdict for group in groups) == "fail"
+
+
+def test_worst_verdict():
+    assert aggregate.worst(["pass", "flaky"]) == "flaky"
+    assert aggregate.worst(["flaky", "fail"]) == "fail"
+    assert aggregate.worst(["fail", "error", "pass"]) == "error"
+
+
+def test_mean_leaves_out_cells_in_error():
+    assert aggregate.mean([1.0, None, 0.5]) == 0.75
+    assert aggregate.mean([None]) is None
+
+
+def test_pass_rate_of_the_contracts_example():
+    # spec.md section 3: {"value": 0.67, "low": 0.2, "high": 0.94} for two of three.
+    value, low, high = aggregate.pass_rate(replicas("pass", "pass", "fail"))
+    assert (round(value, 2), round(low, 1), round(high, 2)) == (0.67, 0.2, 0.94)
+    assert aggregate.pass_rate(replicas("error")) is None
+
+
+@given(st.integers(0, 500), st.integers(1, 500))
+def test_wilson_holds_its_rate(passed, total):
+    passed = min(passed, total)
+    rate, low, high = aggregate.wilson(passed, total)
+    assert 0 <= low <= rate <= high <= 1
+
+
+@given(st.lists(st.sampled_from(["pass", "fail"]), min_size=1), st.randoms(use_true_random=False))
+def test_order_of_replicas_does_not_matter(verdicts, random):
+    shuffled = random.sample(verdicts, len(verdicts))
+    for rule in ("all", "any", "majority", "mean", 1, 3):
+        (one,) = aggregate.aggregate_groups(replicas(*verdicts), rule, 0.5)
+        (other,) = aggregate.aggregate_groups(replicas(*shuffled), rule, 0.5)
+        assert (one.verdict, one.composite) == (other.verdict, other.composite)
+
+
+def test_counts_are_of_cells():
+    spec = SpecResult(
+        id="x",
+        path="x.yaml",
+        sha256="0",
+        threshold_source="spec",
+        verdict="error",
+        composite=None,
+        pass_threshold=1.0,
+        pass_rate=None,
+        cells=tuple(replicas("pass", "fail", "error")),
+    )
+    counted = aggregate.count([spec])
+    assert counted == {"scenarios": 1, "cells": 3, "passed": 1, "failed": 1, "errors": 1, "skipped_checks": 0}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "fail_on", "code"),
+    [
+        ("pass", "threshold", 0),
+        ("flaky", "threshold", 0),
+        ("fail", "threshold", 1),
+        ("error", "threshold", 3),
+        ("fail", "never", 0),
+        ("fail", "error", 0),
+        ("error", "never", 3),
+        ("error", "error", 3),
+    ],
+)
+def test_exit_codes(verdict, fail_on, code):
+    run = RunResult(
+        run_id="r",
+        keystone_version="0",
+        git_sha=None,
+        verdict=verdict,
+        composite=None,
+        started_at="",
+        duration_s=0,
+        specs=(),
+    )
+    assert aggregate.exit_code(run, fail_on) == code
+
+
+def test_cancelled_is_130_whatever_the_verdict():
+    run = RunResult(
+        run_id="r",
+        keystone_version="0",
+        git_sha=None,
+        verdict="pass",
+        composite=None,
+        started_at="",
+        duration_s=0,
+        specs=(),
+        cancelled=True,
+    )
+    assert aggregate.exit_code(run, "never") == 130

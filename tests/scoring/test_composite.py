@@ -1,0 +1,179 @@
+"""The score of a cell: the worked examples of the source documents, and what must hold for any numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keystone_action.scoring.composite import grade, show, weighted_mean
+from keystone_action.scoring.results import InvariantResult
+
+
+def check(name="c", score=1.0, *, weight=1.0, gate=False, status=None, on_skip=None, message=""):
+    if status is None:
+        status = "pass" if score == 1.0 else "fail"
+    if status in ("skip", "error"):
+        score = None
+    return InvariantResult(
+        name=name, type="t", status=status, score=score, weight=weight, gate=gate, message=message, on_skip=on_skip
+    )
+
+
+class TestKeystonesInvariantsPage:
+    """000_66edd30c29bbac31.txt: "Weights and gates", "Patterns", "Scoring summary"."""
+
+    def test_weights_and_gates_only_nice_to_have_fails(self):
+        found = grade([check(gate=True), check(score=0.0, weight=0.3)], threshold=0.85)
+        assert found.verdict == "fail"
+        assert found.composite == pytest.approx(1.0 / 1.3)
+        assert round(found.composite, 2) == 0.77
+        assert found.reason == "composite 0.7692 is below the threshold 0.85"
+
+    def test_weights_and_gates_must_pass_fails(self):
+        found = grade([check("must_pass", 0.0, gate=True), check(weight=0.3)], threshold=0.85)
+        assert (found.verdict, found.composite) == ("fail", 0.0)
+        assert "gate must_pass scored 0.00" in found.reason
+        assert [r.disqualified for r in found.invariants] == [True, False]
+
+    def test_pattern_one_everything_perfect(self):
+        found = grade([check(gate=True), check(weight=0.3), check(weight=0.2)], threshold=0.85)
+        assert (found.verdict, found.composite) == ("pass", 1.0)
+
+    @pytest.mark.parametrize(("failing", "composite", "verdict"), [(1, 0.8, "fail"), (2, 1.3 / 1.5, "pass")])
+    def test_pattern_one_one_nice_to_have_fails(self, failing, composite, verdict):
+        # The page says "around 0.83, fail"; its own formula gives 0.80 or 0.867, and the formula wins.
+        checks = [check(gate=True), check(weight=0.3), check(weight=0.2)]
+        checks[failing] = check(score=0.0, weight=checks[failing].weight)
+        found = grade(checks, threshold=0.85)
+        assert found.composite == pytest.approx(composite)
+        assert found.verdict == verdict
+
+    def test_pattern_two_judge_contributes_its_score(self):
+        checks = [check(weight=0.5, gate=True), check(weight=0.3), check(score=0.6, weight=0.2, status="fail")]
+        assert grade(checks, threshold=0.9).composite == pytest.approx(0.92)
+
+    def test_any_gate_below_one_disqualifies(self):
+        assert grade([check(score=0.95, status="pass", gate=True)], threshold=0.5).composite == 0.0
+
+
+class TestTouchstonesGradersPage:
+    """004_722b8593dcd13c4e.txt: gates that only cap, skipped graders, combined weighted score."""
+
+    def test_cap_only_gate_adds_no_credit(self):
+        found = grade([check(gate=True, weight=0.0), check(score=0.5)], threshold=0.5)
+        assert (found.verdict, found.composite) == ("pass", 0.5)
+
+    def test_cap_only_gate_disqualifies(self):
+        found = grade([check(score=0.0, gate=True, weight=0.0), check()], threshold=0.5)
+        assert (found.verdict, found.composite) == ("fail", 0.0)
+
+    def test_skipped_grader_leaves_both_sums(self):
+        found = grade([check(score=0.4), check(status="skip", weight=9.0)], threshold=0.4)
+        assert (found.verdict, found.composite) == ("pass", 0.4)
+
+
+class TestWhatTheSourcesLeaveOpen:
+    """spec 5.1."""
+
+    def test_any_error_is_an_error_and_never_a_pass(self):
+        found = grade([check(), check("db", status="error", message="lost connection\nmore")], threshold=0.1)
+        assert (found.verdict, found.composite) == ("error", None)
+        assert found.reason == "check db broke: lost connection"
+
+    def test_an_error_beats_a_failing_gate(self):
+        assert grade([check(score=0.0, gate=True), check(status="error")], threshold=0.1).verdict == "error"
+
+    def test_gate_passed_uses_the_checks_own_verdict(self):
+        judge = check(score=0.8, status="pass", gate="passed")
+        assert grade([judge], threshold=0.7).verdict == "pass"
+        assert grade([check(score=0.8, status="fail", gate="passed")], threshold=0.7).composite == 0.0
+
+    def test_skipped_gate_is_an_error(self):
+        found = grade([check(), check("g", status="skip", gate=True, message="no key")], threshold=0.5)
+        assert found.verdict == "error"
+        assert found.reason == "gate g could not be applied: no key"
+
+    def test_skipped_gate_may_be_ignored(self):
+        assert grade([check(), check(status="skip", gate=True, on_skip="ignore")], threshold=1).verdict == "pass"
+
+    def test_skip_of_a_plain_check_may_be_an_error(self):
+        assert grade([check(), check(status="skip", on_skip="error")], threshold=0.5).verdict == "error"
+
+    def test_nothing_graded_is_an_error(self):
+        found = grade([check(status="skip"), check(weight=0.0)], threshold=0.0)
+        assert (found.verdict, found.composite) == ("error", None)
+        assert found.reason.startswith("nothing was graded")
+
+    def test_failing_gate_fails_when_all_else_was_skipped(self):
+        found = grade([check(score=0.0, gate=True, weight=0.0), check(status="skip")], threshold=0.5)
+        assert (found.verdict, found.composite) == ("fail", 0.0)
+
+    def test_fail_on_skipped(self):
+        skipped = [check(), check("judge", status="skip")]
+        assert grade(skipped, threshold=0.5, fail_on_skipped=True).verdict == "fail"
+        ignored = [check(), check("judge", status="skip", on_skip="ignore")]
+        assert grade(ignored, threshold=0.5, fail_on_skipped=True).verdict == "pass"
+
+    def test_forced_zero_names_its_reason_before_the_gates(self):
+        found = grade([check("g", 0.0, gate=True)], threshold=0.5, forced_zero="the agent exited with 1")
+        assert found.composite == 0.0
+        assert found.reason.startswith("the agent exited with 1; gate g")
+
+    def test_threshold_has_a_tolerance_of_1e_9_and_no_more(self):
+        assert grade([check(score=0.1 + 0.2, status="fail")], threshold=0.3).verdict == "pass"
+        assert grade([check(score=0.3 - 1e-10, status="fail")], threshold=0.3).verdict == "pass"
+        assert grade([check(score=0.3 - 1e-8, status="fail")], threshold=0.3).verdict == "fail"
+
+
+def test_scores_are_short_unless_that_hides_the_side_of_a_threshold():
+    assert show(0.85) == "0.85"
+    assert show(1.0) == "1.00"
+    assert show(1 / 1.3) == "0.7692"
+    assert show(0.84999999, beside=0.85) == "0.84999999"
+    assert show(0.85, beside=0.85) == "0.85"
+
+
+scores = st.floats(0, 1)
+weights = st.floats(0, 1e308, allow_nan=False, allow_infinity=False)
+checks = st.lists(
+    st.builds(check, score=scores, weight=weights, gate=st.sampled_from([False, True, "passed"])), min_size=1
+)
+
+
+@given(checks)
+def test_composite_is_a_number_from_0_to_1_or_nothing(results):
+    found = grade(results, threshold=0.5)
+    assert (found.composite is None) == (found.verdict == "error")
+    if found.composite is not None:
+        assert math.isfinite(found.composite)
+        assert 0 <= found.composite <= 1
+
+
+@given(checks, st.randoms(use_true_random=False))
+def test_order_of_checks_does_not_matter(results, random):
+    shuffled = random.sample(results, len(results))
+    assert weighted_mean(shuffled) == weighted_mean(results)
+    before, after = grade(results, threshold=0.5), grade(shuffled, threshold=0.5)
+    assert (before.verdict, before.composite) == (after.verdict, after.composite)
+
+
+@given(st.lists(st.tuples(scores, st.floats(0.001, 1000)), min_size=1), st.data())
+def test_a_better_score_never_makes_the_composite_worse(pairs, data):
+    index = data.draw(st.integers(0, len(pairs) - 1))
+    better = data.draw(st.floats(pairs[index][0], 1))
+    results = [check(score=score, weight=weight) for score, weight in pairs]
+    improved = [*results]
+    improved[index] = check(score=better, weight=pairs[index][1])
+    before, after = weighted_mean(results), weighted_mean(improved)
+    assert before is not None
+    assert after is not None
+    assert after >= before
+
+
+@given(st.lists(scores, min_size=1))
+def test_equal_scores_give_that_score(values):
+    results = [check(score=values[0], weight=index + 0.1) for index, _ in enumerate(values)]
+    assert weighted_mean(results) == pytest.approx(values[0], abs=1e-12)
