@@ -133,7 +133,8 @@ class Evidence:
     """All that invariants may read.
 
     workspace: the workspace as the agent left it (its processes are gone). changes: against the snapshot that was
-    taken before the agent started. audit_log and trace: our own copies, always there, possibly empty.
+    taken before the agent started. audit_log and trace: our own copies, always there, possibly empty. patch: the same
+    changes as a unified diff, as `diff.patch` has it.
     """
 
     cell_id: str
@@ -150,3 +151,4 @@ class Evidence:
     audit_log: Path
     trace: Path
     secrets: tuple[str, ...] = ()
+    patch: str = ""

@@ -80,6 +80,22 @@ class ServiceName:
     kinds: Literal["any", "database", "recording"] = "any"
 
 
+@dataclass(frozen=True)
+class InputSource:
+    """What a check looks at (`input_from`): one of `fixed`, `file:<path>` below the workspace, or `<service>.<field>`
+    of a mock that records."""
+
+    fixed: tuple[str, ...] = ("agent_output", "stdout", "workspace", "diff", "trace")
+
+    def refers_to(self, value: str) -> tuple[WorkspacePath | ServiceName, str] | None:
+        """What in a value is to be checked like a field of its own: the marker, and the path or name it is for."""
+        if value in self.fixed:
+            return None
+        if value.startswith("file:"):
+            return WorkspacePath(), value.removeprefix("file:")
+        return ServiceName("recording"), value.partition(".")[0]
+
+
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
