@@ -1,0 +1,156 @@
+"""What an agent, a service or a check printed is data: these functions make it harmless where it is shown.
+
+Everything here takes any text and returns text that says the same to a reader and nothing to a machine: no markup, no
+mention, no link, no terminal sequence, no workflow command.
+"""
+
+from __future__ import annotations
+
+import html as html_entities
+import re
+from itertools import accumulate, takewhile
+
+_NEWLINE = " ⏎ "
+# C0 and C1 but tab and newline, soft hyphen, zero-width and bidirectional controls, line separators, byte order mark,
+# tags, lone surrogates, and the two code points that XML forbids. Zero-width (non-)joiners stay: scripts and emoji
+# are written with them.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_DELETE = 0x7F
+
+# A word with any of this in it could become a link on a forge: mentions, mail addresses, issue numbers, addresses,
+# commits, references like ABC-1, emoji names, formulas. GitHub looks for most of them after Markdown is rendered, so
+# that a backslash does not help; in a code span it leaves them alone.
+_MAGNETIC = re.compile(
+    r"@|#\w|\$|://|www\.|mailto:|xmpp:|(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])|(?<![a-z0-9])gh-\d"
+    r"|(?<![a-z0-9])(?-i:[A-Z][A-Z0-9]*)-\d|(?<!\w):(?:[a-z+-][\w+-]*|100|1234):|`",
+    re.IGNORECASE,
+)
+_MARKDOWN = re.compile(r"[\\*\[\]<>&|~#^{}]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_BLOCK_START = re.compile(r"\A(?:()([-+=])|(\d{1,9})([.)])(?=\s|\Z))")  # list markers, rules, underlines of headings
+_BACKTICKS = re.compile(r"`+")
+# The runner takes `::command::` at the start of a line, blanks aside, and the older `##[command]` anywhere in it.
+_COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
+_OLD_COMMAND = re.compile(r"##(?=\[)")
+
+
+def visible(text: str) -> str:
+    """text with every control, bidirectional, zero-width and undecodable character shown as a symbol (`␛`, `⟨U+202E⟩`).
+
+    Tabs and newlines stay, CR LF becomes a newline. The result is legal in XML 1.0 and in UTF-8.
+    """
+    return _INVISIBLE.sub(_show, text.replace("\r\n", "\n"))
+
+
+def _show(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < ord(" "):
+        return chr(0x2400 + code)
+    return "␡" if code == _DELETE else f"⟨U+{code:04X}⟩"
+
+
+def without_commands(text: str) -> str:
+    """text in which no line is a workflow command: `::x::` becomes `: :x::`, `##[x]` becomes `## [x]`."""
+    return _OLD_COMMAND.sub("## ", _COMMAND.sub(r"\1: ", text))
+
+
+def log_line(text: str) -> str:
+    """text as one line for a terminal or a job's log."""
+    return without_commands(_NEWLINE.join(visible(text).rstrip("\n").split("\n")).replace("\t", " "))
+
+
+def log_lines(text: str) -> str:
+    """text as lines for a terminal or a job's log."""
+    return without_commands(visible(text))
+
+
+def inline(text: str) -> str:
+    """text as Markdown that renders as just this text: within a paragraph, a heading, a list item or a table's cell.
+
+    One line: runs of blanks and newlines become one space.
+    """
+    words = [_word(word) for word in visible(text).split()]
+    return _BLOCK_START.sub(r"\1\3\\\2\4", " ".join(words), count=1)
+
+
+def _word(word: str) -> str:
+    if _MAGNETIC.search(word):
+        return _code_spans(word)
+    return _MARKDOWN.sub(r"\\\g<0>", word)
+
+
+def code(text: str) -> str:
+    """text as a Markdown code span on one line; several when it holds `|`, which no span in a table's cell can."""
+    return _code_spans(" ".join(visible(text).split())) or "*empty*"
+
+
+def _code_spans(text: str) -> str:
+    return r"\|".join(_code_span(part) for part in _OLD_COMMAND.sub("## ", text).split("|"))
+
+
+def _code_span(text: str) -> str:
+    if not text:
+        return ""
+    fence = "`" * (_longest_run(text) + 1)
+    pad = " " if text[0] in "` " or text[-1] in "` " else ""
+    return f"{fence}{pad}{text}{pad}{fence}" if text.strip() else ""
+
+
+def inline_html(text: str) -> str:
+    """text for an element inside Markdown, such as `<summary>`, where Markdown is not read. One line."""
+    return " ".join(_html_word(word) for word in visible(text).split())
+
+
+def _html_word(word: str) -> str:
+    escaped = html_entities.escape(word)
+    return f"<code>{escaped}</code>" if _MAGNETIC.search(word) else escaped
+
+
+def fence(text: str, language: str = "text") -> str:
+    """text as a fenced code block, the fence longer than any run of backticks in it, without a last newline."""
+    body = without_commands(visible(text)).rstrip("\n")
+    marks = "`" * max(3, _longest_run(body) + 1)
+    return f"{marks}{language}\n{body}\n{marks}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+
+
+def first_line(text: str, limit: int = 200) -> str:
+    """The first line of text that says something, cut to limit characters with an ellipsis."""
+    line = next((line for line in text.splitlines() if line.strip()), "").strip()
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def is_long(text: str) -> bool:
+    """Whether text is more than one readable line, so that it is better shown as a block."""
+    return len(text) > 200 or "\n" in text.strip()
+
+
+def excerpt(text: str, *, lines: int = 60, characters: int = 6000) -> str:
+    """The head and the tail of a long text with a line between them that says how much is left out.
+
+    A quarter is head: what a program says last is what explains how it ended.
+    """
+    rows = text.rstrip("\n").split("\n")
+    if len(rows) <= lines and len(text) <= characters:
+        return text.rstrip("\n")
+    head = _within(rows[: lines // 4], characters // 4)
+    tail = _within(rows[len(head) :][::-1][: lines - lines // 4], characters - characters // 4)[::-1]
+    left_out = len(rows) - len(head) - len(tail)
+    if not left_out or not tail:
+        return _middle_cut(text.rstrip("\n"), characters)
+    return "\n".join([*head, f"[… {left_out:,} lines left out …]", *tail])
+
+
+def _within(rows: list[str], characters: int) -> list[str]:
+    ends = accumulate(len(row) + 1 for row in rows)
+    return rows[: sum(1 for _ in takewhile(lambda end: end <= characters, ends))]
+
+
+def _middle_cut(text: str, characters: int) -> str:
+    head, tail = text[: characters // 4], text[len(text) - (characters - characters // 4) :]
+    return f"{head}\n[… {len(text) - characters:,} characters left out …]\n{tail}"

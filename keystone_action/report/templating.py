@@ -1,0 +1,66 @@
+"""The two Jinja environments: whatever a template prints is escaped, unless it was made by one of its filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.report import escape, view, words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "count": words.count,
+    "duration": words.duration,
+    "excerpt": escape.excerpt,
+    "first_line": escape.first_line,
+    "gate": words.gate,
+    "is_long": escape.is_long,
+    "icon": words.ICONS.__getitem__,
+    "agent_sentence": words.agent,
+    "parameters": view.parameters,
+    "sandbox_sentence": words.sandbox,
+    "score": words.score,
+    "weight": words.weight,
+}
+
+
+def markdown_environment() -> Environment:
+    """For Markdown: what is printed becomes text on one line; `code`, `fence` and `inline_html` say otherwise."""
+    markdown = {"code": escape.code, "fence": escape.fence, "inline_html": escape.inline_html}
+    return _environment(escape.inline, markdown)
+
+
+def html_environment() -> Environment:
+    """For HTML: what is printed becomes text, its invisible characters shown."""
+    from markupsafe import escape as escape_html
+
+    return _environment(lambda text: str(escape_html(escape.visible(text))), {})
+
+
+def _environment(default: Callable[[str], str], markup: Mapping[str, Callable[..., str]]) -> Environment:
+    from jinja2 import PackageLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from markupsafe import Markup
+
+    def finalize(value: Any) -> Any:
+        # Markup is what our own filters, blocks and macros give; all else is text of somebody else.
+        return value if isinstance(value, Markup) else Markup(default("" if value is None else str(value)))  # noqa: S704 - escaped just here
+
+    def marked(function: Callable[..., str]) -> Callable[..., Markup]:
+        return lambda *arguments, **options: Markup(function(*arguments, **options))  # noqa: S704
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=PackageLoader("keystone_action.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )
+    environment.filters.update(SHARED_FILTERS)
+    environment.filters.update({name: marked(function) for name, function in markup.items()})
+    return environment

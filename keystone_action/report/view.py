@@ -1,0 +1,236 @@
+"""A run as its readers look at it: what decided, what to know about it, what failed, what passed.
+
+Plain text and numbers, nothing escaped: summary and HTML both render this, each by its own rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keystone_action.report import words
+from keystone_action.report.escape import first_line
+from keystone_action.scoring.results import CellResult, GroupResult, InvariantResult, RunResult, SpecResult
+
+MAX_REASONS = 5
+MAX_NOTES = 20
+MAX_GROUPS = 50
+MAX_PASSED = 200
+MAX_OPEN = 20
+_WORST_FIRST = {"error": 0, "fail": 1, "flaky": 2, "skip": 3, "pass": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that decided the verdict. where: ids, outermost first, as far as they are needed."""
+
+    verdict: str
+    where: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantRow:
+    """One invariant over all cells of a spec. score: the mean where it was graded; message: of the worst cell."""
+
+    name: str
+    description: str
+    type: str
+    gate: str
+    weight: float
+    status: str
+    score: float | None
+    passed: int
+    total: int
+    message: str
+
+    @property
+    def why(self) -> str:
+        """The message in one line, or what the status says by itself."""
+        return first_line(self.message) or {"pass": "holds", "skip": "could not apply"}.get(self.status, "no reason")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecView:
+    """One spec. several: whether it has more than one cell; groups: worst first, at most MAX_GROUPS,
+    and none when there is only one."""
+
+    spec: SpecResult
+    several: bool
+    rows: tuple[InvariantRow, ...]
+    failed: tuple[CellResult, ...]
+    passed: tuple[CellResult, ...]
+    groups: tuple[GroupResult, ...]
+    groups_left_out: int
+
+    @property
+    def statistics(self) -> list[str]:
+        """Pass rate and the rule for replicas in words; empty for one cell."""
+        spec, parts = self.spec, []
+        if self.several and spec.pass_rate is not None:
+            value, low, high = (words.percent(part) for part in spec.pass_rate)
+            parts.append(f"pass rate {value} (95% interval {low} to {high})")
+        if any(group.total > 1 for group in spec.groups):
+            parts.append(f"replicas needed: {spec.replica_aggregation}")
+        return parts
+
+    @property
+    def facts(self) -> list[str]:
+        """Composite, threshold and pass rate in words."""
+        composite = f"composite {words.score(self.spec.composite)}, {needs([self.spec])}"
+        passed = [f"{len(self.passed)} of {words.count(len(self.spec.cells), 'cell')} passed"] if self.several else []
+        return [composite, *passed, *self.statistics]
+
+
+def spec_views(run: RunResult) -> Iterator[SpecView]:
+    """The specs of a run, worst first."""
+    for spec in sorted(run.specs, key=lambda spec: _WORST_FIRST[spec.verdict]):
+        groups = sorted(spec.groups, key=lambda group: _WORST_FIRST[group.verdict]) if len(spec.groups) > 1 else []
+        yield SpecView(
+            spec=spec,
+            several=len(spec.cells) > 1,
+            rows=tuple(invariant_rows(spec.cells)),
+            failed=tuple(cell for cell in spec.cells if cell.verdict != "pass"),
+            passed=tuple(cell for cell in spec.cells if cell.verdict == "pass"),
+            groups=tuple(groups[:MAX_GROUPS]),
+            groups_left_out=max(0, len(groups) - MAX_GROUPS),
+        )
+
+
+def invariant_rows(cells: Iterable[CellResult]) -> Iterator[InvariantRow]:
+    """One row for each invariant, in the order in which they are declared."""
+    by_name: dict[str, list[InvariantResult]] = {}
+    for cell in cells:
+        for result in cell.invariants:
+            by_name.setdefault(result.name, []).append(result)
+    return (_row(results) for results in by_name.values())
+
+
+def _row(results: list[InvariantResult]) -> InvariantRow:
+    worst = min(results, key=lambda result: _WORST_FIRST[result.status])
+    scores = [result.score for result in results if result.score is not None]
+    passed = sum(result.status == "pass" for result in results)
+    return InvariantRow(
+        name=worst.name,
+        description=worst.description if worst.description != worst.name else "",
+        type=worst.type,
+        gate=words.gate(worst),
+        weight=worst.weight,
+        status=worst.status,
+        score=math.fsum(scores) / len(scores) if scores else None,
+        passed=passed,
+        total=len(results),
+        message=worst.message,
+    )
+
+
+def needs(specs: Sequence[SpecResult]) -> str:
+    """`needs 0.85`, with its source when that is not the spec; empty when the specs differ."""
+    found = {(spec.pass_threshold, spec.threshold_source) for spec in specs}
+    if len(found) != 1:
+        return ""
+    threshold, source = found.pop()
+    return f"needs {words.score(threshold)}{' (set by the threshold input)' if source == 'input' else ''}"
+
+
+def icon(run: RunResult) -> str:
+    """The symbol of the verdict; a cancelled run has its own, since what did not run can't pass."""
+    return words.CANCELLED_ICON if run.cancelled else words.ICONS[run.verdict]
+
+
+def headline(run: RunResult) -> str:
+    """The verdict and, where it decides, the composite with what it needs."""
+    if run.cancelled:
+        return "Cancelled before the end"
+    if run.verdict == "error":
+        errors, cells = run.counts.get("errors", 0), run.counts.get("cells", 0)
+        graded = f"{errors:,} of {words.count(cells, 'cell')} could not be graded" if errors else "nothing was graded"
+        return f"{words.TITLES['error']}: {graded}"
+    return ", ".join(
+        part
+        for part in (f"{words.TITLES[run.verdict]}: composite {words.score(run.composite)}", needs(run.specs))
+        if part
+    )
+
+
+def facts(run: RunResult) -> list[str]:
+    """Cells, time and usage in words."""
+    counts = run.counts
+    cells = counts.get("cells", 0)
+    parts = [f"{counts.get('passed', 0):,} of {words.count(cells, 'cell')} passed"] if cells else []
+    return [*parts, words.duration(run.duration_s), *words.usage(run.usage, run.judge_usage)]
+
+
+def misleading_composite(run: RunResult) -> bool:
+    """Whether the composite alone would pass although the run fails: then a reader must be told what decided."""
+    thresholds = [spec.pass_threshold for spec in run.specs]
+    return run.verdict == "fail" and run.composite is not None and run.composite >= max(thresholds)
+
+
+def reasons(run: RunResult) -> tuple[list[Reason], int]:
+    """Why the verdict is no plain pass, worst first, and how many more there are than the few that are given."""
+    found = sorted(_reasons(run), key=lambda reason: _WORST_FIRST[reason.verdict])
+    return found[:MAX_REASONS], max(0, len(found) - MAX_REASONS)
+
+
+def _reasons(run: RunResult) -> Iterator[Reason]:
+    for spec in run.specs:
+        prefix = (spec.id,) if len(run.specs) > 1 else ()
+        for group in spec.groups:
+            if group.total > 1 and group.verdict != "pass":
+                where = (*prefix, group.scenario) if len(spec.groups) > 1 else prefix
+                flaky = "flaky: " if group.verdict == "flaky" else ""
+                yield Reason(group.verdict, where, f"{flaky}{group.reason}{_parameters(group.params)}")
+        for cell in spec.cells:
+            if cell.verdict != "pass":
+                where = (cell.id,) if len(spec.cells) > 1 else prefix
+                yield Reason(
+                    cell.verdict, where, first_line(cell.reason or cell.error or "no reason was recorded", 300)
+                )
+
+
+def _parameters(params: dict[str, Any]) -> str:
+    return f" ({parameters(params)})" if params else ""
+
+
+def parameters(params: dict[str, Any]) -> str:
+    """`model=a, size=3`; empty for none."""
+    return ", ".join(f"{name}={value}" for name, value in params.items())
+
+
+def notes(run: RunResult) -> tuple[list[str], int]:
+    """What a reader must know before believing the verdict, and how many more there are: cancelled, not enforced,
+    substituted, skipped, and what the runner and the cells noted."""
+    found = list(dict.fromkeys(_notes(run)))
+    return found[:MAX_NOTES], max(0, len(found) - MAX_NOTES)
+
+
+def _notes(run: RunResult) -> Iterator[str]:
+    if run.cancelled:
+        finished = sum(len(spec.cells) for spec in run.specs)
+        yield f"Cancelled before the end: only what had finished is here ({words.count(finished, 'cell')})."
+    if "none" in run.sandbox.isolation and not run.sandbox.not_enforced and run.specs:
+        yield "Nothing isolated the agent from this machine."
+    yield from (f"Not enforced: {sentence}" for sentence in run.sandbox.not_enforced)
+    yield from (f"Substituted: {sentence}" for sentence in run.substituted)
+    yield from run.notices
+    yield from _skipped(run)
+    cell_notes = Counter(note for spec in run.specs for cell in spec.cells for note in cell.notices)
+    for note, times in cell_notes.items():
+        yield f"{note} ({words.count(times, 'cell')})" if times > 1 else note
+
+
+def _skipped(run: RunResult) -> Iterator[str]:
+    skipped = Counter(
+        (result.name, first_line(result.message))
+        for spec in run.specs
+        for cell in spec.cells
+        for result in cell.invariants
+        if result.status == "skip"
+    )
+    for (name, message), times in skipped.items():
+        often = f" in {words.count(times, 'cell')}" if times > 1 else ""
+        yield f"Skipped{often}: {name}: {message}" if message else f"Skipped{often}: {name}"

@@ -1,0 +1,95 @@
+"""Numbers, verdicts and times in words: the same in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keystone_action.scoring.composite import show
+from keystone_action.scoring.results import AgentResult, InvariantResult, SandboxInfo
+
+CANCELLED_ICON = "⏹️"
+ICONS = {"pass": "✅", "fail": "❌", "flaky": "⚠️", "error": "💥", "skip": "➖"}
+TITLES = {"pass": "Passed", "fail": "Failed", "flaky": "Passed, but flaky", "error": "Error"}
+ISOLATION = {
+    "user": "a user of its own",
+    "landlock": "Landlock",
+    "container": "a container",
+    "none": "nothing",
+}
+
+
+def score(value: float | None) -> str:
+    """A score or composite as the reasons in results have it; a dash when there is none."""
+    return "–" if value is None else show(value)
+
+
+def weight(value: float) -> str:
+    """A weight without needless zeros."""
+    return f"{value:g}"
+
+
+def percent(value: float) -> str:
+    """A share of one as a whole percentage."""
+    return f"{value:.0%}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: `0.42 s`, `12 s`, `3 min 20 s`, `1 h 2 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.2g} s" if seconds < 0.995 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 cell`, `1,200 cells`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def money(dollars: float) -> str:
+    """US dollars with as many digits as say something."""
+    return f"{dollars:,.2f} USD" if dollars >= 0.01 else f"{dollars:.4f} USD"
+
+
+def usage(amounts: Mapping[str, float], judge: Mapping[str, float]) -> list[str]:
+    """What was spent, said only where something was."""
+    tokens = int(amounts.get("input_tokens", 0) + amounts.get("output_tokens", 0))
+    calls = int(amounts.get("tool_calls", 0))
+    facts = [count(tokens, "token")] if tokens else []
+    facts += [count(calls, "tool call")] if calls else []
+    facts += [money(amounts["cost_usd"])] if amounts.get("cost_usd") else []
+    facts += [f"judges {money(judge['cost_usd'])}"] if judge.get("cost_usd") else []
+    return facts
+
+
+def agent(result: AgentResult) -> str:
+    """How the agent ended, as a sentence."""
+    after = f"after {duration(result.duration_s)}"
+    if result.timed_out:
+        sentence = f"The agent was stopped by its time limit {after}"
+    elif result.signal is not None:
+        sentence = f"The agent was ended by signal {result.signal} {after}"
+    elif result.exit_code is None:
+        sentence = f"The agent ended {after}"
+    else:
+        sentence = f"The agent ended with exit code {result.exit_code} {after}"
+    return f"{sentence}: {result.note}" if result.note else f"{sentence}."
+
+
+def gate(result: InvariantResult) -> str:
+    """What kind of gate an invariant is; empty for none."""
+    if result.gate is False:
+        return ""
+    return "gate, passed is enough" if result.gate == "passed" else "gate"
+
+
+def sandbox(info: SandboxInfo) -> str:
+    """What isolated the agents, as a part of a sentence."""
+    by = " and ".join(ISOLATION.get(name, name) for name in info.isolation) or "nothing"
+    kind = "Docker sandbox" if info.kind == "docker" else "process sandbox"
+    return f"{kind}: isolated by {by}, limits {info.limits}"
