@@ -29,7 +29,7 @@ Answer with one JSON object and nothing else:
 {{"reason": "<at most three sentences>", "score": <number from 0.0 to 1.0>, "passed": <true or false>}}
 1.0 means that the criteria are met fully, 0.0 that they are not met at all; use the range between for partial merit."""
 
-_PLACEHOLDER = re.compile(r"\{\{\s*(criteria|input|task|rubric)\s*\}\}|\{(criteria|input|task|rubric)\}")
+_PLACEHOLDER = re.compile(r"\{\{\s*(criteria|input|task|rubric)(?:\.prompt)?\s*\}\}|\{(criteria|input|task|rubric)\}")
 
 _PLAIN = re.compile(r"[\n\t -~]*")
 _KEPT = frozenset("\n\t\u200c\u200d")

@@ -1,0 +1,172 @@
+"""`llm_as_judge` (alias `model_judge`): models score what the agent left, by criteria of the author."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.evidence.fields import parse_field
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.judged_material import Material, NothingToJudge, NoTrace, NotRecorded, collect
+from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Usage
+from keystone_action.judge.models import is_alias, parse_model
+from keystone_action.judge.prompt import has_input
+from keystone_action.spec.base import AuthorPath, InputSource, StrictModel, Template
+from keystone_action.spec.shapes import TextOrMapping
+
+_SOURCE = InputSource()
+_TOLERANCE = 1e-9
+
+
+def _model_name(name: str) -> str:
+    if not is_alias(name) and "{{" not in name:  # an expression is known only when the cell starts
+        try:
+            parse_model(name)
+        except ValueError as problem:
+            raise PydanticCustomError("model_name", "{problem}", {"problem": str(problem)}) from None
+    return name
+
+
+def _input_source(source: str) -> str:
+    if source in _SOURCE.fixed or (source.startswith("file:") and len(source) > len("file:")):
+        return source
+    service, dot, field = source.partition(".")
+    if not service or not dot:
+        expected = f"{', '.join(_SOURCE.fixed)}, file:<path> or <service>.<field>"
+        raise PydanticCustomError(
+            "input_source", "expected {expected}; found {found}", {"expected": expected, "found": repr(source)}
+        )
+    try:
+        parse_field(field)
+    except ValueError as problem:
+        raise PydanticCustomError("input_source", "{problem}", {"problem": str(problem)}) from None
+    return source
+
+
+def _has_input(template: str) -> str:
+    if not has_input(template):
+        raise PydanticCustomError("prompt_template", "expected {input} where the judged text goes, found none")
+    return template
+
+
+_Model = Annotated[str, Field(min_length=1), AfterValidator(_model_name)]
+_NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+class TextFile(StrictModel):
+    """`{file: path}`: a text of the author's, never interpolated and never seen by the agent."""
+
+    file: Annotated[str, Field(min_length=1), AuthorPath("file")]
+
+
+class Rubric(StrictModel):
+    """What passing and failing work look like, as the judge is told."""
+
+    pass_: _NonEmpty | None = Field(default=None, alias="pass")
+    fail: _NonEmpty | None = None
+
+
+class LlmAsJudge(Check):
+    """Asks `model` (or every one of `models`: a jury, whose mean counts) to score the input from 0 to 1 by `criteria`.
+
+    The score becomes the check's score; it passes at `pass_threshold` or above, whatever the model says of passing.
+    Without a key the check is skipped. An input that isn't there, or is blank, fails without asking.
+    prompt_template: replaces the user prompt; `{criteria}`, `{input}`, `{task}` and `{rubric}` (or `{{ … }}`) are
+    filled in, the input fenced as always; how to answer stays in the system prompt. temperature: left out for models
+    that take none. samples: answers asked of each model, their mean counts.
+    """
+
+    type_name: ClassVar[str] = "llm_as_judge"
+    aliases: ClassVar[tuple[str, ...]] = ("model_judge",)
+    default_timeout: ClassVar[float] = 120.0
+
+    criteria: TextOrMapping[_NonEmpty, TextFile]
+    model: _Model = "judge-fast"
+    models: Annotated[list[_Model], Field(min_length=1)] | None = None
+    input_from: Annotated[str, AfterValidator(_input_source), _SOURCE] = "agent_output"
+    rubric: Rubric | None = None
+    prompt_template: (
+        Annotated[str, AfterValidator(_has_input), Template(later=("criteria", "input", "rubric", "task"))] | None
+    ) = None
+    temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
+    pass_threshold: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
+    samples: int = Field(default=1, ge=1, le=100)
+
+    @classmethod
+    def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Touchstone's `model_judge`: `rubric` is the path of the criteria, and 0.8 passes (spec 5.3)."""
+        if document.get("type") != "model_judge":
+            return document
+        upgraded = dict(document)
+        if isinstance(upgraded.get("rubric"), str) and "criteria" not in upgraded:
+            upgraded["criteria"] = {"file": upgraded.pop("rubric")}
+        upgraded.setdefault("pass_threshold", 0.8)
+        return upgraded
+
+    @model_validator(mode="after")
+    def _one_way_to_name_models(self) -> Self:
+        if self.models is not None and "model" in self.model_fields_set:
+            raise PydanticCustomError("models", "expected model or models, found both")
+        return self
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        try:
+            material = await anyio.to_thread.run_sync(collect, context.evidence, self.input_from)
+            judgement = await context.judge.judge(self._request(context, material))
+        except NothingToJudge as problem:
+            return failed(f"{problem}.")
+        except NoTrace:
+            return skipped("There is no trace of this agent to judge.")
+        except NotRecorded as problem:
+            return broken(f"{problem}.")
+        except JudgeUnavailable as problem:
+            return skipped(f"Not judged: {problem}.")
+        except JudgeFailed as problem:
+            outcome = broken(f"The judge failed: {problem}.")
+            return dataclasses.replace(outcome, judge_usage=_numbers(problem.usage))
+        return self._outcome(judgement, material)
+
+    def _request(self, context: CheckContext, material: Material) -> JudgeRequest:
+        criteria = self.criteria
+        if isinstance(criteria, TextFile):
+            criteria = context.author_file(criteria.file).decode("utf-8", "replace")
+        rubric = self.rubric.model_dump(by_alias=True, exclude_none=True) if self.rubric else {}
+        notes = "".join(f"\n[{note}]" for note in material.notes if self.input_from != "workspace")
+        return JudgeRequest(
+            criteria=criteria,
+            judged=material.text + notes,
+            task=context.evidence.task_prompt,
+            models=tuple(self.models or [self.model]),
+            rubric=rubric,
+            template=self.prompt_template,
+            temperature=self.temperature,
+            samples=self.samples,
+            timeout=context.timeout,
+        )
+
+    def _outcome(self, judgement: Judgement, material: Material) -> Outcome:
+        holds = judgement.score >= self.pass_threshold - _TOLERANCE
+        notes = [*judgement.notes, *material.notes]
+        message = f"The judge gave {judgement.score:.2f}; {self.pass_threshold:.2f} or more passes."
+        message = " ".join([message, judgement.reason, *(f"({note})" for note in notes)]).strip()
+        outcome = (passed if holds else failed)(
+            message,
+            score=judgement.score,
+            log=material.text,
+            pass_threshold=self.pass_threshold,
+            input_from=self.input_from,
+            opinions=[dataclasses.asdict(opinion) for opinion in judgement.opinions],
+            notes=notes,
+            cost_known=judgement.usage.cost_usd is not None,
+        )
+        return dataclasses.replace(outcome, judge_usage=_numbers(judgement.usage))
+
+
+def _numbers(usage: Usage) -> dict[str, float]:
+    """Without the cost where a model's price is unknown: it is not zero."""
+    return {name: value for name, value in dataclasses.asdict(usage).items() if value is not None}
