@@ -1,0 +1,192 @@
+"""Resolving what `secrets` of a spec names (spec 1.4), once for a run, before anything of it starts.
+
+Values come from our own environment, the author's files and commands, or are made here. Nothing is ever taken from
+what the runner of a workflow sets for itself, and nothing is silently empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets as random_source
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import SecretError
+
+if TYPE_CHECKING:
+    from keystone_action.spec.fixtures import SecretEntry
+
+GENERATED_BYTES = 32
+COMMAND_SECONDS = 60.0
+SIZE_LIMIT = 1 << 20
+"""Bytes of a file or of a command's output that can be a secret."""
+SHORTEST_MASKED = 4
+"""Characters; a shorter value is not masked, it would blank out ordinary text (spec 5.1)."""
+
+_FORBIDDEN = re.compile(r"(GITHUB|ACTIONS|INPUT)_", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """values: name → value, "" for an optional secret that isn't there. warnings: sentences for the report's head.
+    masked: the values to mask wherever we write, longest first."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def masked(self) -> tuple[str, ...]:
+        """Every line of a value counts on its own as well: a log shows a key of many lines line by line."""
+        parts = {part for value in self.values.values() for part in (value, *value.splitlines())}
+        long_enough = {part.strip() for part in parts if len(part.strip()) >= SHORTEST_MASKED}
+        return tuple(sorted(long_enough, key=lambda part: (-len(part), part)))
+
+
+class _Unresolved(Exception):  # noqa: N818 - turned into a SecretError that names the secret
+    """Why there is no value, and what to do about it."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+def resolve(
+    secrets: Sequence[SecretEntry], *, environ: Mapping[str, str], directory: Path, no_secrets_reason: str = ""
+) -> Resolved:
+    """The values of all secrets of a spec; blocking, a command may take a minute.
+
+    environ: our own environment. directory: the spec's, which `file:` is relative to and `command:` runs in.
+    no_secrets_reason: why this run gets none (a fork, Dependabot), said with every one that is missing. Raises one
+    SecretError for all that can't be resolved, each named with its source and what to do.
+    """
+    values: dict[str, str] = {}
+    warnings: list[str] = []
+    problems: list[tuple[str, str]] = []
+    for secret in secrets:
+        try:
+            value = _value(secret, environ, directory)
+        except _Unresolved as problem:
+            if not secret.optional:
+                problems.append((f"secret {secret.name} can't be resolved: {problem}", problem.remedy))
+            value = ""
+        values[secret.name] = value
+        if 0 < len(value) < SHORTEST_MASKED:
+            warnings.append(
+                f"secret {secret.name} has fewer than {SHORTEST_MASKED} characters and is not masked in what is written"
+            )
+    if problems:
+        remedies = list(dict.fromkeys(remedy for _, remedy in problems))
+        if no_secrets_reason:
+            remedies.insert(0, no_secrets_reason.rstrip(".") + ".")
+        raise SecretError("; ".join(reason for reason, _ in problems), help=" ".join(remedies))
+    return Resolved(values, tuple(warnings))
+
+
+def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path) -> str:
+    if secret.from_ is not None:
+        return _given(secret.name, secret.from_)
+    kind, _, rest = (secret.source or "env").partition(":")
+    if kind == "env":
+        return _from_environment(secret.name, rest or secret.name, environ)
+    if kind == "file":
+        return _from_file(rest, environ, directory)
+    if kind == "command":
+        return _from_command(rest, environ, directory)
+    raise _Unresolved(f"its source {kind!r} is unknown", "Use env, env:OTHER, file:<path> or command:<shell>.")
+
+
+def _given(name: str, origin: str) -> str:
+    if origin == "generated":
+        return random_source.token_hex(GENERATED_BYTES)
+    value = origin.removeprefix("static://")
+    if not value:
+        raise _Unresolved("static:// holds no text", f"Write the value after static://, or make {name} optional.")
+    return value
+
+
+def _from_environment(name: str, variable: str, environ: Mapping[str, str]) -> str:
+    if _FORBIDDEN.match(variable):
+        raise _Unresolved(
+            f"{variable} belongs to the workflow's runner and is never a secret's source",
+            "Pass the value to the step under another name.",
+        )
+    value = environ.get(variable, "")
+    if value.strip():
+        return value
+    state = "empty" if variable in environ else "not set"
+    raise _Unresolved(
+        f"the environment variable {variable} is {state}",
+        f"Set {variable} (in a workflow: under `env:` of the step), or give {name} `optional: true`.",
+    )
+
+
+def _from_file(path: str, environ: Mapping[str, str], directory: Path) -> str:
+    home = environ.get("HOME", "")
+    full = Path(home) / path[1:].lstrip("/") if home and (path == "~" or path.startswith("~/")) else Path(path)
+    remedy = f"Write the value to {path}, or name another file (relative to the spec's directory)."
+    try:
+        full = directory / full
+        if not full.is_file():
+            raise _Unresolved(f"the file {path} {'is no file' if full.exists() else 'does not exist'}", remedy)
+        with full.open("rb") as file:
+            content = file.read(SIZE_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its name can't be used"
+        raise _Unresolved(f"the file {path} can't be read: {why}", remedy) from None
+    return _text(content, f"the file {path}", remedy)
+
+
+def _from_command(command: str, environ: Mapping[str, str], directory: Path) -> str:
+    """On the host, with our own environment: the command is the author's, as a step of the workflow would be."""
+    shown = command.strip().splitlines()[0][:80] if command.strip() else ""
+    remedy = f"Run `{shown}` by hand in the spec's directory: it must print the value and exit with 0."
+    try:
+        code, output = _run(command, environ, directory)
+    except subprocess.TimeoutExpired:
+        raise _Unresolved(f"its command `{shown}` took longer than {COMMAND_SECONDS:g} s", remedy) from None
+    except (OSError, ValueError) as error:
+        raise _Unresolved(f"its command `{shown}` can't be run: {error}", remedy) from None
+    if code != 0:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise _Unresolved(f"its command `{shown}` ended with {how}", remedy)
+    return _text(output, f"the output of `{shown}`", remedy)
+
+
+def _run(command: str, environ: Mapping[str, str], directory: Path) -> tuple[int, bytes]:
+    """(exit code, stdout). What the command started is gone after a time-out. Raises TimeoutExpired, OSError."""
+    with subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        cwd=directory,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # may hold the secret; the remedy says how to see it
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=COMMAND_SECONDS)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return process.returncode, output
+
+
+def _text(content: bytes, what: str, remedy: str) -> str:
+    if len(content) > SIZE_LIMIT:
+        raise _Unresolved(f"{what} is larger than {SIZE_LIMIT >> 20} MiB", remedy)
+    try:
+        value = content.decode().strip()
+    except UnicodeDecodeError:
+        raise _Unresolved(f"{what} is no text: its bytes are not UTF-8", remedy) from None
+    if "\0" in value:
+        raise _Unresolved(f"{what} holds a NUL character, which no variable can", remedy)
+    if not value:
+        raise _Unresolved(f"{what} is empty", remedy)
+    return value
