@@ -1,0 +1,94 @@
+"""Our own calls of git, on trees whose owners we don't trust: no hooks, no configuration but ours, no questions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+CONFIG = Path(__file__).with_name("gitconfig")
+_PASSED_ON = re.compile(r"(?i)(https?|all|no)_proxy|SSL_CERT_(FILE|DIR)|GIT_SSL_(CAINFO|CAPATH)|PATH")
+_TIMEOUT = 120.0
+
+
+class GitFailed(Exception):  # noqa: N818 - an outcome
+    """git ended with a failure or could not be started; the message is what it said last."""
+
+
+def available() -> bool:
+    """Whether there is a git on our PATH."""
+    return shutil.which("git") is not None
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The whole environment of a git call: of ours only PATH, proxies and certificates."""
+    passed_on = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
+    return {
+        **passed_on,
+        "HOME": "/nonexistent",
+        "LC_ALL": "C.UTF-8",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": str(CONFIG),
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "SSH_ASKPASS": "true",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_PAGER": "cat",
+        **(extra or {}),
+    }
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line: settings given here win over those of the repository itself."""
+    settings = ("safe.directory=*", "core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0")
+    return ["git", *(part for setting in settings for part in ("-c", setting)), *arguments]
+
+
+def run(
+    *arguments: str,
+    directory: Path,
+    stdin: bytes = b"",
+    extra: Mapping[str, str] | None = None,
+    timeout: float = _TIMEOUT,
+    accept: int = 0,
+) -> bytes:
+    """What git printed; exit codes up to `accept` are no failure. Raises GitFailed."""
+    try:
+        done = subprocess.run(
+            command(*arguments),
+            cwd=directory,
+            env=environment(extra),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise GitFailed("git is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise GitFailed(f"git {arguments[0]} took longer than {timeout:g} s") from None
+    except OSError as error:
+        raise GitFailed(f"git could not be started: {error.strerror}") from None
+    if not 0 <= done.returncode <= accept:
+        said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+        raise GitFailed(said or f"git {arguments[0]} ended with {done.returncode}")
+    return done.stdout
+
+
+def compare(directory: Path) -> bytes:
+    """The unified diff of its directories `a` and `b`, every file taken for text. Raises GitFailed."""
+    options = ("--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--text", "--no-prefix")
+    return run("diff", *options, "a", "b", directory=directory, timeout=30.0, accept=1)
+
+
+def without_credentials(url: str) -> str:
+    """A URL without the user and password that it may hold."""
+    return re.sub(r"^([a-zA-Z][\w+.-]*://)[^/?#]*@", r"\1", url)

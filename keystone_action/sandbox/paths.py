@@ -1,0 +1,383 @@
+"""Paths that an agent left behind: opened beneath a root, never through a link that leads out of it.
+
+Every name, link and file below the root may be hostile. Nothing here blocks (a FIFO is opened with O_NONBLOCK),
+nothing follows a link out of the root, and what is read is bounded. Spec 5.2: an escape at run time is refused
+and fails the check.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import sys
+from pathlib import Path
+
+READ_LIMIT = 64 << 20
+"""Bytes that `read_inside` takes of one file unless told otherwise."""
+
+_LINKS_FOLLOWED = 40
+_BENEATH, _NO_MAGIC_LINKS, _NO_SYMLINKS = 0x08, 0x02, 0x04
+_OPENAT2 = 437
+_PATH_CHUNK = 3000
+_SAFE_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
+
+
+class PathProblem(Exception):  # noqa: N818 - an outcome for a check, not a defect of ours
+    """A path of the workspace can't be used; the message is a sentence for the check's own message."""
+
+
+class PathEscape(PathProblem):
+    """The path, or a link on its way, leads out of the root."""
+
+
+class PathMissing(PathProblem, FileNotFoundError):  # noqa: N818
+    """There is nothing at this path (a dangling link counts as nothing)."""
+
+
+class PathUnreadable(PathProblem):
+    """Something is there, but it is no regular file, too large, or may not be read."""
+
+
+def display_path(path: str) -> str:
+    """A path as text that can always be encoded: bytes that are no UTF-8 as `\\xff`, control characters escaped."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def resolve_inside(root: Path, relative: str) -> Path:
+    """Where `relative` really is, below `root`, all links followed. The last parts need not exist.
+
+    An absolute link that points into the root counts as inside. Raises PathEscape, PathMissing when the root itself
+    is gone or the links go round in a loop, PathUnreadable for names that the system refuses.
+    """
+    walk = _Walk(root, relative)
+    try:
+        return root.joinpath(*walk.resolve())
+    finally:
+        walk.close()
+
+
+def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """A file descriptor for `relative` below `root`, without a race: the caller closes it.
+
+    O_CLOEXEC, O_NONBLOCK and O_NOCTTY are always added. Raises PathEscape, PathMissing, PathUnreadable.
+    """
+    flags |= _SAFE_FLAGS
+    _refuse_literal(relative)
+    root_fd = _open_root(root)
+    try:
+        fd = openat2(root_fd, os.fsencode(relative or "."), flags, mode, _BENEATH | _NO_MAGIC_LINKS)
+    except OSError as error:
+        # EXDEV also stands for an absolute link that points back into the root: the walk tells them apart.
+        if error.errno not in {errno.EXDEV, errno.ENOSYS, errno.ENAMETOOLONG, errno.EPERM, errno.EAGAIN, errno.EINVAL}:
+            raise _problem(error, relative) from None
+    else:
+        return fd
+    finally:
+        os.close(root_fd)
+    walk = _Walk(root, relative)
+    try:
+        return walk.open(flags, mode)
+    finally:
+        walk.close()
+
+
+def read_inside(root: Path, relative: str, *, limit: int = READ_LIMIT) -> bytes:
+    """The bytes of a regular file below `root`.
+
+    Raises PathEscape, PathMissing, PathUnreadable (not a regular file, above `limit` bytes, permission denied).
+    """
+    head, size = read_head_inside(root, relative, limit=limit)
+    if size > limit:
+        raise PathUnreadable(f"{display_path(relative)} has {size:,} bytes; at most {limit:,} are read")
+    return head
+
+
+def read_head_inside(root: Path, relative: str, *, limit: int = READ_LIMIT) -> tuple[bytes, int]:
+    """The first `limit` bytes of a regular file below `root`, and how many bytes it has. Raises as `read_inside`."""
+    fd = open_inside(root, relative)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise PathUnreadable(f"{display_path(relative)} is {_kind(status.st_mode)}, not a regular file")
+        with open(fd, "rb", closefd=False) as file:
+            head = file.read(limit + 1)
+        return head[:limit], max(status.st_size, len(head))
+    except OSError as error:
+        raise _problem(error, relative) from None
+    finally:
+        os.close(fd)
+
+
+def stat_inside(root: Path, relative: str) -> os.stat_result:
+    """What is at `relative`, links followed inside the root. Raises PathEscape, PathMissing, PathUnreadable."""
+    fd = open_inside(root, relative, _O_PATH)
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+def exists_inside(root: Path, relative: str) -> bool:
+    """Whether something is at `relative`; a dangling link is nothing. Raises PathEscape, PathUnreadable."""
+    try:
+        stat_inside(root, relative)
+    except PathMissing:
+        return False
+    return True
+
+
+def write_inside(root: Path, relative: str, data: bytes, mode: int = 0o644) -> None:
+    """Write a file of ours below `root`, with the directories on its way, owned by whoever owns the root.
+
+    What was there is replaced, also when it was a link. Raises PathEscape, PathMissing, PathUnreadable.
+    """
+    _refuse_literal(relative)
+    parent, name = os.path.split(relative.rstrip("/"))
+    if name in {"", ".", ".."}:
+        raise PathUnreadable(f"{display_path(relative)!r} names no file")
+    make_directories_inside(root, parent)
+    directory = open_inside(root, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    temporary = f".keystone-{os.urandom(8).hex()}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(data)
+            _give_to_owner(root, fd)
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        raise _problem(error, relative) from None
+    finally:
+        os.close(directory)
+
+
+def make_directories_inside(root: Path, relative: str) -> None:
+    """Make `relative` and what is missing on its way, owned by the root's owner. Raises as `open_inside`."""
+    _refuse_literal(relative)
+    parts = [part for part in relative.split("/") if part not in {"", "."}]
+    for end in range(1, len(parts) + 1):
+        here = "/".join(parts[:end])
+        if exists_inside(root, here):
+            continue
+        above = open_inside(root, "/".join(parts[: end - 1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.mkdir(parts[end - 1], 0o755, dir_fd=above)
+            fd = os.open(parts[end - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            try:
+                _give_to_owner(root, fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _problem(error, here) from None
+        finally:
+            os.close(above)
+
+
+def open_directory(root_fd: int, relative: str) -> int:
+    """A directory found by walking our own listing: no link on the way is followed, depth is not limited by PATH_MAX.
+
+    relative: POSIX path below root_fd, "" for itself. Raises OSError.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(".", flags, dir_fd=root_fd)
+    for chunk in _chunks(relative):
+        try:
+            deeper = _open_without_links(fd, chunk, flags)
+        finally:
+            os.close(fd)
+        fd = deeper
+    return fd
+
+
+def _open_without_links(fd: int, chunk: list[str], flags: int) -> int:
+    try:
+        return openat2(fd, os.fsencode("/".join(chunk)), flags, 0, _BENEATH | _NO_SYMLINKS)
+    except OSError as error:
+        if error.errno not in {errno.ENOSYS, errno.EPERM}:
+            raise
+    here = os.dup(fd)
+    for part in chunk:
+        try:
+            deeper = os.open(part, flags, dir_fd=here)
+        finally:
+            os.close(here)
+        here = deeper
+    return here
+
+
+def _chunks(relative: str) -> list[list[str]]:
+    chunks: list[list[str]] = []
+    length = _PATH_CHUNK
+    for part in relative.split("/") if relative else []:
+        size = len(os.fsencode(part)) + 1
+        if length + size > _PATH_CHUNK:
+            chunks.append([])
+            length = 0
+        chunks[-1].append(part)
+        length += size
+    return chunks
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def openat2(directory: int, path: bytes, flags: int, mode: int, resolve: int) -> int:
+    """The system call of Linux 5.6. Raises OSError; ENOSYS where there is none."""
+    if _libc is None or b"\0" in path:
+        raise OSError(errno.ENOSYS if _libc is None else errno.EINVAL, "openat2")
+    how = _OpenHow(flags, mode if flags & os.O_CREAT else 0, resolve)
+    while True:
+        fd = int(_libc.syscall(_OPENAT2, directory, path, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+
+
+class _Walk:
+    """Component by component with O_NOFOLLOW, links read and followed by hand: what openat2 does, and absolute
+    links into the root besides. `stack` holds a descriptor for each directory from the root to here."""
+
+    def __init__(self, root: Path, relative: str) -> None:
+        _refuse_literal(relative)
+        self.root = root
+        self.relative = relative
+        self.todo = relative.split("/")[::-1]
+        self.links = 0
+        self.names: list[str] = []
+        self.stack = [_open_root(root)]
+
+    def close(self) -> None:
+        for fd in self.stack:
+            os.close(fd)
+
+    def resolve(self) -> list[str]:
+        """Names from the root to the real place; what does not exist is appended as it is written."""
+        while self.todo:
+            part = self.todo.pop()
+            try:
+                self._enter(part)
+            except PathMissing:
+                rest = [name for name in self.todo[::-1] if name not in {"", "."}]
+                if ".." in rest:
+                    raise PathMissing(f"{display_path(self.relative)} does not exist") from None
+                return [*self.names, part, *rest]
+        return self.names
+
+    def open(self, flags: int, mode: int) -> int:
+        """The real place opened with `flags`; it may be created when they say so."""
+        names = self.resolve()
+        if len(names) > len(self.stack):
+            raise PathMissing(f"{display_path(self.relative)} does not exist")
+        try:
+            if len(names) == len(self.stack):  # the last one does not exist
+                return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=self.stack[-1])
+            if not names:
+                return os.open(".", flags, mode, dir_fd=self.stack[0])
+            return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=self.stack[-2])
+        except OSError as error:
+            raise _problem(error, self.relative) from None
+
+    def _enter(self, part: str) -> None:
+        if part in {"", "."}:
+            return
+        if part == "..":
+            if not self.names:
+                raise PathEscape(f"{display_path(self.relative)} leads out of the workspace")
+            self.names.pop()
+            os.close(self.stack.pop())
+            return
+        try:
+            fd = os.open(part, _O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.stack[-1])
+        except OSError as error:
+            raise _problem(error, self.relative) from None
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            try:
+                self._follow(os.readlink("", dir_fd=fd))
+            finally:
+                os.close(fd)
+            return
+        self.stack.append(fd)
+        self.names.append(part)
+
+    def _follow(self, target: str) -> None:
+        self.links += 1
+        if self.links > _LINKS_FOLLOWED:
+            raise PathMissing(f"{display_path(self.relative)} leads through a loop of links")
+        if target.startswith("/"):
+            inside = inside_of(self.root, target)
+            if inside is None:
+                raise PathEscape(
+                    f"{display_path(self.relative)} leads through a link out of the workspace, "
+                    f"to {display_path(target)}"
+                )
+            while self.names:
+                self.names.pop()
+                os.close(self.stack.pop())
+            target = inside
+        self.todo.extend(target.split("/")[::-1])
+
+
+def inside_of(root: Path, absolute: str) -> str | None:
+    """The part of an absolute path below `root`, by its text; None when it is elsewhere."""
+    for base in {os.path.abspath(root), os.path.realpath(root)}:  # noqa: PTH100 - by its text, links unfollowed
+        if absolute == base or absolute.startswith(base + "/"):
+            return absolute[len(base) + 1 :]
+    return None
+
+
+def _refuse_literal(relative: str) -> None:
+    if "\0" in relative:
+        raise PathUnreadable(f"{display_path(relative)} holds a NUL character")
+    if relative.startswith("/"):
+        raise PathEscape(f"{display_path(relative)} is absolute; a path relative to the workspace was expected")
+
+
+def _open_root(root: Path) -> int:
+    try:
+        return os.open(root, _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise PathMissing("the workspace itself is gone") from None
+    except OSError as error:
+        raise PathUnreadable(f"the workspace can't be opened: {error.strerror}") from None
+
+
+def _give_to_owner(root: Path, fd: int) -> None:
+    if os.geteuid() == 0:
+        owner = root.stat()
+        os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
+def _problem(error: OSError, relative: str) -> PathProblem:
+    shown = display_path(relative)
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return PathMissing(f"{shown} does not exist")
+    if error.errno == errno.ELOOP:
+        return PathMissing(f"{shown} leads through a loop of links")
+    if error.errno == errno.EXDEV:
+        return PathEscape(f"{shown} leads out of the workspace")
+    return PathUnreadable(f"{shown} can't be used: {error.strerror or error}")
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "a directory",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFLNK: "a link",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")

@@ -1,0 +1,146 @@
+"""What is in a workspace at one moment: every entry with its kind, permissions and content digest.
+
+`.git` directories are recorded, but not entered: what lies in them can't be part of a change that git carries, and a
+commit by the agent would otherwise drown its changes in object files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from keystone_action.evidence.model import FileState
+from keystone_action.sandbox.paths import PathUnreadable, open_directory
+
+ENTRIES_LIMIT = 2_000_000
+HASHED_LIMIT = 4 << 30
+SPARSE_LIMIT = 64 << 20
+"""Files above HASHED_LIMIT bytes, and files with holes above SPARSE_LIMIT, are not read: a file of exabytes costs its
+author nothing. Their digest is `unread:` and the identity of inode and change time, which differs after any change."""
+UNREAD = "unread:"
+_SETTLED_NS = 100_000_000
+"""Nanoseconds that a change time must be older than the snapshot to prove that nothing changed since: kernels stamp
+changes with the time of the last tick (up to 10 ms), so two changes in one tick have the same stamp."""
+
+_CHUNK = 1 << 20
+_Stamp = tuple[int, int, int, int, int]
+
+
+class Snapshot(dict[str, FileState]):
+    """Entries by POSIX path relative to the workspace; names that are no UTF-8 as os.fsdecode gives them.
+
+    unreadable: directories that could not be listed, so what is in them is not here. stamps: what proves, in a later
+    snapshot, that a file is still the same. taken_ns: when it began, by the clock of the file system's stamps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: list[str] = []
+        self.stamps: dict[str, _Stamp] = {}
+        self.taken_ns = time.time_ns()
+
+
+def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> Snapshot:
+    """Take a snapshot; a workspace that is gone or can't be opened is an empty one.
+
+    known: an earlier snapshot of the same directory, whose digests are taken over for files whose device, inode,
+    size, modification and change time are the same and whose change time was settled by then. An agent can forge a
+    modification time, not a change time, so this misses nothing; unless the caller runs agents with the right to set
+    the system's clock.
+    Links are not followed, FIFOs not opened. What can't be read has the digest `unread:…`.
+    Raises PathUnreadable above ENTRIES_LIMIT entries.
+    """
+    taken = Snapshot()
+    reader = _Reader(taken, known if isinstance(known, Snapshot) else None)
+    try:
+        root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        taken.unreadable.append("")
+        return taken
+    try:
+        todo = [""]
+        while todo:
+            todo.extend(reader.directory(root, todo.pop()))
+    finally:
+        os.close(root)
+    return taken
+
+
+class _Reader:
+    def __init__(self, taken: Snapshot, known: Snapshot | None) -> None:
+        self.taken = taken
+        self.known = known
+
+    def directory(self, root: int, directory: str) -> list[str]:
+        """Record one directory's entries; returns the directories among them that are to be entered."""
+        try:
+            fd = open_directory(root, directory)
+        except OSError:
+            self.taken.unreadable.append(directory)
+            return []
+        deeper = []
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    path = f"{directory}/{entry.name}" if directory else entry.name
+                    state = self._state(entry, path, fd)
+                    self.taken[path] = state
+                    if state.kind == "directory" and entry.name != ".git":
+                        deeper.append(path)
+        except OSError:
+            self.taken.unreadable.append(directory)
+        finally:
+            os.close(fd)
+        if len(self.taken) > ENTRIES_LIMIT:
+            raise PathUnreadable(f"the workspace holds more than {ENTRIES_LIMIT:,} entries")
+        return deeper
+
+    def _state(self, entry: os.DirEntry[str], path: str, directory: int) -> FileState:
+        status = entry.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISREG(status.st_mode):
+            return FileState("file", mode, status.st_size, self._digest(entry.name, path, status, directory))
+        if stat.S_ISDIR(status.st_mode):
+            return FileState("directory", mode)
+        if stat.S_ISLNK(status.st_mode):
+            return FileState("link", mode, target=os.readlink(entry.name, dir_fd=directory))
+        return FileState("other", mode)
+
+    def _digest(self, name: str, path: str, status: os.stat_result, directory: int) -> str:
+        stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        self.taken.stamps[path] = stamp
+        if self.known is not None and self.known.stamps.get(path) == stamp:
+            before = self.known.get(path)
+            settled = status.st_ctime_ns < self.known.taken_ns - _SETTLED_NS
+            if before is not None and settled:
+                return before.digest
+        holes = status.st_blocks * 512 < status.st_size
+        if status.st_size > HASHED_LIMIT or (holes and status.st_size > SPARSE_LIMIT):
+            return _unread(status)
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        except OSError:
+            return _unread(status)
+        try:
+            return _hashed(fd, status.st_size)
+        except OSError:
+            return _unread(status)
+        finally:
+            os.close(fd)
+
+
+def _hashed(fd: int, size: int) -> str:
+    chunk = os.read(fd, min(size + 1, _CHUNK))
+    digest = hashlib.sha256(chunk)
+    while len(chunk) == _CHUNK:
+        chunk = os.read(fd, _CHUNK)
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _unread(status: os.stat_result) -> str:
+    return f"{UNREAD}{status.st_dev}:{status.st_ino}:{status.st_ctime_ns}"
