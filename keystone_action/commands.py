@@ -1,0 +1,182 @@
+"""What each command of the command line does; each returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import EXIT_PASS, NotSupportedYet, UsageError
+
+if TYPE_CHECKING:
+    from keystone_action.runner.options import RunOptions
+
+
+def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
+    """Run specs, print the report on stdout, and decide."""
+    from keystone_action.evaluate import evaluate
+    from keystone_action.report import console
+
+    _refuse_later_options(call)
+    options = _options(call, directory, environ)
+    kind = call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
+    with console.progress(sys.stderr, quiet=call.quiet) as progress:
+        done = evaluate(options, progress)
+    if call.summary is not None:
+        _copy_summary(done.directory / "summary.md", directory / call.summary)
+    console.print_report(done.run, done.directory, kind, sys.stdout)
+    return done.exit_code
+
+
+def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> RunOptions:
+    from keystone_action.runner.options import RunOptions
+
+    if call.resume is not None and call.output is not None:
+        raise UsageError("--resume and --output exclude each other", help="a resumed run goes on in its own directory")
+    return RunOptions(
+        specs=tuple(call.specs),
+        directory=directory,
+        environ=environ,
+        output=call.output,
+        threshold=call.threshold,
+        replicas=call.replicas,
+        params=parameters(call.param),
+        tags=tuple(call.tag),
+        filter=call.filter,
+        max_concurrency=call.max_concurrency,
+        sandbox=call.sandbox,
+        shard=call.shard,
+        resume=call.resume,
+        retry_errors=call.retry_errors,
+        fail_on=call.fail_on,
+        fail_on_skipped=call.fail_on_skipped,
+        timeout=call.timeout,
+        keep=call.keep,
+    )
+
+
+def parameters(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """`--param` words as a mapping. Raises UsageError when a name comes twice with different values."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"--param {name} is given twice, as {found[name]!r} and {value!r}")
+    return found
+
+
+def _refuse_later_options(call: argparse.Namespace) -> None:
+    later = {
+        "--baseline": call.baseline is not None,
+        "--max-cost-usd": call.max_cost_usd is not None,
+        "--agent": call.agent is not None,
+        "--spec-from base": call.spec_from == "base",
+    }
+    for option, used in later.items():
+        if used:
+            raise NotSupportedYet(option)
+
+
+def _copy_summary(source: Path, target: Path) -> None:
+    from keystone_action.runner.journal import output_error
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise output_error(target, error) from error
+
+
+def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Load every spec and say what it has; all errors of all files at once."""
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.runner.preflight import load_specs
+
+    options = RunOptions(specs=tuple(call.specs), directory=directory, params=parameters(call.param))
+    for loaded in load_specs(options):
+        for warning in loaded.warnings:
+            sys.stderr.write(f"{warning.render()}\n")
+        spec = loaded.spec
+        counts = f"{len(loaded.scenarios)} scenario(s), {len(spec.invariants)} invariant(s)"
+        sys.stdout.write(f"{loaded.path}: {spec.id}: valid, {counts}\n")
+    return EXIT_PASS
+
+
+def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """List the cells that a run would have, one id a line."""
+    from keystone_action.plan import Selection, plan
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.runner.preflight import load_specs
+
+    if call.shards is not None or call.github:
+        raise NotSupportedYet("plan --shards and --github")
+    given = parameters(call.param)
+    specs = load_specs(RunOptions(specs=tuple(call.specs), directory=directory, params=given))
+    selection = Selection(
+        params=given, tags=tuple(call.tag), filter=call.filter, shard=call.shard, replicas=call.replicas
+    )
+    for cell in plan(specs, selection).cells:
+        sys.stdout.write(f"{cell.id}\n")
+    return EXIT_PASS
+
+
+def command_report(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Print the report of a finished run in another format."""
+    from keystone_action.report.render import render
+    from keystone_action.scoring.document import run_from_document
+
+    path = directory / call.directory / "results.json"
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of a finished run") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON document: {error}") from None
+    sys.stdout.write(render(run_from_document(document), call.format))
+    return EXIT_PASS
+
+
+def command_schema(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Print the JSON Schema of spec files."""
+    from keystone_action.invariants.registry import CheckTypes
+    from keystone_action.spec.json_schema import json_schema
+
+    sys.stdout.write(json.dumps(json_schema(CheckTypes()), indent=2, ensure_ascii=False) + "\n")
+    return EXIT_PASS
+
+
+def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Write a first spec with its agent; never overwrites."""
+    from keystone_action.scaffold import write_first_spec
+
+    for path in write_first_spec(directory / call.directory):
+        sys.stdout.write(f"wrote {path}\n")
+    sys.stdout.write(f"now: keystone run {call.directory / 'keystone.yaml'}\n")
+    return EXIT_PASS
+
+
+def command_doctor(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Say what this machine can do, and why not."""
+    from keystone_action.doctor import examine
+
+    for finding in examine(environ):
+        sys.stdout.write(f"{finding.mark} {finding.what}: {finding.found}\n")
+    return EXIT_PASS
+
+
+def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Comes with shards on the pull request."""
+    raise NotSupportedYet("keystone merge")
+
+
+def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Comes with baselines."""
+    raise NotSupportedYet("keystone compare")
+
+
+def command_clean(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Comes with containers, which are what can be left behind."""
+    raise NotSupportedYet("keystone clean")

@@ -1,0 +1,34 @@
+"""What both front doors do with a call: run it, write every report, and say the exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from keystone_action.report.write import write_reports
+from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.runner.run import run
+from keystone_action.scoring.aggregate import exit_code
+from keystone_action.scoring.results import RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The result, the directory with all its files, and the exit code by `fail_on`."""
+
+    run: RunResult
+    directory: Path
+    exit_code: int
+
+
+def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
+    """Run specs and write results.json, summary.md, report.html and junit.xml.
+
+    Raises UsageError (exit 2) before anything runs and HarnessError (exit 3) when the sandbox can't be made or results
+    can't be written.
+    """
+    ran = anyio.run(run, options, progress)
+    write_reports(ran.result, ran.directory)
+    return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))

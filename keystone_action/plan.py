@@ -1,0 +1,219 @@
+"""From a spec to its cells: scenario × parameter set × replica, the unit that is run, resumed and sharded.
+
+The matrix means what GitHub's own means: `exclude` drops combinations, `include` extends or adds them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keystone_action.errors import UsageError
+from keystone_action.spec.loader import LoadedSpec
+from keystone_action.spec.scenarios import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell. id: stable over runs and machines, safe as a file name, unique within the spec's id."""
+
+    id: str
+    loaded: LoadedSpec
+    scenario: Scenario
+    params: Mapping[str, Any]
+    replica: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What of the specs is wanted. filter: a glob on spec, scenario or cell ids. shard: (index from 1, count)."""
+
+    params: Mapping[str, str]
+    tags: tuple[str, ...] = ()
+    filter: str | None = None
+    shard: tuple[int, int] | None = None
+    replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cells of this run, and how many there are over all shards."""
+
+    cells: tuple[Cell, ...]
+    total: int
+
+
+def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
+    """All cells that the selection leaves, in declared order.
+
+    Raises UsageError: two specs with one id, a parameter that nothing uses, a filter or tag that matches nothing,
+    replicas below the number that `at_least` asks for.
+    """
+    _unique_ids(specs)
+    _used_params(specs, selection.params)
+    cells = [cell for loaded in specs for cell in _cells(loaded, selection)]
+    if not cells:
+        raise UsageError("nothing to run: no cell is left", help=_nothing_left(selection))
+    if selection.shard is None:
+        return Plan(tuple(cells), len(cells))
+    index, shards = selection.shard
+    return Plan(tuple(cells[index - 1 :: shards]), len(cells))
+
+
+def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:
+    spec = loaded.spec
+    replicas = selection.replicas or spec.parallelism.replicas
+    at_least = _at_least(loaded)
+    if at_least > replicas:
+        raise UsageError(
+            f"{loaded.path}: replica_aggregation asks for at least {at_least} passes, but there are {replicas} replicas"
+        )
+    matrix = [_chosen(combination, selection.params) for combination in matrix_combinations(loaded, selection.params)]
+    cells = []
+    for scenario in loaded.scenarios:
+        if selection.tags and not set(selection.tags) & {*spec.tags, *scenario.tags}:
+            continue
+        for combination in matrix:
+            params = {**scenario.params, **combination}
+            for replica in range(replicas):
+                cell_id = make_cell_id(spec.id, scenario.id, params if combination else {}, replica)
+                if _matches(selection.filter, spec.id, scenario.id, cell_id):
+                    seed = spec.determinism.seed if spec.determinism and spec.determinism.seed is not None else None
+                    cells.append(Cell(cell_id, loaded, scenario, params, replica, _seed(cell_id, seed)))
+    return cells
+
+
+def _chosen(combination: Mapping[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
+    extra = {name: value for name, value in params.items() if name not in combination}
+    return {**combination, **extra}
+
+
+def matrix_combinations(loaded: LoadedSpec, params: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The parameter sets of a spec; one empty set when there is no matrix.
+
+    A `--param` on a name of the matrix keeps that one value, and it is an error when the matrix doesn't have it.
+    """
+    parallelism = loaded.spec.parallelism
+    names = list(parallelism.matrix)
+    combinations = [dict(zip(names, values, strict=True)) for values in itertools.product(*parallelism.matrix.values())]
+    if not names:
+        combinations = []
+    combinations = [c for c in combinations if not any(_covers(c, gone) for gone in parallelism.exclude)]
+    combinations = _with_includes(combinations, names, parallelism.include)
+    if not combinations and not names:
+        combinations = [{}]
+    for name, value in params.items():
+        if any(name in c for c in combinations):
+            combinations = _narrow(loaded, combinations, name, value)
+    return combinations
+
+
+def _with_includes(
+    combinations: list[dict[str, Any]], names: Sequence[str], includes: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """GitHub's rule: an include extends every combination whose original values it does not overwrite; where there is
+    none, it is a combination of its own."""
+    originals = [dict(combination) for combination in combinations]
+    extended = [dict(combination) for combination in combinations]
+    added: list[dict[str, Any]] = []
+    for include in includes:
+        fits = [
+            index
+            for index, original in enumerate(originals)
+            if all(_same(original[name], include[name]) for name in names if name in include)
+        ]
+        for index in fits:
+            extended[index].update(include)
+        if not fits:
+            added.append(dict(include))
+    return extended + added
+
+
+def _covers(combination: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
+    return all(name in combination and _same(combination[name], value) for name, value in pattern.items())
+
+
+def _same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and bool(left == right)
+
+
+def _narrow(loaded: LoadedSpec, combinations: list[dict[str, Any]], name: str, value: str) -> list[dict[str, Any]]:
+    kept = [c for c in combinations if name in c and _text(c[name]) == value]
+    if not kept:
+        known = sorted({_text(c[name]) for c in combinations if name in c})
+        raise UsageError(f"--param {name}={value}: {loaded.path} has no such value; it has {', '.join(known)}")
+    return kept
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _unique_ids(specs: Sequence[LoadedSpec]) -> None:
+    seen: dict[str, LoadedSpec] = {}
+    for loaded in specs:
+        other = seen.setdefault(loaded.spec.id, loaded)
+        if other is not loaded:
+            raise UsageError(
+                f"two specs have the id {loaded.spec.id!r}: {other.path} and {loaded.path}",
+                help="results are joined on the id: give each spec its own",
+            )
+
+
+def _used_params(specs: Sequence[LoadedSpec], params: Mapping[str, str]) -> None:
+    for name in params:
+        if not any(name in loaded.parameter_names for loaded in specs):
+            known = sorted({n for loaded in specs for n in loaded.parameter_names})
+            listed = f"; used are {', '.join(known)}" if known else "; no parameter is used at all"
+            raise UsageError(f"--param {name}: no spec uses a parameter of that name{listed}")
+
+
+def _at_least(loaded: LoadedSpec) -> int:
+    rule = loaded.spec.scoring.replica_aggregation
+    return 0 if isinstance(rule, str) else rule.at_least
+
+
+def _matches(pattern: str | None, *ids: str) -> bool:
+    return pattern is None or any(fnmatch.fnmatchcase(name, pattern) for name in ids)
+
+
+def _nothing_left(selection: Selection) -> str:
+    wanted = [f"--tag {tag}" for tag in selection.tags]
+    wanted += [f"--filter {selection.filter}"] if selection.filter else []
+    return f"nothing matches {' '.join(wanted)}" if wanted else "the matrix excludes every combination"
+
+
+def make_cell_id(spec_id: str, scenario_id: str, params: Mapping[str, Any], replica: int) -> str:
+    """`spec[.scenario][.params].rN`: readable, at most about 200 characters, and free of separators of paths."""
+    parts = [spec_id]
+    if scenario_id != spec_id:
+        parts.append(_slug(scenario_id, 60))
+    if params:
+        text = "-".join(f"{name}-{_text(value)}" for name, value in sorted(params.items()))
+        canonical = json.dumps(dict(params), sort_keys=True, default=str)
+        parts.append(f"{_plain(text)[:60]}-{_digest(canonical)}")
+    return ".".join([*parts, f"r{replica}"])
+
+
+def _slug(text: str, limit: int) -> str:
+    plain = _plain(text)
+    return plain if plain == text and len(text) <= limit else f"{plain[:limit]}-{_digest(text)}"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-") or "x"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _seed(cell_id: str, declared: int | None) -> int:
+    return declared if declared is not None else int(_digest(cell_id), 16) & 0x7FFF_FFFF

@@ -1,0 +1,139 @@
+"""From the cells of a run to its `RunResult`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from keystone_action import __version__
+from keystone_action.runner.grading import JUDGE_USAGE_KEYS, USAGE_KEYS
+from keystone_action.scoring import aggregate
+from keystone_action.scoring.results import CellResult, RunResult, SandboxInfo, SpecResult
+
+if TYPE_CHECKING:
+    from keystone_action.plan import Plan
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.sandbox.base import SandboxProvider
+    from keystone_action.spec.loader import LoadedSpec
+
+_SHOWN_NOTICES = 20
+
+
+@dataclass
+class Assembly:
+    """What is known of a run while it goes on. results: finished cells by id."""
+
+    options: RunOptions
+    specs: Sequence[LoadedSpec]
+    plan: Plan
+    run_id: str
+    started_at: str
+    substituted: tuple[str, ...]
+    sandbox: SandboxProvider | None = None
+    results: dict[str, CellResult] = field(default_factory=dict)
+
+    def notices(self) -> tuple[str, ...]:
+        """What belongs into every report's head before any cell has run."""
+        found = [warning for loaded in self.specs for warning in loaded.warning_sentences]
+        if self.options.shard is not None:
+            index, count = self.options.shard
+            shown = f"{len(self.plan.cells)} of {self.plan.total} cells"
+            found.append(f"shard {index}/{count}: {shown}" + ("" if self.plan.cells else "; nothing to do here"))
+        if self.options.no_secrets_reason:
+            found.append(self.options.no_secrets_reason)
+        return tuple(dict.fromkeys(found))
+
+
+def assemble(assembly: Assembly, *, cancelled: bool, duration_s: float) -> RunResult:
+    """The document of a run; of a cancelled one, of the cells that were finished."""
+    specs = tuple(result for loaded in assembly.specs if (result := _spec(loaded, assembly)) is not None)
+    cells = [cell for spec in specs for cell in spec.cells]
+    # Cancelled before the end is no verdict on the agent; what finished is in the cells.
+    verdict = "error" if cancelled else aggregate.worst(spec.verdict for spec in specs)
+    return RunResult(
+        run_id=assembly.run_id,
+        keystone_version=__version__,
+        git_sha=git_sha(assembly.options),
+        verdict=verdict,
+        composite=aggregate.mean(spec.composite for spec in specs),
+        started_at=assembly.started_at,
+        duration_s=duration_s,
+        specs=specs,
+        sandbox=sandbox_info(assembly.sandbox),
+        counts=aggregate.count(specs),
+        usage=aggregate.add_usage((cell.usage for cell in cells), USAGE_KEYS),
+        judge_usage=aggregate.add_usage((cell.judge_usage for cell in cells), JUDGE_USAGE_KEYS),
+        notices=_all_notices(assembly, cells, cancelled=cancelled),
+        substituted=assembly.substituted,
+        cancelled=cancelled,
+    )
+
+
+def _all_notices(assembly: Assembly, cells: Sequence[CellResult], *, cancelled: bool) -> tuple[str, ...]:
+    notices = list(assembly.notices())
+    if cancelled:
+        notices.append(f"cancelled: {len(cells)} of {len(assembly.plan.cells)} cells were finished")
+    notices += dict.fromkeys(notice for cell in cells for notice in cell.notices)
+    hidden = len(notices) - _SHOWN_NOTICES
+    return (*notices[:_SHOWN_NOTICES], f"… and {hidden} more notices") if hidden > 0 else tuple(notices)
+
+
+def _spec(loaded: LoadedSpec, assembly: Assembly) -> SpecResult | None:
+    spec, options = loaded.spec, assembly.options
+    planned = [cell for cell in assembly.plan.cells if cell.loaded is loaded]
+    cells = tuple(assembly.results[cell.id] for cell in planned if cell.id in assembly.results)
+    if not planned:
+        return None
+    threshold = spec.scoring.pass_threshold if options.threshold is None else options.threshold
+    rule = spec.scoring.replica_aggregation
+    aggregation: aggregate.Aggregation = rule if isinstance(rule, str) else rule.at_least
+    groups = aggregate.aggregate_groups(cells, aggregation, threshold)
+    return SpecResult(
+        id=spec.id,
+        path=os.path.relpath(loaded.path, options.directory),
+        sha256=loaded.sha256,
+        threshold_source="spec" if options.threshold is None else "input",
+        verdict=aggregate.worst(group.verdict for group in groups) if groups else "error",
+        composite=aggregate.mean(cell.composite for cell in cells),
+        pass_threshold=threshold,
+        pass_rate=aggregate.pass_rate(cells),
+        cells=cells,
+        groups=groups,
+        description=spec.description,
+        replica_aggregation=rule if isinstance(rule, str) else f"at least {rule.at_least}",
+        positions=dict(loaded.lines),
+    )
+
+
+def sandbox_info(provider: SandboxProvider | None) -> SandboxInfo:
+    """What isolated the agents; nothing when the run ended before a sandbox was made."""
+    if provider is None:
+        return SandboxInfo()
+    return SandboxInfo(
+        kind="docker" if provider.kind == "docker" else "process",
+        isolation=provider.isolation,
+        limits="enforced" if provider.limits == "enforced" else "watched",
+        not_enforced=provider.not_enforced,
+    )
+
+
+def git_sha(options: RunOptions) -> str | None:
+    """The commit that is being judged: the workflow's, else the checkout's; None outside a repository."""
+    given = options.environ.get("GITHUB_SHA")
+    if given:
+        return given
+    try:
+        answer = subprocess.run(
+            ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"],
+            cwd=options.directory,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None

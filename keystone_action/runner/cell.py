@@ -1,0 +1,198 @@
+"""The life of one cell, top to bottom in the boot order of the contract (5.2).
+
+workspace and task files → secrets → services → fixtures → setup → snapshot → agent → everything of the agent's killed
+→ diff → checks → composite. (Secrets are resolved once for the run; a network policy needs containers.)
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+
+from keystone_action.errors import KeystoneError
+from keystone_action.evidence.model import AgentRun, Evidence
+from keystone_action.runner.artifacts import CellFiles, bounded, masked
+from keystone_action.runner.boot import Booted, boot
+from keystone_action.runner.checks import Graded, run_checks
+from keystone_action.runner.context import CheckWorld
+from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, usage
+from keystone_action.sandbox.workspace import changes, snapshot, write_patch
+from keystone_action.scoring.composite import grade
+from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult
+
+if TYPE_CHECKING:
+    from keystone_action.evidence.masking import Masker
+    from keystone_action.evidence.model import FileState
+    from keystone_action.plan import Cell
+    from keystone_action.runner.world import CellRoots, World
+
+
+async def run_cell(cell: Cell, world: World) -> CellResult:
+    """One attempt at a cell. Failures of the harness become a result with the verdict `error`; only cancellation and
+    results that can't be written leave as exceptions."""
+    started = time.monotonic()
+    limit = cell.loaded.spec.resources.timeout
+    files = CellFiles(world.results / "cells" / cell.id, world.masker)
+    files.start()
+    roots = world.roots.cell(cell)
+    life = _Life(cell, world, files, roots)
+    try:
+        with anyio.fail_after(limit):
+            return await life.run(started)
+    except TimeoutError:
+        message = f"the cell took longer than resources.timeout ({limit:g} s); it was in: {life.phase}"
+        return life.error(message, started)
+    except KeystoneError as error:
+        return life.error(" ".join(filter(None, [error.message, error.help])), started)
+    except Exception as error:  # noqa: BLE001 - a defect of ours is this cell's error, never a failed agent
+        files.failure(traceback.format_exc())
+        return life.error(f"internal error: {type(error).__name__}: {error} (see internal-error.log)", started)
+    finally:
+        if not world.options.keep:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(roots.remove)
+
+
+class _Life:
+    """The state that the phases of one attempt hand on."""
+
+    def __init__(self, cell: Cell, world: World, files: CellFiles, roots: CellRoots) -> None:
+        self.cell, self.world, self.files, self.roots = cell, world, files, roots
+        self.phase = "start"
+        self.agent: AgentRun | None = None
+        self.graded: list[Graded] = []
+        self.notices: tuple[str, ...] = ()
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+        self.world.progress.phase(self.cell.id, phase)
+
+    async def run(self, started: float) -> CellResult:
+        async with AsyncExitStack() as stack:
+            booted = await boot(self.cell, self.world, self.roots, stack, self.enter)
+            self.notices = booted.notices
+            self.enter("agent")
+            before = await anyio.to_thread.run_sync(snapshot, self.roots.workspace)
+            self.agent = await booted.run_agent()
+            # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
+            await booted.sandbox.close()
+            self.enter("checks")
+            evidence, patch = await anyio.to_thread.run_sync(self._observe, booted, self.agent, before)
+            await self._check(booted, evidence)
+        await anyio.to_thread.run_sync(self._write, self.agent, evidence, patch)
+        return self._result(booted, started)
+
+    def _observe(self, booted: Booted, agent: AgentRun, before: dict[str, FileState]) -> tuple[Evidence, str]:
+        after = snapshot(self.roots.workspace)
+        found = changes(before, after)
+        patch = write_patch(booted.originals, self.roots.workspace, found)
+        evidence = Evidence(
+            cell_id=self.cell.id,
+            workspace=self.roots.workspace,
+            task_prompt=booted.prompt,
+            params=self.cell.params,
+            agent=agent,
+            changes=found,
+            before=before,
+            after=after,
+            services={name: attached.for_agent for name, attached in booted.attached.items()},
+            databases={n: a.database for n, a in booted.attached.items() if a.database is not None},
+            request_logs={n: a.requests for n, a in booted.attached.items() if a.requests is not None},
+            audit_log=booted.audit_log,
+            trace=booted.trace,
+            secrets=tuple(booted.secrets.values()),
+        )
+        return evidence, patch
+
+    async def _check(self, booted: Booted, evidence: Evidence) -> None:
+        checks = CheckWorld(
+            evidence=evidence,
+            directory=self.cell.loaded.directory,
+            roots=self.roots,
+            provider=self.world.provider,
+            limits=booted.limits,
+            readable=booted.readable,
+            environment=booted.check_environment,
+            host_services={name: attached.for_host.as_mapping() for name, attached in booted.attached.items()},
+            missing_programs=booted.missing_programs,
+            judge=self.world.judge,
+            author_files=self.world.author_files,
+            admit=booted.admit,
+        )
+        try:
+            await run_checks(booted.invariants, checks, booted.names, on_result=self.graded.append)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await checks.close()
+        by_name = {entry.result.name: entry for entry in self.graded}
+        self.graded = [by_name[name] for name in booted.invariants]
+
+    def _write(self, agent: AgentRun, evidence: Evidence, patch: str) -> None:
+        self.files.agent(agent)
+        self.files.evidence(evidence, patch)
+        self.files.checks(self.graded)
+
+    def _result(self, booted: Booted, started: float) -> CellResult:
+        options, scoring = self.world.options, self.cell.loaded.spec.scoring
+        threshold = scoring.pass_threshold if options.threshold is None else options.threshold
+        graded = grade(
+            [entry.result for entry in self.graded],
+            threshold=threshold,
+            fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
+            forced_zero=forced_zero(booted.agent_spec, self.agent),
+        )
+        return self._cell(graded.verdict, graded.composite, graded.reason, started, graded.invariants)
+
+    def error(self, message: str, started: float) -> CellResult:
+        """The result of an attempt that the harness, not the agent, brought to an end."""
+        if self.agent is not None:
+            self.files.agent(self.agent)
+        return self._cell("error", None, message, started, tuple(entry.result for entry in self.graded))
+
+    def _cell(
+        self,
+        verdict: Literal["pass", "fail", "error"],
+        composite: float | None,
+        reason: str,
+        started: float,
+        invariants: tuple[InvariantResult, ...],
+    ) -> CellResult:
+        masker, spec = self.world.masker, self.cell.loaded.spec
+        return CellResult(
+            id=self.cell.id,
+            scenario=self.cell.scenario.id,
+            params=dict(self.cell.params),
+            replica=self.cell.replica,
+            verdict=verdict,
+            composite=composite,
+            duration_s=time.monotonic() - started,
+            error=masker.text(reason) if verdict == "error" else None,
+            agent=_agent_result(self.agent, spec.agent.type, masker),
+            invariants=tuple(_masked_result(result, masker) for result in invariants),
+            reason=masker.text(reason),
+            usage=usage(self.agent),
+            judge_usage=judge_usage(self.graded),
+            notices=tuple(masker.text(notice) for notice in self.notices),
+        )
+
+
+def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResult | None:
+    if run is None or kind == "none":
+        return None
+    return AgentResult(
+        exit_code=run.exit_code,
+        timed_out=run.timed_out,
+        duration_s=run.duration_s,
+        output=bounded(masker.text(run.output)),
+        signal=run.signal,
+        note=masker.text(agent_note(run, kind)),
+    )
+
+
+def _masked_result(result: InvariantResult, masker: Masker) -> InvariantResult:
+    return replace(result, message=masker.text(result.message), details=masked(result.details, masker))

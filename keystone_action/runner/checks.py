@@ -1,0 +1,95 @@
+"""Running the checks of a cell: those that observe first, then those that execute, in declared order."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from keystone_action.errors import KeystoneError
+from keystone_action.invariants.base import Check, Outcome, Phase, broken
+from keystone_action.runner.context import CheckWorld, Context
+from keystone_action.scoring.results import InvariantResult
+from keystone_action.spec.expressions import interpolate
+
+if TYPE_CHECKING:
+    from keystone_action.spec.models import Invariant
+
+_ORDER: dict[Phase, int] = {"observe": 0, "shared_copy": 1, "fresh_copy": 1}
+GRACE_SECONDS = 5.0
+"""What a check gets beyond its own time limit to notice it itself, before it is stopped from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A check's result, its log, and what its judge spent."""
+
+    result: InvariantResult
+    log: str
+    judge_usage: Mapping[str, float]
+
+
+async def run_checks(
+    invariants: Mapping[str, Invariant],
+    world: CheckWorld,
+    names: Mapping[str, Any],
+    *,
+    on_result: Callable[[Graded], None],
+) -> None:
+    """Every check, whatever the others found. `on_result` is told each as it ends; names are for expressions."""
+    ordered = sorted(invariants.items(), key=lambda item: _ORDER[_check(item[1]).run_phase])
+    for name, invariant in ordered:
+        on_result(await _run(name, invariant, world, names))
+
+
+async def _run(name: str, invariant: Invariant, world: CheckWorld, names: Mapping[str, Any]) -> Graded:
+    check = _check(invariant)
+    timeout = invariant.timeout or check.default_timeout
+    context = Context(world, name, timeout, check.run_phase)
+    started = time.monotonic()
+    try:
+        # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
+        check = interpolate(check, {**names, "workspace": str(context.copy_path)})
+        outcome = await _evaluate(check, context, timeout)
+    finally:
+        # Its processes are gone before the next check, also when the run is cancelled.
+        with anyio.CancelScope(shield=True):
+            await context.close()
+    duration = time.monotonic() - started
+    result = InvariantResult(
+        name=name,
+        type=check.type_name,
+        status=outcome.status,
+        score=outcome.score,
+        weight=invariant.weight,
+        gate=invariant.gate,
+        message=outcome.message,
+        details=dict(outcome.details),
+        duration_s=duration,
+        description=invariant.description,
+        on_skip=invariant.on_skip,
+    )
+    return Graded(result, outcome.log, outcome.judge_usage)
+
+
+async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
+    try:
+        with anyio.fail_after(timeout + GRACE_SECONDS):
+            return await check.evaluate(context)
+    except TimeoutError:
+        return broken(f"the check took longer than {timeout:g} s and was stopped")
+    except KeystoneError as error:
+        return broken(" ".join(filter(None, [error.message, error.help])))
+    except Exception as error:  # noqa: BLE001 - a defect of a check is that check's error, not the run's end
+        return broken(f"the check itself broke: {type(error).__name__}: {error}", log=traceback.format_exc())
+
+
+def _check(invariant: Invariant) -> Check:
+    check = invariant.check
+    if not isinstance(check, Check):
+        raise TypeError(f"{type(check).__name__} is no check type")
+    return check

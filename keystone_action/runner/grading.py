@@ -1,0 +1,75 @@
+"""From what was observed to the numbers and sentences of a cell's result. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.evidence.model import AgentRun
+from keystone_action.scoring.aggregate import add_usage
+
+if TYPE_CHECKING:
+    from keystone_action.runner.checks import Graded
+    from keystone_action.spec.agents import AgentBase
+
+USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "tool_calls")
+JUDGE_USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "requests", "cached")
+_TOKEN_NAMES = {
+    "input_tokens": ("input_tokens", "prompt_tokens"),
+    "output_tokens": ("output_tokens", "completion_tokens"),
+    "cost_usd": ("cost_usd",),
+}
+
+
+def forced_zero(agent: AgentBase, run: AgentRun | None) -> str:
+    """The sentence that disqualifies a cell whose agent had to exit with 0 and did not (contract, 5.1)."""
+    if not agent.must_exit_zero or run is None or agent.type == "none":  # type: ignore[attr-defined]
+        return ""
+    if run.exit_code == 0 and not run.timed_out and run.limit is None:
+        return ""
+    return f"the agent {ending(run)}, and must_exit_zero is set"
+
+
+def ending(run: AgentRun) -> str:
+    """How an agent ended, in words: "exited with 3", "timed out", "was killed by signal 9"."""
+    if run.limit is not None:
+        return f"was stopped at a limit ({run.limit})"
+    if run.timed_out:
+        return "timed out"
+    if run.signal is not None:
+        return f"was killed by signal {run.signal}"
+    return f"exited with {run.exit_code}"
+
+
+def agent_note(run: AgentRun, kind: str) -> str:
+    """What people should know of an agent's end; empty when there is nothing to say."""
+    if kind == "none":
+        return ""
+    notes = [] if run.exit_code == 0 and not run.timed_out and run.limit is None else [ending(run)]
+    notes += [run.problem] if run.problem else []
+    if run.leftovers:
+        notes.append(f"{run.leftovers} of its processes outlived it and were killed")
+    return "; ".join(notes)
+
+
+def usage(run: AgentRun | None) -> dict[str, float]:
+    """Tokens, cost and tool calls that the agent reported of itself; missing and senseless figures are 0."""
+    if run is None:
+        return {}
+    reported = run.token_usage or {}
+    figures = {key: _first(reported, names) for key, names in _TOKEN_NAMES.items()}
+    return add_usage([{**figures, "tool_calls": len(run.tool_calls or ())}], USAGE_KEYS)
+
+
+def _first(reported: Mapping[str, Any], names: Iterable[str]) -> float:
+    for name in names:
+        value = reported.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+            return value
+    return 0
+
+
+def judge_usage(graded: Iterable[Graded]) -> dict[str, float]:
+    """What the judges of a cell spent."""
+    return add_usage([entry.judge_usage for entry in graded], JUDGE_USAGE_KEYS)

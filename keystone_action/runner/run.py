@@ -1,0 +1,151 @@
+"""A whole run: specs in, `RunResult` out, everything that was started stopped again."""
+
+from __future__ import annotations
+
+import os
+import secrets as random_source
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import UsageError
+from keystone_action.plan import Cell, Plan, Selection, plan
+from keystone_action.runner import journal as journals
+from keystone_action.runner.assemble import Assembly, assemble
+from keystone_action.runner.cell import run_cell
+from keystone_action.runner.preflight import load_specs, preflight, substituted_services
+from keystone_action.runner.scheduler import Schedule, run_cells
+from keystone_action.runner.shutdown import stopped_by_signals
+from keystone_action.runner.start import start_world
+from keystone_action.scoring.results import CellResult, RunResult
+
+if TYPE_CHECKING:
+    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.runner.world import World
+    from keystone_action.spec.loader import LoadedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A run's result and the directory it was written to (by the cells so far; reports are the front doors' part)."""
+
+    result: RunResult
+    directory: Path
+
+
+async def run(options: RunOptions, progress: Progress) -> Ran:
+    """Run everything that `options` name.
+
+    Raises UsageError before anything runs (bad spec or call, nothing to run, results already there), HarnessError
+    when the sandbox can't be made or results can't be written. A signal is no exception: the result says `cancelled`.
+    """
+    started, started_at = time.monotonic(), datetime.now(UTC)
+    specs = load_specs(options)
+    planned = plan(
+        specs,
+        Selection(
+            params=options.params,
+            tags=options.tags,
+            filter=options.filter,
+            shard=options.shard,
+            replicas=options.replicas,
+        ),
+    )
+    preflight(specs, planned, options)
+    directory = make_output_directory(options, started_at)
+    finished = earlier_cells(options, specs, planned)
+    assembly = Assembly(
+        options=options,
+        specs=specs,
+        plan=planned,
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{random_source.token_hex(3)}",
+        started_at=started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        substituted=substituted_services(specs, planned),
+    )
+    async with stopped_by_signals() as stop, AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
+        world = await start_world(options, progress, specs, planned, directory, stack)
+        assembly.sandbox = world.provider
+        await _run_cells(world, planned, journal, assembly, finished)
+    result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
+    return Ran(result, directory)
+
+
+async def _run_cells(
+    world: World, planned: Plan, journal: journals.Journal, assembly: Assembly, finished: Mapping[str, CellResult]
+) -> None:
+    options, progress = world.options, world.progress
+    assembly.results.update(finished)
+    cells = [cell for cell in planned.cells if cell.id not in finished]
+    progress.started(cells=len(planned.cells), finished=len(finished), output=world.results, notices=assembly.notices())
+
+    def announce(cell: Cell, result: CellResult) -> None:
+        assembly.results[cell.id] = result
+        progress.cell(cell.loaded.spec.id, result)
+
+    specs = {cell.loaded.spec.id: cell.loaded.spec for cell in planned.cells}
+    asked = {
+        spec_id: options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1
+        for spec_id, spec in specs.items()
+    }
+    schedule = Schedule(
+        concurrency=max(asked.values(), default=1),
+        per_spec=asked if len(set(asked.values())) > 1 else {},
+        retries={
+            spec_id: spec.scoring.retry_errors if options.retry_errors is None else options.retry_errors
+            for spec_id, spec in specs.items()
+        },
+        deadline=None if options.timeout is None else time.monotonic() + options.timeout,
+    )
+    await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce)
+
+
+def make_output_directory(options: RunOptions, started_at: datetime) -> Path:
+    """The directory for results, made. Raises OutputError, or UsageError when results are already there."""
+    if options.resume is not None:
+        return options.directory / options.resume
+    name = f"{started_at:%Y%m%d-%H%M%S}-{random_source.token_hex(3)}"
+    directory = options.directory / (options.output or Path(".keystone") / "runs" / name)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if options.output is None:
+            _ignore_by_git(options.directory / ".keystone")
+    except OSError as error:
+        raise journals.output_error(directory, error) from error
+    if (directory / "results.json").exists():
+        raise journals.already_there(directory)
+    return directory
+
+
+def _ignore_by_git(directory: Path) -> None:
+    """Results of local runs don't belong into commits; pytest does the same for its cache."""
+    ignore = directory / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", "utf-8")
+
+
+def earlier_cells(options: RunOptions, specs: Sequence[LoadedSpec], planned: Plan) -> dict[str, CellResult]:
+    """The cells that `--resume` finds finished: graded, of the same spec. Cells in error run again.
+
+    Raises UsageError when the journal is of other specs or of a changed one.
+    """
+    if options.resume is None:
+        return {}
+    directory = options.directory / options.resume
+    known = {loaded.spec.id: loaded.sha256 for loaded in specs}
+    cells: dict[str, CellResult] = {}
+    for entry in journals.read(directory):
+        if known.get(entry.spec_id) != entry.sha256:
+            what = "has changed since" if entry.spec_id in known else "is not among the specs of this call"
+            raise UsageError(
+                f"{directory} can't be resumed: the spec {entry.spec_id} {what}",
+                help="start a new run without --resume",
+            )
+        cells[entry.cell.id] = entry.cell
+    journals.trim(directory)
+    wanted = {cell.id for cell in planned.cells}
+    return {cell_id: cell for cell_id, cell in cells.items() if cell_id in wanted and cell.verdict != "error"}

@@ -1,0 +1,131 @@
+"""What all cells of a run share, made once and closed once."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import SandboxError
+
+if TYPE_CHECKING:
+    from keystone_action.evidence.masking import Masker
+    from keystone_action.judge.base import Judge
+    from keystone_action.plan import Cell
+    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.runner.service_pool import ServicePool
+    from keystone_action.sandbox.base import SandboxProvider
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The shared parts of a run.
+
+    roots: private directories of the run. results: the output directory. secrets: resolved values by spec id and
+    name. exclusive: whether cells run one at a time. author_files: bytes of the author's files, read before the first
+    agent started.
+    """
+
+    options: RunOptions
+    progress: Progress
+    roots: Roots
+    results: Path
+    provider: SandboxProvider
+    services: ServicePool
+    judge: Judge
+    masker: Masker
+    secrets: Mapping[str, Mapping[str, str]]
+    exclusive: bool
+    author_files: AuthorFiles
+
+
+class Roots:
+    """The run's directory in the system's temporary directory: `private` is ours alone, `cells` can be entered, but
+    not listed, by the users that agents run as. Removed at the end unless `keep`."""
+
+    def __init__(self) -> None:
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix="keystone-"))
+        except OSError as error:
+            raise SandboxError(
+                f"no temporary directory can be made: {error.strerror}", help="set TMPDIR to a directory with room"
+            ) from error
+        # Agents of other users must pass through to their own workspace, whose name they can't guess or list.
+        self.path.chmod(0o711)
+        self.private = self._make("private", 0o700)
+        self.cells = self._make("cells", 0o711)
+        self.sandboxes = self._make("sandboxes", 0o711)
+
+    def _make(self, name: str, mode: int) -> Path:
+        path = self.path / name
+        path.mkdir()
+        path.chmod(mode)
+        return path
+
+    def cell(self, cell: Cell) -> CellRoots:
+        """The directories of one attempt at a cell."""
+        token = secrets.token_hex(8)
+        private, area = self.private / f"{cell.id}.{token}", self.cells / token
+        private.mkdir(mode=0o700)
+        area.mkdir(mode=0o711)
+        workspace = area / "workspace"
+        workspace.mkdir()
+        return CellRoots(private, area, workspace)
+
+    def remove(self) -> None:
+        """Remove all of it; what can't be removed stays and is not an error of the run."""
+        remove_tree(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class CellRoots:
+    """private: ours. area: can be entered by the cell's users; holds the workspace and its copies."""
+
+    private: Path
+    area: Path
+    workspace: Path
+
+    def remove(self) -> None:
+        """Remove what this attempt left."""
+        remove_tree(self.area)
+        remove_tree(self.private)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree that may be hostile: closed modes are opened where we own them; nothing is followed."""
+
+    def open_and_retry(function: object, name: str, _error: object) -> None:
+        try:
+            for folder in (Path(name).parent, Path(name)):
+                if stat.S_ISDIR(folder.lstat().st_mode):
+                    folder.chmod(0o700)
+            if callable(function):
+                function(name)
+        except OSError:
+            return
+
+    shutil.rmtree(path, onerror=open_and_retry)
+
+
+@dataclass
+class AuthorFiles:
+    """The author's files (scripts, rubrics, hidden tests) as they were before the first agent started."""
+
+    _bytes: dict[Path, bytes] = field(default_factory=dict)
+
+    def add(self, path: Path) -> None:
+        """Read a file now. A directory is left to whoever copies it. Raises OSError."""
+        if path.is_file():
+            self._bytes[path.resolve()] = path.read_bytes()
+
+    def read(self, path: Path) -> bytes:
+        """The bytes of a file that was added. Raises FileNotFoundError when it was not."""
+        try:
+            return self._bytes[path.resolve()]
+        except KeyError:
+            raise FileNotFoundError(f"{path} was not there when the run started") from None
