@@ -1,0 +1,217 @@
+"""`custom`: a script of the spec's author decides. It reads KeystoneContext from stdin and prints a CheckResult."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken
+from keystone_action.invariants.captured import seconds, signal_name, tails, whole
+from keystone_action.invariants.check_result import BadResult, read_result
+from keystone_action.invariants.programs import not_in_sandbox
+from keystone_action.sandbox.base import Command, Completed, Sandbox
+from keystone_action.spec.base import AuthorPath
+from keystone_action.spec.shapes import TextOrList
+
+_BY_SUFFIX = {
+    ".py": "python3",
+    ".sh": "sh",
+    ".bash": "bash",
+    ".js": "node",
+    ".mjs": "node",
+    ".rb": "ruby",
+    ".pl": "perl",
+}
+
+
+class Custom(Check):
+    """Runs `script` as it was before the agent started.
+
+    runs_in `host`: our user, without isolation, in a throw-away copy of the workspace; a `.py` runs under our own
+    interpreter, where it lies in the spec's directory, so that it finds the files beside it. runs_in `sandbox`: the
+    agent's user, in the copy that executing checks share; a `.py` runs under the sandbox's python3, from a directory
+    of its own that is removed afterwards. interpreter: what runs the script (`node`, `uv run`, or a list); otherwise
+    its `#!` line or its suffix decides.
+
+    Exit code ≠ 0, a time-out, and output that is no CheckResult are the check's own error, never the agent's.
+    """
+
+    type_name: ClassVar[str] = "custom"
+    default_timeout: ClassVar[float] = 60.0
+
+    script: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)]
+    runs_in: Literal["host", "sandbox"] = "host"
+    args: list[str] = Field(default_factory=list)
+    interpreter: TextOrList[Annotated[str, Field(min_length=1)], Annotated[list[str], Field(min_length=1)]] | None = (
+        None
+    )
+
+    @property
+    def run_phase(self) -> Phase:
+        """On the host it observes; in the sandbox it shares the copy of the checks that execute."""
+        return "observe" if self.runs_in == "host" else "shared_copy"
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        try:
+            content = context.author_file(self.script)
+        except OSError as error:
+            return broken(f"the script {self.script} can't be read: {error}")
+        if self.runs_in == "host":
+            return await self._on_host(context, content)
+        return await self._in_sandbox(context, content)
+
+    async def _on_host(self, context: CheckContext, content: bytes) -> Outcome:
+        sandbox = await context.host()
+        with tempfile.TemporaryDirectory(prefix="keystone-check-") as private:
+            script = _in_place(context.directory / self.script, content)
+            if script is None:
+                script = Path(private) / Path(self.script).name
+                script.write_bytes(content)
+            interpreter = self._interpreter(content, python=sys.executable)
+            if interpreter is None:
+                return broken(self._no_interpreter())
+            document = _keystone_context(
+                context,
+                workspace=sandbox.workspace_inside,
+                services=context.service_addresses,
+                audit_log=str(context.evidence.audit_log),
+                trace=str(context.evidence.trace),
+            )
+            return await self._run(context, sandbox, [*interpreter, str(script)], document, environment={})
+
+    async def _in_sandbox(self, context: CheckContext, content: bytes) -> Outcome:
+        sandbox = await context.sandbox()
+        interpreter = self._interpreter(content, python="python3")
+        if interpreter is None:
+            return broken(self._no_interpreter())
+        if "/" not in interpreter[0] and sandbox.which(interpreter[0]) is None:
+            return broken(not_in_sandbox(interpreter[0]))
+        # A name that nothing of the agent's can have taken, made after all of its processes are gone: no link of
+        # its can redirect what is written here. The diff was taken long before.
+        name = f".keystone-check-{secrets.token_hex(8)}"
+        place, inside = sandbox.workspace / name, PurePosixPath(sandbox.workspace_inside) / name
+        _lay_out(place, {Path(self.script).name: content}, context)
+        try:
+            document = _keystone_context(
+                context,
+                workspace=sandbox.workspace_inside,
+                services={service: address.as_mapping() for service, address in context.evidence.services.items()},
+                audit_log=str(inside / "audit.jsonl"),
+                trace=str(inside / "trace.jsonl"),
+            )
+            argv = [*interpreter, str(inside / "script" / Path(self.script).name)]
+            return await self._run(context, sandbox, argv, document, environment=context.check_environment)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    async def _run(
+        self,
+        context: CheckContext,
+        sandbox: Sandbox,
+        argv: list[str],
+        document: Mapping[str, Any],
+        *,
+        environment: Mapping[str, str],
+    ) -> Outcome:
+        completed = await sandbox.run(
+            Command(
+                (*argv, *self.args),
+                env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8", **environment},
+                timeout=context.timeout,
+                stdin=json.dumps(document).encode(),
+            )
+        )
+        return self._grade(completed, context)
+
+    def _grade(self, completed: Completed, context: CheckContext) -> Outcome:
+        log = whole(completed)
+        removed = context.host_removed_links if self.runs_in == "host" else ()
+        if removed:
+            log = f"Links that led outside were removed from the copy: {', '.join(removed)}\n{log}"
+        problem = self._how_it_broke(completed, context.timeout)
+        if problem is not None:
+            return broken(problem, log=log)
+        try:
+            outcome = read_result(completed.stdout)
+        except BadResult as bad:
+            return broken(f"{self.script} {bad}.\n{tails(completed)}", log=log)
+        details = {**outcome.details, **({"removed_links": list(removed)} if removed else {})}
+        return replace(outcome, log=log, details=details)
+
+    def _how_it_broke(self, completed: Completed, limit: float) -> str | None:
+        if completed.timed_out:
+            return f"{self.script} was stopped at its time limit of {seconds(limit)}.\n{tails(completed)}"
+        if completed.limit is not None:
+            return f"{self.script} was stopped at a limit: {completed.limit}.\n{tails(completed)}"
+        if completed.not_found:
+            return f"{self.script} can't be started: its interpreter does not exist."
+        if completed.signal is not None:
+            return f"{self.script} was ended by {signal_name(completed.signal)}.\n{tails(completed)}"
+        if completed.exit_code != 0:
+            return f"{self.script} ended with exit code {completed.exit_code}, expected 0.\n{tails(completed)}"
+        return None
+
+    def _interpreter(self, content: bytes, *, python: str) -> list[str] | None:
+        if self.interpreter is not None:
+            return shlex.split(self.interpreter) if isinstance(self.interpreter, str) else list(self.interpreter)
+        suffix = Path(self.script).suffix
+        if suffix == ".py":
+            return [python]
+        if content.startswith(b"#!"):
+            line = content[2:].split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+            if line:
+                # As the kernel does: the program, and everything after it as one argument.
+                return line.split(None, 1)
+        return [_BY_SUFFIX[suffix]] if suffix in _BY_SUFFIX else None
+
+    def _no_interpreter(self) -> str:
+        return (
+            f"nothing says how to run {self.script}: set interpreter, begin it with a #! line, or use one of the "
+            f"suffixes {', '.join(_BY_SUFFIX)}"
+        )
+
+
+def _keystone_context(
+    context: CheckContext, *, workspace: str, services: Mapping[str, Any], audit_log: str, trace: str
+) -> dict[str, Any]:
+    """KeystoneContext with exactly the keys of the source document."""
+    evidence = context.evidence
+    return {
+        "sandbox_id": evidence.cell_id,
+        "workspace_path": workspace,
+        "services": {name: dict(address) for name, address in services.items()},
+        "audit_log_path": audit_log,
+        "trace_path": trace,
+        "task": {"prompt": evidence.task_prompt},
+        "scenario_params": dict(evidence.params),
+    }
+
+
+def _in_place(path: Path, content: bytes) -> Path | None:
+    """The script where it lies, as long as it is still what it was before the agent ran."""
+    try:
+        return path if path.read_bytes() == content else None
+    except OSError:
+        return None
+
+
+def _lay_out(place: Path, scripts: Mapping[str, bytes], context: CheckContext) -> None:
+    (place / "script").mkdir(parents=True)
+    files = {f"script/{name}": content for name, content in scripts.items()}
+    files["audit.jsonl"] = context.evidence.audit_log.read_bytes()
+    files["trace.jsonl"] = context.evidence.trace.read_bytes()
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+        (place / name).chmod(0o644)
+    for directory in (place, place / "script"):
+        directory.chmod(0o755)

@@ -1,0 +1,141 @@
+"""`sql`: the state that the agent left in a database, asked read-only with a role of our own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.evidence.model import Database, QueryFailed, QueryResult
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
+from keystone_action.invariants.comparison import as_json, contains, describe, equal, order, shown_value, text_of
+from keystone_action.invariants.patterns import PatternTimeout, search
+from keystone_action.spec.base import RegexPattern, ServiceName
+
+Bound = int | float | str
+_OPERATORS = ("equals", "not_equals", "gt", "gte", "lt", "lte", "contains", "matches", "rows")
+_ORDERED: Mapping[str, tuple[str, Callable[[int], bool]]] = {
+    "gt": ("more than", lambda sign: sign > 0),
+    "gte": ("at least", lambda sign: sign >= 0),
+    "lt": ("less than", lambda sign: sign < 0),
+    "lte": ("at most", lambda sign: sign <= 0),
+}
+
+
+class Sql(Check):
+    """Runs `query` against a database service. `rows` compares the whole result in its order, each row a list in
+    column order or a mapping of all columns; every other operator looks at the first column of the first row, and no
+    rows count as null. All operators given must hold. Values compare as `invariants.comparison` says."""
+
+    type_name: ClassVar[str] = "sql"
+    default_timeout: ClassVar[float] = 30.0
+
+    service: Annotated[str, ServiceName(kinds="database")]
+    query: Annotated[str, Field(min_length=1)]
+    equals: Any = None
+    not_equals: Any = None
+    gt: Bound | None = None
+    gte: Bound | None = None
+    lt: Bound | None = None
+    lte: Bound | None = None
+    contains: Bound | None = None
+    matches: Annotated[str, RegexPattern()] | None = None
+    rows: list[list[Any] | dict[str, Any]] | None = None
+
+    @model_validator(mode="after")
+    def _has_an_operator(self) -> Self:
+        if not self._given():
+            raise PydanticCustomError("missing_operator", f"expected at least one of {', '.join(_OPERATORS)}")
+        return self
+
+    def _given(self) -> list[str]:
+        # `equals: null` is an operator too, so what was written counts, not what is None.
+        return [
+            name
+            for name in _OPERATORS
+            if name in self.model_fields_set and (name in ("equals", "not_equals") or getattr(self, name) is not None)
+        ]
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        database = context.evidence.databases.get(self.service)
+        if database is None:
+            return broken(f"the service {self.service} is no database that can be asked by sql")
+        return await anyio.to_thread.run_sync(self._evaluate, database, context.timeout, abandon_on_cancel=True)
+
+    def _evaluate(self, database: Database, timeout: float) -> Outcome:
+        deadline = time.monotonic() + timeout
+        try:
+            result = database.query(self.query, timeout=timeout)
+            problems = [problem for name in self._given() if (problem := self._problem(name, result, deadline))]
+        except QueryFailed as problem:
+            details: dict[str, Any] = {"query": self.query, "service": self.service}
+            return (failed if problem.undefined else broken)(f"{self.service}: {problem}", **details)
+        except PatternTimeout as problem:
+            return failed(f"{problem}.", query=self.query)
+        details = {"query": self.query, "columns": list(result.columns), "found": _found(result)}
+        if problems:
+            return failed("\n".join(problems), **details)
+        return passed(f"{self.service} answered {_summary(result, whole=self.rows is not None)}.", **details)
+
+    def _problem(self, operator: str, result: QueryResult, deadline: float) -> str | None:
+        """What is wrong with this operator, as a sentence; None when it holds."""
+        wanted = getattr(self, operator)
+        if operator == "rows":
+            return _rows_problem(wanted, result)
+        found = result.rows[0][0] if result.rows and result.rows[0] else None
+        seen = f"found {describe(found)}" if result.rows else "the query gave no rows (null)"
+        if operator == "equals":
+            holds = equal(wanted, found, boolean_as_number=result.boolean_as_number)
+            return None if holds else f"expected {describe(wanted)}, {seen}."
+        if operator == "not_equals":
+            holds = not equal(wanted, found, boolean_as_number=result.boolean_as_number)
+            return None if holds else f"expected anything but {describe(wanted)}, {seen}."
+        if operator == "contains":
+            return None if contains(wanted, found) else f"expected something that contains {describe(wanted)}, {seen}."
+        if operator == "matches":
+            text = text_of(found)
+            if text is None:
+                return f"expected a text that matches {wanted!r}, {seen}."
+            return None if search(wanted, text, deadline=deadline) else f"expected a match of {wanted!r}, {seen}."
+        words, holds_for = _ORDERED[operator]
+        sign = order(wanted, found)
+        if sign is None:
+            return f"expected {words} {describe(wanted)}, {seen}: the two have no order."
+        return None if holds_for(sign) else f"expected {words} {describe(wanted)}, {seen}."
+
+
+def _rows_problem(wanted: list[list[Any] | dict[str, Any]], result: QueryResult) -> str | None:
+    if len(wanted) != len(result.rows) or result.more:
+        count = f"more than {len(result.rows):,}" if result.more else f"{len(result.rows):,}"
+        return f"expected {len(wanted):,} rows, found {count}: {shown_value(_found(result)[:5])}."
+    for number, (row, found) in enumerate(zip(wanted, result.rows, strict=True), start=1):
+        if isinstance(row, dict):
+            if len(set(result.columns)) != len(result.columns):
+                return f"columns {', '.join(result.columns)} are not distinct; write the rows as lists."
+            values: object = dict(zip(result.columns, found, strict=True))
+        else:
+            values = found
+        if not equal(row, values, boolean_as_number=result.boolean_as_number):
+            return f"row {number}: expected {_with_types(row)}, found {_with_types(values)}."
+    return None
+
+
+def _with_types(row: object) -> str:
+    if isinstance(row, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(value)}" for key, value in row.items()) + "}"
+    return "[" + ", ".join(describe(value) for value in row) + "]"  # type: ignore[attr-defined]
+
+
+def _found(result: QueryResult, *, limit: int = 20) -> list[Any]:
+    return [as_json(row) for row in result.rows[:limit]]
+
+
+def _summary(result: QueryResult, *, whole: bool) -> str:
+    if whole:
+        return f"{len(result.rows):,} rows as expected"
+    return describe(result.rows[0][0]) if result.rows and result.rows[0] else "no rows (null)"
