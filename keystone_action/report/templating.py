@@ -33,10 +33,10 @@ def markdown_environment() -> Environment:
 
 
 def html_environment() -> Environment:
-    """For HTML: what is printed becomes text, its invisible characters shown."""
+    """For HTML: what is printed becomes text, its invisible characters shown. `style_sheet` is for our own CSS only."""
     from markupsafe import escape as escape_html
 
-    return _environment(lambda text: str(escape_html(escape.visible(text))), {})
+    return _environment(lambda text: str(escape_html(escape.visible(text))), {"style_sheet": str})
 
 
 def _environment(default: Callable[[str], str], markup: Mapping[str, Callable[..., str]]) -> Environment:

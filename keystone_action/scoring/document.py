@@ -209,7 +209,7 @@ def _forbidden(rule: ForbiddenResult) -> Document:
 def _sandbox(sandbox: SandboxInfo) -> Document:
     return {
         "kind": sandbox.kind,
-        "isolation": list(sandbox.isolation),
+        "isolation": _texts(sandbox.isolation),
         "limits": sandbox.limits,
         "not_enforced": _texts(sandbox.not_enforced),
     }

@@ -1,0 +1,28 @@
+"""One run, one format: what `keystone report DIR --format …` prints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from keystone_action.scoring.results import RunResult
+
+Format = Literal["md", "html", "junit", "json"]
+
+
+def render(run: RunResult, fmt: Format) -> str:
+    """The report as the file of that format has it, ending in a newline."""
+    if fmt == "md":
+        from keystone_action.report.summary import render_summary
+
+        return render_summary(run)
+    if fmt == "html":
+        from keystone_action.report.html import render_html
+
+        return render_html(run)
+    if fmt == "junit":
+        from keystone_action.report.junit import render_junit
+
+        return render_junit(run)
+    from keystone_action.report.results import render_results
+
+    return render_results(run)
