@@ -183,7 +183,7 @@ def _reasons(run: RunResult) -> Iterator[Reason]:
             if group.total > 1 and group.verdict != "pass":
                 where = (*prefix, group.scenario) if len(spec.groups) > 1 else prefix
                 flaky = "flaky: " if group.verdict == "flaky" else ""
-                yield Reason(group.verdict, where, f"{flaky}{group.reason}{_parameters(group.params)}")
+                yield Reason(group.verdict, where, first_line(f"{flaky}{group.reason}{_parameters(group.params)}", 300))
         for cell in spec.cells:
             if cell.verdict != "pass":
                 where = (cell.id,) if len(spec.cells) > 1 else prefix
