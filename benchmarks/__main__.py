@@ -1,0 +1,130 @@
+"""`make bench`: the budgets of the design that this version covers, beside the bare process or a peer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import Sample, command, interleaved, spawns
+
+KEYSTONE = [sys.executable, "-m", "keystone_action"]
+CELLS = 200
+_SPEC = """\
+version: 1
+id: bench
+task: {{prompt: "nothing to do"}}
+agent: {{type: command, command: ["true"]}}
+workspace: start
+parallelism: {{replicas: {replicas}, max_concurrency: {concurrency}}}
+invariants:
+  there: {{check: {{type: file_exists, path: a.txt}}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. value and reference in seconds; budget in seconds, or None."""
+
+    work: str
+    value: float
+    beside: str
+    reference: float
+    budget: float | None
+
+    def show(self) -> str:
+        """The row as text."""
+        budget = "" if self.budget is None else f"{self.budget * 1000:9.1f}"
+        kept = "" if self.budget is None else ("  yes" if self.value <= self.budget else "  NO")
+        ratio = self.value / self.reference if self.reference > 0 else float("inf")
+        return (
+            f"{self.work:<38} {self.value * 1000:9.1f} {budget:>9}{kept:<5} "
+            f"{ratio:8.2f} × {self.beside} ({self.reference * 1000:.1f} ms)"
+        )
+
+
+def long_spec(lines: int) -> str:
+    """A valid spec of about so many lines."""
+    head = _SPEC.format(replicas=1, concurrency=1).replace("workspace: start\n", "")
+    each = '  check_{n}:\n    description: "File {n} is there and says so"\n    weight: 1.0\n    check:\n'
+    each += '      type: file_content\n      path: "out/{n}.txt"\n      contains: "line {n}"\n'
+    return head + "".join(each.format(n=n) for n in range((lines - head.count("\n")) // 7))
+
+
+def start_up(directory: Path, rounds: int) -> list[Row]:
+    """`--version` and `validate` against the interpreter, pytest, and reading the YAML alone."""
+    (directory / "long.keystone.yaml").write_text(long_spec(5000))
+    read = "import yaml,sys; yaml.compose(open('long.keystone.yaml'), Loader=yaml.CSafeLoader)"
+    samples = interleaved(
+        {
+            "python": command([sys.executable, "-c", "pass"], directory),
+            "pytest": command([sys.executable, "-m", "pytest", "--version"], directory),
+            "version": command([*KEYSTONE, "--version"], directory),
+            "yaml": command([sys.executable, "-c", read], directory),
+            "validate": command([*KEYSTONE, "validate", "long.keystone.yaml"], directory),
+        },
+        rounds,
+    )
+    return [
+        Row("keystone --version", samples["version"].median, "python -c pass", samples["python"].median, 0.10),
+        Row("keystone --version", samples["version"].median, "pytest --version", samples["pytest"].median, None),
+        Row("validate, 5,000 lines", samples["validate"].median, "yaml.compose", samples["yaml"].median, 0.35),
+    ]
+
+
+def cells(directory: Path, rounds: int, concurrency: int) -> list[Row]:
+    """One trivial scenario, and what each further cell costs beside a bare spawn."""
+    start = directory / "start"
+    start.mkdir(exist_ok=True)
+    (start / "a.txt").write_text("a\n")
+    things: dict[str, Callable[[], float]] = {"spawns": spawns(CELLS)}
+    for name, replicas in (("one", 1), ("many", 1 + CELLS)):
+        spec = directory / f"{name}-{concurrency}.keystone.yaml"
+        spec.write_text(_SPEC.format(replicas=replicas, concurrency=concurrency))
+        things[name] = _fresh_run(spec, directory)
+    samples: dict[str, Sample] = interleaved(things, rounds)
+    one, bare = samples["one"].median, samples["spawns"].median / CELLS
+    further = (samples["many"].median - one) / CELLS
+    label = f"each further cell, {concurrency} at a time"
+    return [
+        *([Row("one trivial scenario", one, "bare spawn", bare, 0.5)] if concurrency == 1 else []),
+        Row(label, further, "bare spawn", bare, min(0.005, 2 * bare) if concurrency > 1 else 0.005),
+    ]
+
+
+def _fresh_run(spec: Path, directory: Path) -> Callable[[], float]:
+    count = 0
+
+    def once() -> float:
+        nonlocal count
+        count += 1
+        words = [*KEYSTONE, "run", spec.name, "--output", f"out-{spec.stem}-{count}", "--quiet"]
+        return command(words, directory)()
+
+    return once
+
+
+def main() -> int:
+    """Print the table; the exit code says nothing of budgets, a busy machine is no defect."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    sys.stdout.write(f"{'work':<38} {'median ms':>9} {'budget':>9} kept  ratio\n")
+    with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
+        directory = Path(name)
+        for rows in (
+            start_up(directory, rounds),
+            cells(directory, max(3, rounds // 2), 1),
+            cells(directory, max(3, rounds // 2), 2),
+        ):
+            for row in rows:
+                sys.stdout.write(row.show() + "\n")
+                sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

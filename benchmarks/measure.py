@@ -1,0 +1,68 @@
+"""Timing whole commands, interleaved: A B C, A B C, …, so that a machine that slows down slows all of them."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Wall seconds of each round of one thing."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds)
+
+
+def command(words: Sequence[str], directory: Path, *, expected: int = 0) -> Callable[[], float]:
+    """A thing to time: one run of a command, output thrown away. It raises when the exit code is another."""
+
+    def once() -> float:
+        started = time.perf_counter()
+        done = subprocess.run(
+            words,
+            cwd=directory,
+            env={**os.environ, "HOME": str(directory)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        elapsed = time.perf_counter() - started
+        if done.returncode != expected:
+            raise RuntimeError(f"{words} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
+        return elapsed
+
+    return once
+
+
+def spawns(count: int) -> Callable[[], float]:
+    """A thing to time: `count` bare processes, one after the other, as a cell's agent would be without us."""
+
+    def once() -> float:
+        started = time.perf_counter()
+        for _ in range(count):
+            subprocess.run(["/bin/sh", "-c", ":"], check=True)
+        return time.perf_counter() - started
+
+    return once
+
+
+def interleaved(things: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Sample]:
+    """Each thing once for warming up, then `rounds` times in turn."""
+    for once in things.values():
+        once()
+    seconds: dict[str, list[float]] = {name: [] for name in things}
+    for _ in range(rounds):
+        for name, once in things.items():
+            seconds[name].append(once())
+    return {name: Sample(tuple(values)) for name, values in seconds.items()}
