@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +44,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
         "GIT_PAGER": "cat",
         **(extra or {}),
     }
@@ -81,6 +85,38 @@ def run(
         said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
         raise GitFailed(said or f"git {arguments[0]} ended with {done.returncode}")
     return done.stdout
+
+
+async def run_cancellable(*arguments: str, directory: Path, timeout: float) -> None:
+    """As `run`, for calls that may take long (the network): git and its helpers end when the caller is cancelled.
+
+    Raises GitFailed.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command(*arguments),
+            cwd=directory,
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError) and not available()
+        raise GitFailed("git is not installed" if missing else f"git could not be started: {error.strerror}") from None
+    try:
+        async with asyncio.timeout(timeout):
+            _, said = await process.communicate()
+    except TimeoutError:
+        raise GitFailed(f"git {arguments[0]} took longer than {timeout:g} s") from None
+    finally:
+        # Its helpers (git-remote-https, ssh) are in its session, also when git itself is gone.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        text = said.decode("utf-8", "replace").strip()[-2000:]
+        raise GitFailed(text or f"git {arguments[0]} ended with {process.returncode}")
 
 
 def compare(directory: Path) -> bytes:

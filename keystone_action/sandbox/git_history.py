@@ -105,7 +105,7 @@ class _Repository:
             if (directory / "objects/info/alternates").exists():
                 return "its objects lie in another repository"
             try:
-                _clean(directory)
+                clean(directory)
             except (git.GitFailed, OSError, ValueError):
                 return "its configuration could not be read"
         if not withheld.absolute:
@@ -202,8 +202,11 @@ def _with_modules(directory: Path) -> Iterator[Path]:
             names[:] = [name for name in names if name == "modules"]
 
 
-def _clean(directory: Path) -> None:
-    """Take hooks, other work trees and unsafe configuration out of a git directory."""
+def clean(directory: Path) -> None:
+    """Take hooks, other work trees and all configuration that could hold a credential out of a git directory.
+
+    Raises GitFailed, OSError, ValueError when its configuration can't be read.
+    """
     for name in ("hooks", "worktrees"):
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in ("config.worktree", "FETCH_HEAD"):

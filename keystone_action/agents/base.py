@@ -1,0 +1,140 @@
+"""What an agent is to the life of a cell: started in the sandbox with its environment, recorded however it ends.
+
+A failed agent is never an exception (spec 5.1): an exit code, a timeout, a traceback are recorded and graded. Only
+what is not the agent's fault raises HarnessError: a program of a list or `cli` agent that this sandbox does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.agents.environment import prompt_bytes
+from keystone_action.agents.output import recorded, with_output
+from keystone_action.errors import HarnessError, NotSupportedYet
+from keystone_action.evidence.model import AgentRun
+from keystone_action.sandbox.base import Command, Completed, Sandbox
+from keystone_action.spec.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROMPT_NAME = "prompt.txt"
+RUNNER_NAME = "python_runner.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Files of ours that the agent may read: `directory` goes to the provider as `readable`, outside the workspace and
+    so outside the diff."""
+
+    directory: Path
+    prompt_file: Path
+    runner: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One call of an agent.
+
+    environment: complete, as `agent_environment` makes it. agent_directory: the agent's own code, as the sandbox sees
+    it. context: JSON values that a `python` agent gets beside the prompt. timeout: seconds left for the cell, None =
+    no limit but the agent's own.
+    """
+
+    prompt: str
+    environment: Mapping[str, str]
+    inputs: Inputs
+    agent_directory: Path | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+
+    def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
+        """The agent's command with everything that all agents have in common."""
+        if stdin is None:
+            stdin = prompt_bytes(self.prompt) if agent.stdin == "prompt" else b""
+        timeout = agent.timeout if self.timeout is None else min(agent.timeout, self.timeout)
+        return Command(tuple(argv), env=self.environment, timeout=timeout, stdin=stdin)
+
+
+def write_inputs(directory: Path, prompt: str, agent: AgentBase) -> Inputs:
+    """Write the prompt, and the runner of a `python` agent, to `directory`, which is made; all may read them.
+
+    Raises HarnessError when they can't be written.
+    """
+    inputs = Inputs(directory, directory / PROMPT_NAME, directory / RUNNER_NAME)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o755)
+        files = {inputs.prompt_file: prompt_bytes(prompt)}
+        if isinstance(agent, PythonAgent):
+            files[inputs.runner] = Path(__file__).with_name(RUNNER_NAME).read_bytes()
+        for path, data in files.items():
+            path.write_bytes(data)
+            path.chmod(0o644)
+    except OSError as error:
+        raise HarnessError(f"the prompt can't be written to {directory}: {error.strerror or error}") from error
+    return inputs
+
+
+async def run_agent(
+    agent: AgentBase,
+    *,
+    sandbox: Sandbox,
+    prompt: str,
+    environment: Mapping[str, str],
+    inputs: Inputs,
+    agent_directory: Path | None = None,
+    context: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> AgentRun:
+    """Run an interpolated agent to its end; every process of it is gone when this returns.
+
+    Parameters are those of `Task`. Raises HarnessError (a program that does not exist, a broken sandbox),
+    NotSupportedYet for kinds that this version does not have.
+    """
+    task = Task(
+        prompt=prompt,
+        environment=environment,
+        inputs=inputs,
+        agent_directory=agent_directory,
+        context=context or {},
+        timeout=timeout,
+    )
+    if isinstance(agent, NoneAgent):
+        from keystone_action.agents.none import run_none
+
+        return run_none()
+    if isinstance(agent, CommandAgent):
+        from keystone_action.agents.command import run_command
+
+        return await run_command(agent, sandbox, task)
+    if isinstance(agent, CliAgent):
+        from keystone_action.agents.cli import run_cli
+
+        return await run_cli(agent, sandbox, task)
+    if isinstance(agent, PythonAgent):
+        from keystone_action.agents.python import run_python
+
+        return await run_python(agent, sandbox, task)
+    raise NotSupportedYet(f"the agent type {getattr(agent, 'type', type(agent).__name__)}")
+
+
+async def run_program(agent: AgentBase, sandbox: Sandbox, task: Task, argv: Sequence[str]) -> AgentRun:
+    """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
+    completed = await sandbox.run(task.command(agent, argv))
+    require_found(completed, argv[0])
+    return with_output(recorded(completed), completed, agent.output, sandbox.workspace)
+
+
+def require_found(completed: Completed, program: str, help: str = "") -> None:  # noqa: A002 - as in errors
+    """Raise HarnessError when the program did not exist: exit 3 by spec 5.1, never the agent's failure."""
+    if completed.not_found:
+        raise HarnessError(
+            f"the agent's program {program} is not in this sandbox",
+            help=help
+            or f"install {program} on this machine or in setup.packages, name it by a path relative to the workspace, "
+            "or set `base:` to an image that has it",
+        )

@@ -1,0 +1,77 @@
+"""`type: python`: `module:Class` or `module:function` of the author's `dir`, called in the sandbox.
+
+`python_runner.py` does the calling there. What the call returns comes back through a file with a name that is made for
+this run, so that nothing that the agent prints can be taken for it; the file is gone before the diff is made. An
+exception is an agent that failed: its traceback is on stderr, the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from keystone_action.agents.base import Task, require_found
+from keystone_action.agents.output import recorded, with_document, with_output
+from keystone_action.agents.result import RESULT_LIMIT
+from keystone_action.errors import HarnessError
+from keystone_action.evidence.model import AgentRun
+from keystone_action.sandbox.base import Sandbox
+from keystone_action.sandbox.paths import PathMissing, PathProblem, open_inside, read_inside
+from keystone_action.spec.agents import AgentOutput, PythonAgent
+
+PYTHON = "python3"
+
+
+async def run_python(agent: PythonAgent, sandbox: Sandbox, task: Task) -> AgentRun:
+    """Run it. The answer is what the call returned, unless `agent.output` names a file of the workspace.
+
+    Raises HarnessError without a python3 in the sandbox, or without the agent's directory.
+    """
+    if task.agent_directory is None:
+        raise HarnessError("a python agent needs `dir`, the directory that its module is in")
+    result_name = f".keystone-result-{secrets.token_hex(8)}"
+    call = {
+        "entrypoint": agent.entrypoint,
+        "directory": str(task.agent_directory),
+        "input": task.prompt,
+        "context": dict(task.context),
+        "result": result_name,
+        "stdin": agent.stdin == "prompt",
+    }
+    stdin = json.dumps(call, default=str).encode()
+    try:
+        completed = await sandbox.run(task.command(agent, (PYTHON, str(task.inputs.runner)), stdin))
+        require_found(
+            completed,
+            PYTHON,
+            "a python agent runs under the sandbox's python3: install one, or set `base:` to an image",
+        )
+        run = recorded(completed)
+        if isinstance(agent.output, AgentOutput) and agent.output.file is not None:
+            return with_output(run, completed, agent.output, sandbox.workspace)
+        return _with_result(run, sandbox.workspace, result_name)
+    finally:
+        _remove(sandbox.workspace, result_name)
+
+
+def _with_result(run: AgentRun, workspace: Path, name: str) -> AgentRun:
+    try:
+        data = read_inside(workspace, name, limit=RESULT_LIMIT)
+    except PathMissing:
+        return replace(run, problem="the agent ended without returning a result; its stderr may say why")
+    except PathProblem as problem:
+        return replace(run, problem=f"the agent's result could not be read: {problem}")
+    return with_document(run, data, "the agent's result")
+
+
+def _remove(workspace: Path, name: str) -> None:
+    with contextlib.suppress(PathProblem, OSError):
+        directory = open_inside(workspace, ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.unlink(name, dir_fd=directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,125 @@
+"""Calls a Python agent inside the sandbox; a program of its own, copied there, that needs only the standard library.
+
+stdin holds one JSON document: `entrypoint` ("module:Class" or "module:function"), `directory` (put first on
+sys.path), `input`, `context`, `result` (name of the file for the AgentResult document, relative to the directory that
+this starts in) and `stdin` (whether the agent finds the input on its own stdin). Exit code 1 with a traceback on
+stderr: the agent raised, or returned nothing.
+
+It runs under whatever python3 the sandbox has, so it is written for 3.8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib
+import inspect
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def main() -> int:
+    start = os.open(".", os.O_RDONLY)
+    call = json.loads(sys.stdin.buffer.read())
+    replace_stdin(call["input"] if call["stdin"] else "")
+    here = str(Path(__file__).resolve().parent)
+    sys.path[:] = [call["directory"], *(path for path in sys.path if path != here)]
+    sys.argv[:] = [call["entrypoint"]]
+    try:
+        result = invoke(find(call["entrypoint"]), call["input"], call["context"])
+        document = json.dumps(as_document(result), default=repr).encode()
+    except Exception:  # noqa: BLE001 - whatever it raised, it is an agent that failed
+        sys.stdout.flush()
+        traceback.print_exc()
+        return 1
+    # Relative to the first directory, wherever the agent has gone since.
+    target = os.open(call["result"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=start)
+    with os.fdopen(target, "wb") as file:
+        file.write(document)
+    return 0
+
+
+def replace_stdin(text: str) -> None:
+    """Give the agent a stdin of its own, in place of the one that held the call."""
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode("utf-8", "replace"))
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+
+
+def find(entrypoint: str) -> Callable[..., Any]:
+    """The function to call: `run` of an instance of the class, of an object that has one, or the function itself."""
+    module, _, names = entrypoint.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    if inspect.isclass(found):
+        found = found()
+    run = getattr(found, "run", None)
+    function: Callable[..., Any] | None = None
+    if callable(run) and not inspect.isroutine(found):
+        function = run
+    elif callable(found):
+        function = found
+    if function is not None:
+        return function
+    raise TypeError(f"{entrypoint} is no function, and has no method run(input, context)")
+
+
+def invoke(function: Callable[..., Any], text: str, context: dict[str, Any]) -> Any:
+    """Call with (input, context), or (input) alone where no more is taken; a coroutine is run to its end."""
+    arguments: list[Any] = [text, context] if takes(function, 2) else [text]
+    result = function(*arguments)
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
+    if result is None:
+        raise TypeError("the agent returned None; expected an AgentResult, a dict with `output`, or text")
+    return result
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # no signature to look at
+        return True
+    return True
+
+
+def as_document(result: Any) -> dict[str, Any]:
+    """An AgentResult document of whatever was returned."""
+    if isinstance(result, str):
+        return {"output": result}
+    document = as_mapping(result, ("output", "tool_calls", "token_usage"))
+    calls = document.get("tool_calls")
+    if isinstance(calls, (list, tuple)):
+        document["tool_calls"] = [as_mapping(call, ("name", "arguments", "result")) for call in calls]
+    if document.get("token_usage") is not None:
+        names = ("input_tokens", "prompt_tokens", "output_tokens", "completion_tokens", "cost_usd")
+        document["token_usage"] = as_mapping(document["token_usage"], names)
+    return document
+
+
+def as_mapping(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any]
+    if isinstance(value, dict):
+        found = value
+    elif callable(getattr(value, "model_dump", None)):
+        found = value.model_dump()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found = dataclasses.asdict(value)
+    else:
+        found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return {name: found[name] for name in names if name in found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

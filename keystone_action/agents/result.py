@@ -1,0 +1,110 @@
+"""The `AgentResult` document: `{output, tool_calls: [{name, arguments, result}], token_usage}`, written by the agent.
+
+Everything in it is data of a hostile author: checked, bounded and brought into one form.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RESULT_LIMIT = 16 << 20
+"""Bytes of a document that are read."""
+
+_TOKEN_NAMES = {
+    "input_tokens": ("input_tokens", "prompt_tokens"),
+    "output_tokens": ("output_tokens", "completion_tokens"),
+}
+
+
+class MalformedResult(Exception):  # noqa: N818 - an outcome: `AgentRun.problem`
+    """The document is none; the message says where and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """output: the agent's answer. tool_calls: `{name, arguments, result}` each, None when the document has none.
+    token_usage: any of `input_tokens`, `output_tokens` (int) and `cost_usd` (float), None when it has none."""
+
+    output: str
+    tool_calls: tuple[Mapping[str, Any], ...] | None = None
+    token_usage: Mapping[str, Any] | None = None
+
+
+def parse_result(data: bytes) -> AgentResult:
+    """Read a document. Keys that are not known (latency_ms, raw_response) are passed over. Raises MalformedResult."""
+    try:
+        # Twice: lone surrogates are legal in JSON, but can't be written anywhere.
+        value = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except UnicodeDecodeError:
+        raise MalformedResult("it is not UTF-8") from None
+    except RecursionError:
+        raise MalformedResult("it is nested too deep") from None
+    except ValueError as error:
+        raise MalformedResult(f"it is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise MalformedResult(f"expected a JSON object with `output`, found {_kind(value)}")
+    output = value.get("output")
+    if not isinstance(output, str):
+        found = _kind(output) if "output" in value else "no such key"
+        raise MalformedResult(f"expected text under `output`, found {found}")
+    return AgentResult(output, _tool_calls(value.get("tool_calls")), _token_usage(value.get("token_usage")))
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _tool_calls(value: Any) -> tuple[Mapping[str, Any], ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise MalformedResult(f"expected a list under `tool_calls`, found {_kind(value)}")
+    return tuple(_tool_call(call, index) for index, call in enumerate(value))
+
+
+def _tool_call(call: Any, index: int) -> Mapping[str, Any]:
+    where = f"tool_calls[{index}]"
+    if not isinstance(call, dict):
+        raise MalformedResult(f"expected an object as `{where}`, found {_kind(call)}")
+    name, arguments = call.get("name"), call.get("arguments")
+    if not isinstance(name, str) or not name:
+        raise MalformedResult(f"expected text under `{where}.name`, found {_kind(name)}")
+    if arguments is not None and not isinstance(arguments, dict):
+        raise MalformedResult(f"expected an object under `{where}.arguments`, found {_kind(arguments)}")
+    return {"name": name, "arguments": arguments or {}, "result": call.get("result")}
+
+
+def _token_usage(value: Any) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise MalformedResult(f"expected an object under `token_usage`, found {_kind(value)}")
+    usage: dict[str, Any] = {}
+    for name, spellings in _TOKEN_NAMES.items():
+        given = [spelling for spelling in spellings if value.get(spelling) is not None]
+        if given:
+            number = _amount(value[given[0]], given[0])
+            if number != int(number):
+                raise MalformedResult(f"expected a whole number under `token_usage.{given[0]}`, found {number}")
+            usage[name] = int(number)
+    if value.get("cost_usd") is not None:
+        usage["cost_usd"] = float(_amount(value["cost_usd"], "cost_usd"))
+    return usage
+
+
+def _amount(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise MalformedResult(f"expected a number under `token_usage.{name}`, found {_kind(value)}")
+    if not 0 <= value < 2**63 or not math.isfinite(value):
+        raise MalformedResult(f"expected a finite number of at least 0 under `token_usage.{name}`, found {value!r:.40}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
+    return "null" if value is None else kinds[type(value)]

@@ -1,0 +1,159 @@
+"""Taking secrets out of whatever we write.
+
+A value is found as it is, line by line, and in the shapes that programs print it in: URL-encoded, base64 (also in the
+middle of a longer text, as in a Basic authorization), JSON and HTML escapes. Values under MINIMUM characters are not
+masked (spec 5.1): they would blot out everything; `Masker.unmasked` counts on the caller to warn.
+"""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import AnyStr
+from urllib.parse import quote, quote_plus
+
+MINIMUM = 4
+MASK = "***"
+_NOTICE = re.compile(r"(\n\[… [\d,]+ bytes cut …\]\n)")
+_ENCODING = ("utf-8", "surrogatepass")
+
+
+class Masker:
+    """Masks the values of secrets. Immutable.
+
+    values: name → value; the longest shape is masked first, and what overlaps is masked together.
+    """
+
+    def __init__(self, values: Mapping[str, str] | Iterable[str]) -> None:
+        named = dict(values) if isinstance(values, Mapping) else {f"value {n}": v for n, v in enumerate(values, 1)}
+        self.unmasked = tuple(sorted(name for name, value in named.items() if 0 < len(value) < MINIMUM))
+        """Names of the values that are too short to be masked."""
+        shapes = {shape for value in named.values() if len(value) >= MINIMUM for shape in _shapes(value)}
+        self._texts = tuple(sorted(shapes, key=lambda shape: (-len(shape), shape)))
+        self._bytes = tuple(shape.encode(*_ENCODING) for shape in self._texts)
+
+    def text(self, text: str) -> str:
+        """The text without the values, also without the halves of one that `Capture.text` cut in two."""
+        if not self._texts:
+            return text
+        pieces = _NOTICE.split(text)
+        if len(pieces) > 1:
+            for index in range(0, len(pieces), 2):
+                pieces[index] = self._edges(pieces[index], start=index > 0, end=index < len(pieces) - 1)
+            text = "".join(pieces)
+        return _masked(text, self._texts, MASK)
+
+    def bytes(self, data: builtins.bytes) -> builtins.bytes:
+        """The bytes without the values (in UTF-8)."""
+        return _masked(data, self._bytes, MASK.encode())
+
+    def kept(self, head: builtins.bytes, tail: builtins.bytes, *, cut: int) -> tuple[builtins.bytes, builtins.bytes]:
+        """The two ends of a stream, of which `cut` bytes between them were not kept, without the values and
+        without the halves of values that the cut went through."""
+        if not cut:
+            return self.bytes(head + tail), b""
+        mask = MASK.encode()
+        head = _cut_end(self.bytes(head), self._bytes, mask)
+        tail = _cut_start(self.bytes(tail), self._bytes, mask)
+        return self.bytes(head), self.bytes(tail)
+
+    def _edges(self, text: str, *, start: bool, end: bool) -> str:
+        text = _masked(text, self._texts, MASK)
+        # A character cut in two was decoded as a replacement; it stands between the half of a value and the edge.
+        if start:
+            body = text.lstrip("\ufffd")
+            text = text[: len(text) - len(body)] + _cut_start(body, self._texts, MASK)
+        if end:
+            body = text.rstrip("\ufffd")
+            text = _cut_end(body, self._texts, MASK) + text[len(body) :]
+        return text
+
+
+def _shapes(value: str) -> Iterator[str]:
+    lines = [line.strip() for line in value.splitlines()]
+    for text in {value, value.strip(), *lines}:
+        if len(text) >= MINIMUM:
+            yield from (shape for shape in _encoded(text) if len(shape) >= MINIMUM)
+
+
+def _encoded(text: str) -> Iterator[str]:
+    raw = text.encode(*_ENCODING)
+    yield text
+    for one in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
+        yield one
+        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), one)
+    for ascii_only in (True, False):
+        escaped = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        yield escaped
+        yield escaped.replace("/", "\\/")
+    yield html.escape(text)
+    yield html.escape(text, quote=False)
+    yield repr(text)[1:-1]
+    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
+        for offset in range(3):
+            yield _base64_core(alphabet(b"\0" * offset + raw).decode(), offset, len(raw))
+
+
+def _base64_core(encoded: str, offset: int, length: int) -> str:
+    """The characters of a base64 text that depend on the value alone, whatever stands before and after it."""
+    first = -(-offset * 8 // 6)
+    return encoded[first : (offset + length) * 8 // 6]
+
+
+def _masked(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
+    # Every round is shorter than the one before (a mask has three characters, a shape four or more), so this ends.
+    # It takes several only where a mask and its neighbours make up a value again.
+    while spans := _spans(data, shapes):
+        pieces: list[AnyStr] = []
+        end = 0
+        for start, stop in spans:
+            pieces.extend((data[end:start], mask))
+            end = stop
+        pieces.append(data[end:])
+        data = data[:0].join(pieces)
+    return data
+
+
+def _spans(data: AnyStr, shapes: tuple[AnyStr, ...]) -> list[tuple[int, int]]:
+    """Where any shape is, overlapping and touching places joined."""
+    found = []
+    for shape in shapes:
+        at = data.find(shape)
+        while at >= 0:
+            found.append((at, at + len(shape)))
+            at = data.find(shape, at + 1)
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(found):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def _cut_end(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
+    """Without the beginning of a shape at its very end."""
+    longest = max((_overlap(data, shape) for shape in shapes), default=0)
+    return data[: len(data) - longest] + mask if longest else data
+
+
+def _overlap(data: AnyStr, shape: AnyStr) -> int:
+    for size in range(min(len(shape) - 1, len(data)), 0, -1):
+        if data.endswith(shape[:size]):
+            return size
+    return 0
+
+
+def _cut_start(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
+    """Without the end of a shape at its very start."""
+    longest = 0
+    for shape in shapes:
+        for size in range(min(len(shape) - 1, len(data)), longest, -1):
+            if data.startswith(shape[-size:]):
+                longest = size
+                break
+    return mask + data[longest:] if longest else data
