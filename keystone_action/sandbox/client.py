@@ -1,0 +1,165 @@
+"""Our side of the launcher: start it, hand it orders, talk to the supervisors it forks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox import wire
+
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from keystone_action.sandbox.launcher import main; main()"
+_START_TIMEOUT = 30.0
+_STOP_TIMEOUT = 30.0
+
+
+class Channel:
+    """Our end of the socket to one supervisor. When it closes, the supervisor ends its command."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+
+    async def send(self, message: object) -> None:
+        """Raises OSError when the supervisor is gone."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, wire.pack(message))
+
+    async def receive(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next message with its raw bytes, None when the supervisor is gone."""
+        header = await self._exactly(wire.HEADER.size)
+        if header is None:
+            return None
+        size, extra = wire.HEADER.unpack(header)
+        body = await self._exactly(size + extra)
+        if body is None:
+            return None
+        return json.loads(body[:size]), bytes(body[size:])
+
+    async def _exactly(self, count: int) -> bytearray | None:
+        data = bytearray(count)
+        view = memoryview(data)
+        loop = asyncio.get_running_loop()
+        while view:
+            try:
+                received = await loop.sock_recv_into(self._socket, view)
+            except OSError:
+                return None
+            if not received:
+                return None
+            view = view[received:]
+        return data
+
+    def hang_up(self) -> None:
+        """Tell the supervisor to end everything; its report can still be received."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it is gone already
+
+    def close(self) -> None:
+        """Hang up, and don't wait for anything."""
+        self._socket.close()
+
+
+class LauncherClient:
+    """The launcher, as we hold it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, probed: dict[str, Any]) -> None:
+        self._process = process
+        self._control = control
+        self.landlock: int = probed["landlock"]
+        self.setuid: bool = probed["setuid"]
+
+    @classmethod
+    async def start(cls, probe_uid: int, remove: Path | None) -> LauncherClient:
+        """Start it; probe_uid: a user to try to become. remove: a directory that it removes when all is over.
+        Raises SandboxError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        package_parent = Path(__file__).parents[2]
+        command = [
+            sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []),
+            "-c", _BOOT, str(package_parent), str(theirs.fileno()), str(probe_uid), str(remove or ""),
+        ]  # fmt: skip
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 - vfork: over in a millisecond
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise SandboxError(f"the sandbox's launcher could not be started: {error}") from error
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                greeting = await asyncio.get_running_loop().sock_recv(ours, wire.ORDER_SIZE)
+        except TimeoutError:
+            greeting = b""
+        if not greeting:
+            ours.close()
+            process.kill()
+            process.wait()
+            raise SandboxError(
+                f"the sandbox's launcher did not start within {_START_TIMEOUT:.0f} s",
+                help=f"does `{sys.executable} -I -S -c pass` work?",
+            )
+        return cls(process, ours, json.loads(greeting[wire.HEADER.size :]))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def order(self, request: wire.Request, passed: list[int]) -> Channel:
+        """Have a command started; `passed` are the descriptors that go along. Raises SandboxError."""
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours)
+        data = json.dumps({"uid": request["uid"], "guard": request["guard"]}).encode()
+        try:
+            await self._pass(data, [theirs.fileno(), *passed])
+            await channel.send(request)
+        except OSError as error:
+            channel.close()
+            raise SandboxError("the sandbox's launcher is gone") from error
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            theirs.close()
+        return channel
+
+    async def _pass(self, data: bytes, descriptors: list[int]) -> None:
+        while True:
+            try:
+                socket.send_fds(self._control, [data], descriptors)
+            except BlockingIOError:
+                await asyncio.sleep(0.001)  # its queue is full: it is forking as fast as it can
+            else:
+                return
+
+    async def close(self) -> None:
+        """Let it end whatever is left, and wait for that. Twice does no harm."""
+        if self._control.fileno() < 0:
+            return
+        self._control.shutdown(socket.SHUT_WR)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                while await asyncio.get_running_loop().sock_recv(self._control, wire.ORDER_SIZE):
+                    pass
+        except (TimeoutError, OSError):
+            self._process.kill()
+        finally:
+            self._control.close()
+            os.waitpid(self._process.pid, 0) if self._process.returncode is None else None

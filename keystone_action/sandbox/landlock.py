@@ -1,0 +1,107 @@
+"""Landlock: a process gives up, for itself and all that it starts, every file that no rule names.
+
+The kernel's interface: https://docs.kernel.org/userspace-api/landlock.html (system calls without wrappers in libc).
+Only the standard library: the launcher imports this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+
+EXECUTE = 1 << 0
+WRITE_FILE = 1 << 1
+READ_FILE = 1 << 2
+READ_DIR = 1 << 3
+REMOVE_DIR = 1 << 4
+REMOVE_FILE = 1 << 5
+MAKE_CHAR = 1 << 6
+MAKE_DIR = 1 << 7
+MAKE_REG = 1 << 8
+MAKE_SOCK = 1 << 9
+MAKE_FIFO = 1 << 10
+MAKE_BLOCK = 1 << 11
+MAKE_SYM = 1 << 12
+REFER = 1 << 13  # ABI 2: link and rename between directories
+TRUNCATE = 1 << 14  # ABI 3
+IOCTL_DEV = 1 << 15  # ABI 5
+
+READ = EXECUTE | READ_FILE | READ_DIR
+"""Read and run what lies there."""
+WRITE = (1 << 16) - 1 - MAKE_CHAR - MAKE_BLOCK
+"""Everything but making device files."""
+DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
+"""Use a device file."""
+SHARED_MEMORY = READ_FILE | WRITE_FILE | TRUNCATE | MAKE_REG | REMOVE_FILE
+"""Make and open files by name in a directory that is not to be listed."""
+
+_ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+_SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # ABI 6
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RULE_PATH_BENEATH = 1
+_PR_SET_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def no_new_privileges() -> None:
+    """From here on no setuid program gives anything to this process. Raises OSError."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def abi() -> int:
+    """The version of the kernel's interface, 0 where there is none (old kernel, switched off, filtered)."""
+    version: int = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    return max(version, 0)
+
+
+def _handled(version: int) -> int:
+    if version >= 5:
+        return (1 << 16) - 1
+    return {1: (1 << 13) - 1, 2: (1 << 14) - 1}.get(version, (1 << 15) - 1)
+
+
+def restrict(rules: list[tuple[str, int]], version: int) -> None:
+    """Leave this process, for good, no files but those below the rules' paths, with the access given there.
+
+    Paths that don't exist are skipped. With ABI 6 and later it can't signal processes outside either, nor connect to
+    their abstract sockets. no_new_privileges() must have been called. Raises OSError.
+    """
+    handled = _handled(version)
+    if version >= 6:
+        attributes = struct.pack("QQQ", handled, 0, _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
+    else:
+        attributes = struct.pack("Q", handled)
+    ruleset = _check(
+        _libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset"
+    )
+    try:
+        for path, access in rules:
+            _add_rule(ruleset, path, access & handled)
+        _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    finally:
+        os.close(ruleset)
+
+
+def _add_rule(ruleset: int, path: str, access: int) -> None:
+    try:
+        target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(target).st_mode):
+            access &= _ON_FILES
+        rule = struct.pack("=Qi", access, target)
+        _check(_libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule for {path}")
+    finally:
+        os.close(target)

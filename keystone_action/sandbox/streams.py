@@ -1,0 +1,69 @@
+"""The first and the last bytes of a stream of any length. Only the standard library: supervisors import this."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections import deque
+
+_CHUNK = 1 << 16
+_LARGE = 1 << 20
+_F_SETPIPE_SZ = 1031
+
+
+class Stream:
+    """Reads a non-blocking pipe; keeps `head` bytes of its beginning and `tail` bytes of its end."""
+
+    def __init__(self, descriptor: int, head: int, tail: int) -> None:
+        self.descriptor = descriptor
+        self.open = True
+        self.total = 0
+        self._head = bytearray()
+        self._head_size = head
+        self._tail: deque[bytes] = deque()
+        self._tail_held = 0
+        self._tail_size = tail
+        self._chunk = _CHUNK
+
+    def read(self) -> int:
+        """Take what is there, up to a chunk. Returns how many bytes that was; 0 when the stream has ended or is empty."""
+        try:
+            data = os.read(self.descriptor, self._chunk)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.open = False
+            return 0
+        if len(data) == _CHUNK == self._chunk:
+            self._enlarge()
+        self.total += len(data)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._keep(data)
+        return self._chunk
+
+    def _enlarge(self) -> None:
+        """A talkative program: fewer, larger reads."""
+        self._chunk = _LARGE
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self.descriptor, _F_SETPIPE_SZ, _LARGE)
+
+    def _keep(self, data: bytes) -> None:
+        self._tail.append(data)
+        self._tail_held += len(data)
+        while self._tail_held - len(self._tail[0]) >= self._tail_size:
+            self._tail_held -= len(self._tail.popleft())
+
+    def drain(self) -> None:
+        """Take all that is left, once nobody writes any more."""
+        while self.read():
+            pass
+
+    def parts(self) -> tuple[bytes, bytes]:
+        """(head, tail)."""
+        tail = b"".join(self._tail)
+        return bytes(self._head), tail[-self._tail_size :] if self._tail_size else b""

@@ -1,0 +1,115 @@
+"""Numeric users that belong to one sandbox at a time, on this machine, whatever else runs on it.
+
+A user is leased by a lock on one byte of a file that all runs share. The lock belongs to the open file, which every
+supervisor of the sandbox holds too: it is free again only when all are gone, however they went.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pwd
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+from keystone_action.errors import SandboxError
+
+_HIGH = (1_900_000_000, 500_000)
+_LOW = (61_200, 1_500)
+_FILE = "keystone-action-users.lock"
+
+
+class Lease:
+    """A user of one's own, until release(). guard: a second one that nothing runs as."""
+
+    def __init__(self, uid: int, guard: int, lock: int) -> None:
+        self.uid = uid
+        self.guard = guard
+        self.lock = lock
+
+    def release(self) -> None:
+        """Give it back. Twice does no harm."""
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+class Users:
+    """Hands out users; knows which are taken by the machine."""
+
+    def __init__(self) -> None:
+        # Where user numbers are mapped (a user namespace), only those below 65,536 tend to exist.
+        self.first, self.count = _HIGH if _is_mapped(sum(_HIGH) + _HIGH[1]) else _LOW
+        self._taken = _known_users() | _running_users()
+        self._next = os.getpid() * 7919 % self.count
+
+    def lease(self) -> Lease:
+        """A user that nobody else has. Not the one given back last: its files may still be around. Raises SandboxError."""
+        lock = _open_lock_file()
+        for _ in range(self.count):
+            offset = self._next
+            self._next = (offset + 1) % self.count
+            if self.first + offset in self._taken:
+                continue
+            if _try_lock(lock, offset):
+                return Lease(self.first + offset, self.first + self.count + offset, lock)
+        os.close(lock)
+        raise SandboxError(
+            f"no free user between {self.first} and {self.first + self.count}: all are leased by running sandboxes"
+        )
+
+
+def _is_mapped(uid: int) -> bool:
+    try:
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+    except OSError:
+        return False
+    return any(int(start) <= uid < int(start) + int(count) for start, _, count in map(str.split, lines))
+
+
+def _known_users() -> set[int]:
+    return {entry.pw_uid for entry in pwd.getpwall()}
+
+
+def _running_users() -> set[int]:
+    found = set()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                found.add(entry.stat().st_uid)
+            except OSError:
+                continue
+    return found
+
+
+def _open_lock_file() -> int:
+    """In a place that only root can write to, or else one that only root owns."""
+    for directory in (Path("/run/lock"), Path("/run"), Path(tempfile.gettempdir())):
+        path = directory / _FILE
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError:
+            continue
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+            return descriptor
+        os.close(descriptor)
+    raise SandboxError(
+        "no place for the file that leases users to sandboxes",
+        help=f"make /run or {tempfile.gettempdir()} writable for root",
+    )
+
+
+def _try_lock(descriptor: int, offset: int) -> bool:
+    # struct flock: type, whence, start, length, pid (0 for locks that belong to the open file)
+    request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise SandboxError(f"can't lock the file that leases users to sandboxes: {error.strerror}") from error
+    return True

@@ -1,0 +1,211 @@
+"""What a process tree uses, looked at now and then: memory, processes, disk. Only the standard library.
+
+Nothing here enforces; the supervisor ends the command when `Watch.look` returns a sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+
+from keystone_action.sandbox import processtree
+from keystone_action.sandbox.killing import User
+from keystone_action.sandbox.wire import Request
+
+FIRST_LOOK = 0.1
+"""Seconds before the first look: what is over sooner pays nothing."""
+
+_CALM, _ALERT = 0.1, 0.02
+_WALK_SLICE = 0.02
+_WALK_PAUSE = 0.3
+_WALK_SHARE = 10  # walking takes at most one part in this many of the time
+_DEEPEST = 500
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read only
+
+
+def human(count: float) -> str:
+    """Bytes for people: 2.1 GiB."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+class TooDeep(Exception):  # noqa: N818 - a finding, not an error
+    """Directories nested so deeply that what lies in them can't be measured: nobody needs that to work."""
+
+
+def tree_size(roots: list[str]) -> Iterator[int | None]:
+    """The space below `roots` in bytes, as blocks on disk, links not followed and hard links counted once.
+
+    A generator, so that a large tree doesn't keep the supervisor from its work: yields None wherever it can pause,
+    and the size at the end. Raises TooDeep.
+    """
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    waiting = [(root, 0) for root in roots]
+    while waiting:
+        directory, depth = waiting.pop()
+        yield None
+        if depth > _DEEPEST:
+            raise TooDeep
+        with contextlib.suppress(OSError), os.scandir(directory) as entries:
+            for number, entry in enumerate(entries):
+                if number % 256 == 255:
+                    yield None
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append((entry.path, depth + 1))
+                    if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                        if (status.st_dev, status.st_ino) in seen:
+                            continue
+                        seen.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * 512
+    yield total
+
+
+class Watch:
+    """Watches the descendants of this process by the limits of one request."""
+
+    def __init__(self, request: Request, user: User | None) -> None:
+        self._memory = request["memory"]
+        self._pids = request["pids"]
+        self._disk = request["disk"]
+        self._roots = request["disk_roots"]
+        self._user = user
+        self._walk: Iterator[int | None] | None = None
+        self._walk_took = 0.0
+        self._next_walk = 0.0
+        self._devices: set[int] = set()
+        self.interval = _CALM
+        self.active = not self._memory == self._pids == self._disk == None  # noqa: E711 - all three
+
+    def look(self) -> str | None:
+        """The sentence for the limit that is exceeded, None while all is well. Sets `interval`, in seconds."""
+        pids = processtree.descendants(os.getpid())
+        processes = [found for pid in pids if (found := processtree.process(pid)) and found.alive]
+        self.interval = _CALM
+        return self._look_at_processes(processes) or self._look_at_memory(processes) or self._look_at_disk(processes)
+
+    def _look_at_processes(self, processes: list[processtree.Process]) -> str | None:
+        if self._pids is None:
+            return None
+        count = sum(found.threads for found in processes)
+        if count > self._pids:
+            return f"processes: {count} running, {self._pids} allowed"
+        return None
+
+    def _look_at_memory(self, processes: list[processtree.Process]) -> str | None:
+        if self._memory is None:
+            return None
+        resident = sum(found.rss for found in processes)
+        files = self._files_in_memory(processes)
+        if resident + files > self._memory / 2:
+            self.interval = _ALERT
+        if resident + files <= self._memory:
+            return None
+        # Pages that several processes share were counted in each: look closer before anyone is killed for it.
+        used = self._exact_memory(processes, files)
+        if used is None:
+            used = max(resident, files)
+        if used > self._memory:
+            return f"memory: {human(used)} used, {human(self._memory)} allowed"
+        return None
+
+    def _exact_memory(self, processes: list[processtree.Process], files: int) -> int | None:
+        with self._as_user():
+            shares = [processtree.proportional_memory(found.pid) for found in processes]
+        known = [share for share in shares if share is not None]
+        if not known:
+            return None
+        mapped = sum(shared for _, shared in known)
+        return sum(total for total, _ in known) - mapped + max(mapped, files)
+
+    def _files_in_memory(self, processes: list[processtree.Process]) -> int:
+        """memfds and files in /dev/shm: memory that no process need have mapped."""
+        unlinked = self._unlinked(processes)
+        size = sum(count for (device, _), count in unlinked.items() if device not in self._disk_devices())
+        if self._user is not None:
+            with contextlib.suppress(OSError), os.scandir(_SHARED_MEMORY) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        size += status.st_blocks * 512 if status.st_uid == self._user.uid else 0
+        return size
+
+    def _unlinked(self, processes: list[processtree.Process]) -> dict[tuple[int, int], int]:
+        found: dict[tuple[int, int], int] = {}
+        with self._as_user():
+            for each in processes:
+                found.update(processtree.unlinked_files(each.pid))
+        return found
+
+    def _disk_devices(self) -> set[int]:
+        if not self._devices:
+            for root in self._roots:
+                with contextlib.suppress(OSError):
+                    self._devices.add(os.lstat(root).st_dev)
+        return self._devices
+
+    def _look_at_disk(self, processes: list[processtree.Process]) -> str | None:
+        if self._disk is None or time.monotonic() < self._next_walk:
+            return None
+        try:
+            size = self._walk_on()
+        except TooDeep:
+            return self._too_deep()
+        if size is None:
+            return None
+        unlinked = self._unlinked(processes)
+        return self._judge_disk(size + sum(n for (device, _), n in unlinked.items() if device in self._disk_devices()))
+
+    def _walk_on(self) -> int | None:
+        """One slice of the walk; the size when it is complete."""
+        start = time.monotonic()
+        self._walk = self._walk or tree_size(self._roots)
+        size = None
+        for size in self._walk:  # noqa: B007
+            if size is not None or time.monotonic() - start > _WALK_SLICE:
+                break
+        self._walk_took += time.monotonic() - start
+        if size is not None:
+            self._walk = None
+            self._next_walk = time.monotonic() + max(_WALK_PAUSE, self._walk_took * _WALK_SHARE)
+            self._walk_took = 0.0
+        return size
+
+    def final_look_at_disk(self) -> str | None:
+        """The same at once and to the end, when the command ended as one does that may write no further."""
+        try:
+            return self._judge_disk(next(size for size in tree_size(self._roots) if size is not None))
+        except TooDeep:
+            return self._too_deep()
+
+    def _judge_disk(self, used: int) -> str | None:
+        # The kernel stops a single file exactly at the limit, so reaching it is exceeding it.
+        if self._disk is not None and used >= self._disk:
+            return f"disk: {human(used)} used, {human(self._disk)} allowed"
+        return None
+
+    @staticmethod
+    def _too_deep() -> str:
+        return f"disk: directories nested more than {_DEEPEST} deep can't be watched"
+
+    @contextlib.contextmanager
+    def _as_user(self) -> Iterator[None]:
+        """What /proc tells only to the same user (or to CAP_SYS_PTRACE, which containers lack)."""
+        if self._user is None:
+            yield
+            return
+        os.setegid(self._user.uid)
+        os.seteuid(self._user.uid)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+            os.setegid(0)

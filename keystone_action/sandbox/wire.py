@@ -1,0 +1,90 @@
+"""What is said over the sockets between us, the launcher and its supervisors: one JSON object, then raw bytes.
+
+Only the standard library, and little of it: the launcher imports this and is to stay small.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any, TypedDict
+
+HEADER = struct.Struct("!II")
+"""Length in bytes of the JSON text and of what follows it."""
+
+Message = dict[str, Any]
+
+MARK = b"."
+"""What file descriptors are sent with where only they matter."""
+
+ORDER_SIZE = 4096
+"""Most bytes of an order to the launcher, which is one datagram: {uid, guard}."""
+
+_MOST_PASSED = 8
+
+
+class Request(TypedDict):
+    """One command for a supervisor. Sizes in bytes, times in seconds, None = not limited or not used.
+
+    inside: cwd must be this directory or lie below it. uid: the user (and group) it runs as. guard: a user that
+    nothing runs as, see `killing.acting_for`. rules: Landlock rules as (path, access), see `landlock`.
+    disk_roots: the trees whose size is watched. head, tail: how much of each stream is kept. service: report the
+    start, take signals, and write to the log that came with the order instead of keeping streams.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    inside: str
+    uid: int | None
+    guard: int | None
+    rules: list[tuple[str, int]] | None
+    timeout: float | None
+    memory: int | None
+    disk: int | None
+    pids: int | None
+    disk_roots: list[str]
+    head: int
+    tail: int
+    service: bool
+
+
+def pack(message: object, blob: bytes = b"") -> bytes:
+    """The bytes of one message."""
+    text = json.dumps(message, separators=(",", ":")).encode()
+    return HEADER.pack(len(text), len(blob)) + text + blob
+
+
+def receive_exactly(channel: socket.socket, count: int) -> bytes | None:
+    """`count` bytes, or None when the other side closed before they were complete. Blocks."""
+    data = bytearray()
+    while len(data) < count:
+        piece = channel.recv(count - len(data))
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)
+
+
+def receive(channel: socket.socket) -> Message | None:
+    """The next message (its raw bytes dropped), None at the end. Blocks."""
+    header = receive_exactly(channel, HEADER.size)
+    if header is None:
+        return None
+    size, extra = HEADER.unpack(header)
+    body = receive_exactly(channel, size + extra)
+    if body is None:
+        return None
+    message: Message = json.loads(body[:size])
+    return message
+
+
+def receive_descriptors(channel: socket.socket, size: int = len(MARK)) -> tuple[bytes, list[int]]:
+    """The file descriptors sent with up to `size` bytes, and these bytes; none at all at the end. Blocks."""
+    data, ancillary, _, _ = channel.recvmsg(size, socket.CMSG_SPACE(_MOST_PASSED * 4), socket.MSG_CMSG_CLOEXEC)
+    passed: list[int] = []
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            passed.extend(struct.unpack(f"{len(payload) // 4}i", payload))
+    return data, passed
