@@ -139,7 +139,7 @@ class ModelJudge:
             raise JudgeFailed(f"{variable} holds characters that no key has; copy it again")
         url_variable = variable.replace("_API_KEY", "_BASE_URL")
         base_url = self._environ.get(url_variable, "").strip() or module.DEFAULT_BASE_URL
-        if not re.fullmatch(r"https?://[^\s/@?#][^\s?#]*", base_url):
+        if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", base_url):
             raise JudgeFailed(f"{url_variable} is no address that can be asked; expected http(s)://host[:port][/path]")
         return Access(key, base_url)
 

@@ -1,0 +1,94 @@
+"""Juries: means, jurors without a key, jurors that break; bounds and cost."""
+
+from __future__ import annotations
+
+from threading import Barrier, Lock
+
+import anyio
+import pytest
+from support.judging import ask
+from support.model_server import ModelServer, Received, Reply, answer, error
+
+from keystone_action.judge.base import JudgeFailed, JudgeRequest
+from keystone_action.judge.model_judge import QUESTIONS, ModelJudge
+
+
+def test_a_jury_is_the_mean_of_its_jurors_means() -> None:
+    scores = {"claude-sonnet-4-6": iter([0.0, 0.2, 0.4]), "gpt-4o": iter([1.0, 1.0, 1.0])}
+
+    def reply(received: Received) -> Reply:
+        return answer(next(scores[received.body["model"]]), "said")
+
+    with ModelServer(reply) as server:
+        judgement = ask(server, models=("claude-sonnet-4-6", "gpt-4o"), samples=3)
+    assert judgement.score == pytest.approx(0.6)
+    assert len(judgement.opinions) == len(server.requests) == 6
+    assert [opinion.model for opinion in judgement.opinions] == ["claude-sonnet-4-6"] * 3 + ["gpt-4o"] * 3
+    assert "gpt-4o: 1.00, said" in judgement.reason
+    assert judgement.usage.cost_usd is None  # one of the prices is unknown
+    assert judgement.usage.input_tokens == 600
+
+
+def test_a_juror_without_a_key_is_left_out_and_said() -> None:
+    notes: list[str] = []
+    with ModelServer([answer(0.5)]) as server:
+        judgement = ask(server, models=("judge-fast", "gpt-4o"), environ={"OPENAI_API_KEY": ""}, notes=notes)
+    assert [opinion.model for opinion in judgement.opinions] == ["claude-haiku-5-5"]
+    assert "gpt-4o needs OPENAI_API_KEY" in judgement.notes[0]
+    assert any("gpt-4o needs OPENAI_API_KEY" in note for note in notes)
+
+
+def test_a_juror_that_breaks_breaks_the_judgement() -> None:
+    """Leaving it out could raise the score."""
+
+    def reply(received: Received) -> Reply:
+        return answer(1.0) if received.body["model"] == "claude-sonnet-4-6" else error(404)
+
+    with ModelServer(reply) as server, pytest.raises(JudgeFailed, match="has no model gpt-4o"):
+        ask(server, models=("claude-sonnet-4-6", "gpt-4o"))
+
+
+def test_the_cost_of_what_was_asked() -> None:
+    with ModelServer([Reply(answer(0.5).text, usage=(1_000_000, 100_000))]) as server:
+        assert ask(server, models=("claude-opus-5-5",)).usage.cost_usd == pytest.approx(6.0)
+
+
+def test_no_more_questions_at_once_than_allowed() -> None:
+    open_now, most = 0, 0
+    lock, together = Lock(), Barrier(QUESTIONS)
+
+    def reply(_: Received) -> Reply:
+        nonlocal open_now, most
+        with lock:
+            open_now += 1
+            most = max(most, open_now)
+        together.wait(60)  # so many do come at once, or this breaks
+        with lock:
+            open_now -= 1
+        return answer(0.5)
+
+    with ModelServer(reply) as server:
+        assert ask(server, samples=2 * QUESTIONS).score == 0.5
+    assert most == QUESTIONS
+    assert len(server.requests) == 2 * QUESTIONS
+
+
+def test_one_judge_serves_many_judgements_at_once() -> None:
+    def reply(received: Received) -> Reply:
+        number = int(received.prompt.split("work number ")[1].split("\n")[0])
+        return answer(number / 100)
+
+    async def many(judge: ModelJudge) -> dict[int, float]:
+        found: dict[int, float] = {}
+
+        async def one(number: int) -> None:
+            request = JudgeRequest(criteria="c", judged=f"work number {number}")
+            found[number] = (await judge.judge(request)).score
+
+        async with anyio.create_task_group() as group:
+            for number in range(30):
+                group.start_soon(one, number)
+        return found
+
+    with ModelServer(reply) as server:
+        assert anyio.run(many, ModelJudge(server.environ())) == {number: number / 100 for number in range(30)}
