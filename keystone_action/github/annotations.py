@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def annotations_of(run: RunResult, *, directory: Path, workspace: Path, limit: i
 
 def repository_path(path: str, directory: Path, workspace: Path) -> str:
     """A path of a spec as GitHub names files: from the top of the checkout, with slashes."""
-    absolute = directory / path
+    absolute = Path(os.path.normpath(directory / path))
     return (absolute.relative_to(workspace) if absolute.is_relative_to(workspace) else Path(path)).as_posix()
 
 

@@ -23,7 +23,7 @@ MIN_MASK = 4
 # Stricter than `report.escape.without_commands`: the runner compares by the rules of the host's language, which skip
 # characters without a width, so that a joiner or a variation selector inside a marker does not hide it.
 _OLD_COMMAND = re.compile(r"(#[^\x20-\x7e]*#)([^\x20-\x7e]*\[)")
-_COMMAND = re.compile(r"^((?:\s|[^\x20-\x7e])*:)((?:[^\x20-\x7e])*:)")
+_COMMAND = re.compile(r"^([^\x21-\x7e]*:)([^\x20-\x7e]*:)")
 
 
 def harmless(text: str) -> str:

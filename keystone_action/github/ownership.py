@@ -25,16 +25,16 @@ def hand_over(paths: Iterable[Path], workspace: Path) -> None:
     """
     if os.geteuid() != 0:
         return
-    with suppress(OSError):
-        owner = workspace.stat()
-        for path in paths:
+    owner = workspace.stat()
+    for path in paths:
+        # A path that was never made, or went away meanwhile, leaves the others to be done.
+        with suppress(OSError):
             _give(path, owner.st_uid, owner.st_gid)
 
 
 def _give(path: Path, uid: int, gid: int) -> None:
-    with suppress(OSError):
-        os.chown(path, uid, gid, follow_symlinks=False)
-    if path.is_symlink():
+    os.chown(path, uid, gid, follow_symlinks=False)
+    if not path.is_dir() or path.is_symlink():
         return
     for _, folders, files, descriptor in os.fwalk(path):
         for name in (*folders, *files):

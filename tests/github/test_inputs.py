@@ -1,0 +1,267 @@
+"""Every input: what it accepts, what it refuses, and that the refusal names it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.github.inputs import Settings, read_settings
+from keystone_action.github.reader import InputReader, variable
+from keystone_action.github.results import output_values
+from keystone_action.scoring.results import RunResult
+
+ROOT = Path(__file__).parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+
+
+def settings(workspace: Path, inputs: dict[str, str] | None = None, **environ: str) -> Settings:
+    given = {variable(name): value for name, value in (inputs or {}).items()}
+    return Settings.from_environ({"GITHUB_WORKSPACE": str(workspace), **environ, **given})
+
+
+def refusal(workspace: Path, inputs: dict[str, str], **environ: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        settings(workspace, inputs, **environ)
+    return caught.value
+
+
+def test_nothing_set_gives_the_defaults(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    assert found.specs == ("keystone.yaml", "evals/**")
+    assert found.directory == found.workspace == tmp_path.resolve()
+    assert found.output_dir == tmp_path.resolve() / "keystone-results"
+    assert (found.annotations, found.summary, found.fail_on, found.comment) == (9, True, "threshold", "auto")
+
+
+def test_everything_set_is_read(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "temp").mkdir()
+    found = settings(
+        tmp_path,
+        {
+            "spec": " a.yaml \n b,c ,\n",
+            "threshold": "0.85",
+            "replicas": "3",
+            "params": "model=a,b\nn = 2 ",
+            "tags": "fast, nightly",
+            "sandbox": "process",
+            "max-concurrency": "4",
+            "shard": "2/3",
+            "fail-on": "never",
+            "fail-on-skipped": "TRUE",
+            "comment": "never",
+            "annotations": "0",
+            "summary": "false",
+            "judge-fast": "anthropic:a",
+            "judge-strong": "openai:b",
+            "env": "DB_PASSWORD, API_KEY",
+            "timeout": "1h30m",
+            "cache-dir": "../temp/cache",
+            "output-dir": "out",
+            "working-directory": "sub",
+            "github-token": "ghs_secret",
+        },
+        RUNNER_TEMP=str(tmp_path / "temp"),
+        RUNNER_DEBUG="1",
+    )
+    root = tmp_path.resolve()
+    assert found == Settings(
+        workspace=root,
+        directory=root / "sub",
+        output_dir=root / "sub" / "out",
+        specs=("a.yaml", "b", "c"),
+        threshold=0.85,
+        replicas=3,
+        params={"model": "a,b", "n": "2"},
+        tags=("fast", "nightly"),
+        sandbox="process",
+        max_concurrency=4,
+        shard=(2, 3),
+        fail_on="never",
+        fail_on_skipped=True,
+        comment="never",
+        annotations=0,
+        summary=False,
+        judge_fast="anthropic:a",
+        judge_strong="openai:b",
+        env=("DB_PASSWORD", "API_KEY"),
+        timeout=5400.0,
+        cache_dir=root / "temp" / "cache",
+        github_token="ghs_secret",
+        verbose=True,
+    )
+    assert "ghs_secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("threshold", "85%", "a number from 0 to 1"),
+        ("threshold", "nan", "a number from 0 to 1"),
+        ("threshold", "inf", "a number from 0 to 1"),
+        ("threshold", "-0.1", "a number from 0 to 1"),
+        ("threshold", "1.01", "a number from 0 to 1"),
+        ("threshold", "0_1", "a number from 0 to 1"),
+        ("threshold", "٠", "a number from 0 to 1"),
+        ("replicas", "0", "a whole number from 1"),
+        ("replicas", "2.0", "a whole number from 1"),
+        ("replicas", "٣", "a whole number from 1"),
+        ("max-concurrency", "9999", "a whole number from 1 to 1024"),
+        ("annotations", "-1", "a whole number from 0 to 50"),
+        ("annotations", "51", "a whole number from 0 to 50"),
+        ("fail-on-skipped", "yes", "true or false"),
+        ("summary", "1", "true or false"),
+        ("shard", "0/3", "i/N"),
+        ("shard", "4/3", "i/N"),
+        ("shard", "1", "i/N"),
+        ("fail-on", "Threshold", "one of threshold, error, never"),
+        ("sandbox", "podman", "one of auto, process"),
+        ("mode", "evaluate", "one of run"),
+        ("comment", "sometimes", "one of auto, never"),
+        ("timeout", "soon", "a duration"),
+        ("timeout", "0", "a duration"),
+        ("params", "model", "name=value"),
+        ("params", "=a", "name=value"),
+        ("params", "a=1\na=2", "a once"),
+        ("env", "A B", "names of environment variables"),
+        ("env", "KEY=value", "names of environment variables"),
+        ("env", "GITHUB_TOKEN", "variables of your own"),
+        ("env", "ACTIONS_RUNTIME_TOKEN", "variables of your own"),
+        ("env", "INPUT_GITHUB-TOKEN", "names of environment variables"),
+        ("env", "INPUT_TOKEN", "variables of your own"),
+        ("output-dir", "..", "inside of the workspace"),
+        ("output-dir", "/etc", "inside of the workspace"),
+        ("output-dir", ".", "a folder of its own"),
+        ("output-dir", ".git/keystone", "outside of .git"),
+        ("output-dir", "a\0b", "a path"),
+        ("cache-dir", "../elsewhere", "inside of the workspace"),
+        ("working-directory", "missing", "a directory that exists"),
+        ("working-directory", "..", "inside of the workspace"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_was_found_and_expected(
+    tmp_path: Path, name: str, value: str, expected: str
+) -> None:
+    error = refusal(tmp_path, {name: value})
+    assert not isinstance(error, NotSupportedYet)
+    assert name in error.message
+    assert expected in error.message
+    assert error.exit_code == 2
+
+
+def test_a_link_out_of_the_workspace_is_refused(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "out").symlink_to(tmp_path)
+    assert "output-dir" in refusal(workspace, {"output-dir": "out/results"}).message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", "plan"),
+        ("mode", "merge"),
+        ("mode", "comment"),
+        ("comment", "always"),
+        ("comment", "on-failure"),
+        ("status-context", "my gate"),
+        ("baseline", "auto"),
+        ("results", "shards"),
+        ("shards", "3"),
+        ("fail-on", "regression"),
+        ("spec-from", "base"),
+        ("max-cost-usd", "5"),
+        ("summary-template", "summary.md.j2"),
+        ("registry-mirror", "mirror.example"),
+        ("registry-username", "ada"),
+        ("registry-password", "hunter22"),
+        ("ca-bundle", "ca.pem"),
+        ("docker-network", "host"),
+        ("allow-pull-request-target", "true"),
+        ("sandbox", "docker"),
+    ],
+)
+def test_what_this_version_lacks_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
+    error = refusal(tmp_path, {name: value})
+    assert isinstance(error, NotSupportedYet)
+    assert f"input {name}" in error.message
+    assert "hunter22" not in error.message + error.help
+
+
+def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, {"threshold": "x", "mode": "plan", "replicas": "-1"}).message
+    assert message.startswith("3 inputs are wrong:")
+    assert all(name in message for name in ("threshold", "mode", "replicas"))
+
+
+def test_a_secret_is_not_repeated(tmp_path: Path) -> None:
+    inputs = {"registry-password": "hunter22", "registry-username": "ada-login", "threshold": "x"}
+    message = refusal(tmp_path, inputs).message
+    assert "hunter22" not in message
+    assert "ada-login" not in message
+
+
+@pytest.mark.parametrize("environ", [{}, {"GITHUB_WORKSPACE": "/does/not/exist"}])
+def test_without_a_workspace_there_is_no_step(environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="GITHUB_WORKSPACE"):
+        Settings.from_environ(environ)
+
+
+@pytest.mark.parametrize("misspelt", ["fail_on_skipped", "threshhold", "max_cost_usd", "output-dirs"])
+def test_a_misspelt_input_is_refused(tmp_path: Path, misspelt: str) -> None:
+    assert "did you mean" in refusal(tmp_path, {misspelt: "1"}).message
+
+
+def test_an_unrelated_variable_only_warns(tmp_path: Path) -> None:
+    found = settings(tmp_path, {"quartz": "1", "entrypoint": "/x", "args": "y"}, INPUT_EMPTY="")
+    assert found.warnings == ("there is no input quartz; it has no effect",)
+
+
+def test_the_default_status_context_is_no_request(tmp_path: Path) -> None:
+    settings(tmp_path, {"status-context": "keystone/evaluate"}, GITHUB_JOB="evaluate")
+    assert isinstance(refusal(tmp_path, {"status-context": "keystone/other"}, GITHUB_JOB="evaluate"), NotSupportedYet)
+
+
+def test_params_on_one_line(tmp_path: Path) -> None:
+    assert settings(tmp_path, {"params": "a=1,2, b=x=y,c="}).params == {"a": "1,2", "b": "x=y", "c": ""}
+
+
+def test_action_yml_declares_exactly_what_is_read() -> None:
+    reader = InputReader({"GITHUB_WORKSPACE": str(ROOT)})
+    read_settings(reader)
+    assert set(ACTION["inputs"]) == reader.names
+
+
+def test_defaults_of_action_yml_are_those_of_the_code(tmp_path: Path) -> None:
+    contexts = {"github.token": "t", "github.job": "evaluate"}
+    inputs = {
+        name: re.sub(r"\$\{\{\s*([\w.-]+)\s*\}\}", lambda match: contexts.get(match[1], "x"), entry["default"])
+        for name, entry in ACTION["inputs"].items()
+        if "default" in entry
+    }
+    assert settings(tmp_path, inputs, GITHUB_JOB="evaluate") == settings(tmp_path, {"github-token": "t"})
+
+
+def test_every_input_and_output_is_described() -> None:
+    for entry in (*ACTION["inputs"].values(), *ACTION["outputs"].values()):
+        assert entry["description"].strip().endswith((".", ")"))
+
+
+def test_action_yml_declares_exactly_what_is_written(tmp_path: Path) -> None:
+    run = RunResult("", "0", None, "error", None, "", 0.0, ())
+    assert set(ACTION["outputs"]) == output_values(run, directory=None, workspace=tmp_path).keys()
+
+
+@given(st.dictionaries(st.sampled_from(sorted(ACTION["inputs"])), st.text(max_size=30), max_size=5))
+def test_no_input_breaks_the_reader(inputs: dict[str, str]) -> None:
+    try:
+        found: Settings | str = settings(ROOT, inputs)
+    except UsageError as error:
+        found = error.message
+    assert "input" in found if isinstance(found, str) else found.output_dir.is_relative_to(ROOT)

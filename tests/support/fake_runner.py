@@ -1,0 +1,265 @@
+"""A runner of GitHub Actions without GitHub: the same folders, the same variables, the same `docker run`, and the
+runner's own rules for what a step leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from support.runner_rules import Issue, ReadLog, RunnerRejects, parse_env_file, read_log, read_summary
+
+from keystone_action import action
+
+ROOT = Path(__file__).parents[2]
+EVENTS = ROOT / "tests" / "data" / "events"
+REPOSITORY = "octo/agents"
+TOKEN = "ghs_0123456789abcdefghijklmnopqrstuvwxyz"
+RUNTIME_TOKEN = "runtime-token-that-nobody-may-see"
+ID_TOKEN = "oidc-request-token-that-nobody-may-see"
+MERGE_SHA = "3" * 40
+
+ValueT = TypeVar("ValueT")
+
+_FILE_COMMANDS = {
+    "GITHUB_OUTPUT": "set_output_",
+    "GITHUB_ENV": "set_env_",
+    "GITHUB_PATH": "add_path_",
+    "GITHUB_STATE": "save_state_",
+    "GITHUB_STEP_SUMMARY": "step_summary_",
+}
+
+
+@dataclass
+class StepResult:
+    """What is left of a step, by the runner's rules. failed: exit code, or something that the runner rejected."""
+
+    exit_code: int
+    log: ReadLog
+    raw_log: str
+    outputs: dict[str, str] = field(default_factory=dict)
+    summary: str = ""
+    rejected: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0 or bool(self.rejected)
+
+    @property
+    def issues(self) -> list[Issue]:
+        return self.log.issues
+
+    @property
+    def text(self) -> str:
+        """What people see of the log."""
+        return "\n".join(self.log.shown)
+
+
+class FakeRunner:
+    """One job: a workspace, and steps that use the action in it.
+
+    event: a fixture of tests/data/events without `.json`; its name starts with the event's own.
+    """
+
+    def __init__(
+        self, root: Path, *, event: str = "push", payload: Any = None, repository: str = REPOSITORY, actor: str = "ada"
+    ) -> None:
+        self.repository = repository
+        self.actor = actor
+        name = repository.split("/")[1]
+        self.work = root / "_work"
+        self.temp = self.work / "_temp"
+        self.workspace = self.work / name / name
+        self.home = self.temp / "_github_home"
+        self.workflow = self.temp / "_github_workflow"
+        self.file_commands = self.temp / "_runner_file_commands"
+        for folder in (self.workspace, self.home, self.workflow, self.file_commands):
+            folder.mkdir(parents=True)
+        fixture = EVENTS / f"{event}.json"
+        self.event_name = _event_name(event)
+        text = fixture.read_text() if payload is None else payload if isinstance(payload, str) else json.dumps(payload)
+        self.event_file = self.workflow / "event.json"
+        self.event_file.write_text(text)
+
+    @property
+    def mounts(self) -> list[tuple[Path, str]]:
+        """Host folder → container folder, in the runner's order."""
+        return [
+            (self.temp, "/github/runner_temp"),
+            (self.home, "/github/home"),
+            (self.workflow, "/github/workflow"),
+            (self.file_commands, "/github/file_commands"),
+            (self.workspace, "/github/workspace"),
+        ]
+
+    def step(
+        self,
+        inputs: Mapping[str, str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        masked: tuple[str, ...] = (),
+        evaluate: action.Evaluate | None = None,
+    ) -> StepResult:
+        """Runs the action in this process. masked: values that came from the workflow's secrets."""
+        files = self._new_files()
+        environ = self.environment(inputs, env=env, files=files)
+        stream = io.StringIO()
+        exit_code = action.main(environ, stdout=stream, evaluate=evaluate)
+        return self._result(exit_code, stream.getvalue(), files, masked)
+
+    def container_step(
+        self,
+        image: str,
+        inputs: Mapping[str, str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        masked: tuple[str, ...] = (),
+        socket: bool = False,
+        timeout: float = 300,
+    ) -> StepResult:
+        """Runs the image with the runner's own command line. socket: whether the job has a Docker socket to mount."""
+        files = self._new_files()
+        environ = self._translated(self.environment(inputs, env=env, files=files))
+        if "PATH" not in (env or {}):
+            del environ["PATH"]
+        ran = subprocess.run(
+            self.docker_command(image, environ, socket=socket),
+            env={**os.environ, **environ, "PATH": os.environ["PATH"]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+        )
+        return self._result(ran.returncode, ran.stdout.decode("utf-8", "replace"), files, masked)
+
+    def docker_command(self, image: str, environ: Mapping[str, str], *, socket: bool) -> list[str]:
+        """`docker run` as the runner writes it: variables by name only, no user, no terminal, no init."""
+        name = f"{re.sub('[^a-zA-Z0-9]', '', image)}_{secrets.token_hex(3)}"
+        command = ["docker", "run", "--name", name, "--label", "5588e4", "--workdir", "/github/workspace", "--rm"]
+        for key in sorted(environ):
+            # Our own client needs the machine's PATH; a step that sets one gets it by value.
+            command += ["-e", f"PATH={environ['PATH']}" if key == "PATH" else key]
+        if socket:
+            command += ["-v", "/var/run/docker.sock:/var/run/docker.sock"]
+        for host, container in self.mounts:
+            command += ["-v", f"{host}:{container}"]
+        return [*command, image]
+
+    def environment(
+        self, inputs: Mapping[str, str] | None, *, env: Mapping[str, str] | None, files: Mapping[str, Path]
+    ) -> dict[str, str]:
+        """The step's variables on the host: its own, the inputs with their defaults, and the runner's."""
+        own = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.home), **(env or {})}
+        return {
+            **own,
+            **self._inputs(inputs or {}),
+            **self._github(),
+            **{key: str(path) for key, path in files.items()},
+        }
+
+    def _inputs(self, given: Mapping[str, str]) -> dict[str, str]:
+        declared = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+        values = {name: self._expand(str(entry.get("default", ""))) for name, entry in declared.items()}
+        values.update(given)
+        return {f"INPUT_{name.replace(' ', '_').upper()}": value for name, value in values.items()}
+
+    def _expand(self, text: str) -> str:
+        contexts = {
+            "github.token": TOKEN,
+            "github.workflow_ref": f"{self.repository}/.github/workflows/evaluate.yml@refs/heads/main",
+            "github.action": "__self",
+            "github.job": "evaluate",
+            "strategy.job-index": "0",
+        }
+        return re.sub(r"\$\{\{\s*([\w.-]+)\s*\}\}", lambda match: contexts[match[1]], text)
+
+    def _github(self) -> dict[str, str]:
+        return {
+            "CI": "true",
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_ACTION": "__self",
+            "GITHUB_ACTOR": self.actor,
+            "GITHUB_API_URL": "http://127.0.0.1:9",
+            "GITHUB_EVENT_NAME": self.event_name,
+            "GITHUB_EVENT_PATH": str(self.event_file),
+            "GITHUB_JOB": "evaluate",
+            "GITHUB_REPOSITORY": self.repository,
+            "GITHUB_REPOSITORY_OWNER": self.repository.split("/")[0],
+            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_RUN_ID": "6001",
+            "GITHUB_SHA": MERGE_SHA,
+            "GITHUB_SERVER_URL": "http://127.0.0.1:9",
+            "GITHUB_WORKFLOW": "Evaluate",
+            "GITHUB_WORKFLOW_REF": f"{self.repository}/.github/workflows/evaluate.yml@refs/heads/main",
+            "GITHUB_WORKSPACE": str(self.workspace),
+            "RUNNER_ARCH": "X64",
+            "RUNNER_NAME": "fake",
+            "RUNNER_OS": "Linux",
+            "RUNNER_TEMP": str(self.temp),
+            "RUNNER_WORKSPACE": str(self.workspace.parent),
+            "ACTIONS_RUNTIME_URL": "http://127.0.0.1:9/runtime/",
+            "ACTIONS_RUNTIME_TOKEN": RUNTIME_TOKEN,
+            "ACTIONS_RESULTS_URL": "http://127.0.0.1:9/results/",
+            "ACTIONS_CACHE_URL": "http://127.0.0.1:9/cache/",
+            "ACTIONS_ID_TOKEN_REQUEST_URL": "http://127.0.0.1:9/oidc/",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": ID_TOKEN,
+        }
+
+    def _new_files(self) -> dict[str, Path]:
+        suffix = str(uuid.uuid4())
+        files = {key: self.file_commands / f"{prefix}{suffix}" for key, prefix in _FILE_COMMANDS.items()}
+        for path in files.values():
+            path.touch()
+        return files
+
+    def _translated(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Values that are, or start with, a mounted folder become the container's path; the deepest folder wins."""
+        ordered = sorted(self.mounts, key=lambda mount: len(str(mount[0])), reverse=True)
+        return {key: _translate(value, ordered) for key, value in environ.items()}
+
+    def _result(self, exit_code: int, raw_log: str, files: Mapping[str, Path], masked: tuple[str, ...]) -> StepResult:
+        log = read_log(raw_log, secrets=(TOKEN, *masked))
+        result = StepResult(exit_code, log, raw_log, rejected=list(log.errors))
+        if log.open_groups:
+            result.rejected.append(f"{log.open_groups} groups were left open")
+        result.outputs = _read(
+            result, files["GITHUB_OUTPUT"], lambda path: parse_env_file(path.read_bytes().decode()), {}
+        )
+        result.summary = _read(
+            result, files["GITHUB_STEP_SUMMARY"], lambda path: read_summary(path.read_bytes(), secrets=log.masks), ""
+        )
+        for key in ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"):
+            if files[key].stat().st_size:
+                result.rejected.append(f"something was written to {key}")
+        return result
+
+
+def _read(result: StepResult, path: Path, read: Callable[[Path], ValueT], default: ValueT) -> ValueT:
+    try:
+        return read(path)
+    except (RunnerRejects, UnicodeDecodeError) as error:
+        result.rejected.append(str(error))
+        return default
+
+
+def _translate(value: str, mounts: list[tuple[Path, str]]) -> str:
+    for host, container in mounts:
+        if value == str(host):
+            return container
+        if value.startswith(f"{host}/"):
+            return container + value[len(str(host)) :]
+    return value
+
+
+def _event_name(fixture: str) -> str:
+    known = ("pull_request_target", "pull_request", "merge_group", "workflow_run", "workflow_dispatch", "push")
+    return next((name for name in known if fixture.startswith(name)), fixture)
