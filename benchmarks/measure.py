@@ -33,8 +33,7 @@ def command(words: Sequence[str], directory: Path, *, expected: int = 0) -> Call
             cwd=directory,
             env={**os.environ, "HOME": str(directory)},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             check=False,
         )
         elapsed = time.perf_counter() - started

@@ -125,7 +125,13 @@ class _Life:
             admit=booted.admit,
         )
         try:
-            await run_checks(booted.invariants, checks, booted.names, on_result=self.graded.append)
+            await run_checks(
+                booted.invariants,
+                checks,
+                booted.names,
+                unavailable=booted.unresolved_secrets,
+                on_result=self.graded.append,
+            )
         finally:
             with anyio.CancelScope(shield=True):
                 await checks.close()
@@ -144,7 +150,7 @@ class _Life:
             [entry.result for entry in self.graded],
             threshold=threshold,
             fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
-            forced_zero=forced_zero(booted.agent_spec, self.agent),
+            forced_zero=forced_zero(booted.agent, self.agent),
         )
         return self._cell(graded.verdict, graded.composite, graded.reason, started, graded.invariants)
 

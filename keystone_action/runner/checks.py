@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from keystone_action.errors import KeystoneError
-from keystone_action.invariants.base import Check, Outcome, Phase, broken
+from keystone_action.invariants.base import Check, Outcome, Phase, broken, skipped
 from keystone_action.runner.context import CheckWorld, Context
 from keystone_action.scoring.results import InvariantResult
-from keystone_action.spec.expressions import interpolate
+from keystone_action.spec.annotations import leaves
+from keystone_action.spec.expressions import interpolate, references
 
 if TYPE_CHECKING:
     from keystone_action.spec.models import Invariant
@@ -38,23 +39,33 @@ async def run_checks(
     world: CheckWorld,
     names: Mapping[str, Any],
     *,
+    unavailable: Mapping[str, str],
     on_result: Callable[[Graded], None],
 ) -> None:
-    """Every check, whatever the others found. `on_result` is told each as it ends; names are for expressions."""
+    """Every check, whatever the others found. `on_result` is told each as it ends; names are for expressions.
+
+    unavailable: secrets that could not be resolved, with why; a check that names one (a judge) is skipped.
+    """
     ordered = sorted(invariants.items(), key=lambda item: _ORDER[_check(item[1]).run_phase])
     for name, invariant in ordered:
-        on_result(await _run(name, invariant, world, names))
+        on_result(await _run(name, invariant, world, names, unavailable))
 
 
-async def _run(name: str, invariant: Invariant, world: CheckWorld, names: Mapping[str, Any]) -> Graded:
+async def _run(
+    name: str, invariant: Invariant, world: CheckWorld, names: Mapping[str, Any], unavailable: Mapping[str, str]
+) -> Graded:
     check = _check(invariant)
-    timeout = invariant.timeout or check.default_timeout
+    timeout = check.own_timeout or invariant.timeout or check.default_timeout
     context = Context(world, name, timeout, check.run_phase)
     started = time.monotonic()
     try:
-        # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
-        check = interpolate(check, {**names, "workspace": str(context.copy_path)})
-        outcome = await _evaluate(check, context, timeout)
+        missing = _missing_secret(check, unavailable)
+        if missing:
+            outcome = skipped(missing)
+        else:
+            # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
+            check = interpolate(check, {**names, "workspace": str(context.copy_path)})
+            outcome = await _evaluate(check, context, timeout)
     finally:
         # Its processes are gone before the next check, also when the run is cancelled.
         with anyio.CancelScope(shield=True):
@@ -86,6 +97,13 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
         return broken(" ".join(filter(None, [error.message, error.help])))
     except Exception as error:  # noqa: BLE001 - a defect of a check is that check's error, not the run's end
         return broken(f"the check itself broke: {type(error).__name__}: {error}", log=traceback.format_exc())
+
+
+def _missing_secret(check: Check, unavailable: Mapping[str, str]) -> str:
+    if not unavailable:
+        return ""
+    used = {ref.parts[1] for leaf in leaves(check) for ref in references(leaf.value) if ref.parts[0] == "secrets"}
+    return "; ".join(why for name, why in unavailable.items() if name in used)
 
 
 def _check(invariant: Invariant) -> Check:

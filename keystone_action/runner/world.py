@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import secrets
-import shutil
-import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import SandboxError
+from keystone_action.errors import HarnessError, SandboxError, SecretError
+from keystone_action.sandbox.removal import remove_tree
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 class World:
     """The shared parts of a run.
 
-    roots: private directories of the run. results: the output directory. secrets: resolved values by spec id and
-    name. exclusive: whether cells run one at a time. author_files: bytes of the author's files, read before the first
-    agent started.
+    roots: private directories of the run. results: the output directory. secrets: by spec id. concurrent: by
+    spec id, whether several of its cells may run at once. author_files: bytes of the author's files, read before
+    the first agent started.
     """
 
     options: RunOptions
@@ -39,8 +38,8 @@ class World:
     services: ServicePool
     judge: Judge
     masker: Masker
-    secrets: Mapping[str, Mapping[str, str]]
-    exclusive: bool
+    secrets: Mapping[str, SpecSecrets]
+    concurrent: Mapping[str, bool]
     author_files: AuthorFiles
 
 
@@ -96,20 +95,15 @@ class CellRoots:
         remove_tree(self.private)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a tree that may be hostile: closed modes are opened where we own them; nothing is followed."""
+@dataclass(frozen=True, slots=True)
+class SpecSecrets:
+    """The secrets of a spec. missing: those that only judges use and that could not be resolved, with why. error: why
+    the others could not be, told by every cell of the spec."""
 
-    def open_and_retry(function: object, name: str, _error: object) -> None:
-        try:
-            for folder in (Path(name).parent, Path(name)):
-                if stat.S_ISDIR(folder.lstat().st_mode):
-                    folder.chmod(0o700)
-            if callable(function):
-                function(name)
-        except OSError:
-            return
-
-    shutil.rmtree(path, onerror=open_and_retry)
+    values: Mapping[str, str]
+    warnings: tuple[str, ...]
+    missing: Mapping[str, str]
+    error: SecretError | None
 
 
 @dataclass
@@ -118,10 +112,14 @@ class AuthorFiles:
 
     _bytes: dict[Path, bytes] = field(default_factory=dict)
 
-    def add(self, path: Path) -> None:
-        """Read a file now. A directory is left to whoever copies it. Raises OSError."""
-        if path.is_file():
-            self._bytes[path.resolve()] = path.read_bytes()
+    def add_all(self, paths: Iterable[Path]) -> None:
+        """Read files now; a directory is left to whoever copies it. Raises HarnessError."""
+        for path in paths:
+            try:
+                if path.is_file():
+                    self._bytes[path.resolve()] = path.read_bytes()
+            except OSError as error:
+                raise HarnessError(f"{path} can't be read: {error.strerror}") from error
 
     def read(self, path: Path) -> bytes:
         """The bytes of a file that was added. Raises FileNotFoundError when it was not."""

@@ -1,0 +1,83 @@
+"""Putting the author's files where a cell's agent finds them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from keystone_action.errors import HarnessError
+from keystone_action.invariants.programs import first_word
+from keystone_action.sandbox.workspace import copy_tree
+from keystone_action.spec.annotations import leaves
+from keystone_action.spec.base import ShellCommand
+from keystone_action.spec.expressions import references
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from keystone_action.spec.models import Invariant
+
+_OF_A_CELL = ("cell", "workspace", "record", "task")
+
+
+def copy_task_files(files: Sequence[str], directory: Path, workspace: Path, withheld: Collection[Path]) -> None:
+    """`task.files` keep their path relative to the spec; one from above it (`../brief.md`) keeps what follows the
+    dots. Raises HarnessError."""
+    for name in files:
+        source = directory / name
+        kept = Path(*[part for part in Path(os.path.normpath(name)).parts if part not in ("..", "/")])
+        target = workspace / kept
+        try:
+            if source.is_dir():
+                copy_tree(source, target, withheld=withheld)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+        except OSError as error:
+            raise HarnessError(f"task.files: {name} can't be copied: {error.strerror}") from error
+
+
+def make_readable(directory: Path) -> None:
+    """Let every user read (and run what was executable in) a directory of ours, and nobody but us write."""
+    for path in _tree(directory):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            path.chmod(0o755)
+        elif stat.S_ISREG(mode):
+            path.chmod(0o755 if mode & 0o100 else 0o644)
+
+
+def _tree(directory: Path) -> Iterator[Path]:
+    yield directory
+    for folder, folders, files in os.walk(directory):
+        yield from (Path(folder) / name for name in (*folders, *files))
+
+
+def names_a_cell(model: BaseModel) -> bool:
+    """Whether an expression of this model differs from cell to cell of the same parameters."""
+    return any(
+        reference.parts[0] in _OF_A_CELL for leaf in leaves(model) for reference in references(leaf.value, ("request",))
+    )
+
+
+def first_words(invariants: Mapping[str, Invariant]) -> frozenset[str]:
+    """The programs that the string commands of checks start with."""
+    words = (
+        first_word(leaf.value)
+        for invariant in invariants.values()
+        for leaf in leaves(invariant.check)
+        if leaf.marker(ShellCommand) is not None
+    )
+    return frozenset(word for word in words if word is not None and "{{" not in word)
+
+
+async def shielded(close: Callable[[], Awaitable[None]]) -> None:
+    """Run a clean-up to its end, also when the cell is being cancelled."""
+    with anyio.CancelScope(shield=True):
+        await close()

@@ -1,0 +1,152 @@
+"""Making what the cells of a run share, and seeing to it that all of it is stopped again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from keystone_action.errors import SecretError
+from keystone_action.evidence.masking import Masker
+from keystone_action.judge.model_judge import ModelJudge
+from keystone_action.runner.secrets import resolve
+from keystone_action.runner.service_pool import ServicePool
+from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
+from keystone_action.sandbox import process
+
+if TYPE_CHECKING:
+    from keystone_action.plan import Plan
+    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.services.base import RunningService
+    from keystone_action.spec.loader import LoadedSpec
+    from keystone_action.spec.services import Service
+
+
+async def start_world(
+    options: RunOptions,
+    progress: Progress,
+    specs: Sequence[LoadedSpec],
+    planned: Plan,
+    directory: Path,
+    stack: AsyncExitStack,
+) -> World:
+    """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
+
+    Raises SandboxError. A secret that can't be resolved is told by the cells of its spec.
+    """
+    wanted = {cell.loaded.spec.id for cell in planned.cells}
+    roots = Roots()
+    if options.keep:
+        progress.note(f"workspaces are kept in {roots.path}")
+    else:
+        stack.push_async_callback(_in_thread, roots.remove)
+    secrets = {
+        loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options)
+        for loaded in specs
+        if loaded.spec.id in wanted
+    }
+    values = tuple(value for entry in secrets.values() for value in entry.values.values())
+    progress.secrets(values)
+    files = AuthorFiles()
+    for loaded in specs:
+        if loaded.spec.id in wanted:
+            files.add_all(loaded.author_files)
+    provider = await process.start(roots.sandboxes)
+    stack.push_async_callback(_shielded, provider.close)
+    services = ServicePool(_Starter(provider, roots.private, files))
+    stack.push_async_callback(_shielded, services.close)
+    return World(
+        options=options,
+        progress=progress,
+        roots=roots,
+        results=directory,
+        provider=provider,
+        services=services,
+        judge=ModelJudge(
+            options.environ,
+            fast=options.judge_fast,
+            strong=options.judge_strong,
+            cache_dir=options.cache_dir / "judge" if options.cache_dir else None,
+            on_note=progress.note,
+        ),
+        masker=Masker(values),
+        secrets=secrets,
+        concurrent=_concurrent(options, planned),
+        author_files=files,
+    )
+
+
+@dataclass
+class _Starter:
+    """Starts the services of one definition, all at once."""
+
+    provider: process.ProcessSandboxes
+    private: Path
+    files: AuthorFiles
+    count: int = field(default=0)
+
+    async def __call__(self, definitions: Sequence[Service]) -> list[RunningService]:
+        from keystone_action.services.start import start_services
+
+        if not definitions:
+            return []
+        self.count += 1
+        directory = self.private / f"services-{self.count}"
+        directory.mkdir(mode=0o700)
+        return await start_services(definitions, provider=self.provider, directory=directory)
+
+
+def _concurrent(options: RunOptions, planned: Plan) -> Mapping[str, bool]:
+    """By spec id: whether several cells of it may run at once, so that each needs a database of its own."""
+    counts: dict[str, int] = {}
+    for cell in planned.cells:
+        counts[cell.loaded.spec.id] = counts.get(cell.loaded.spec.id, 0) + 1
+    specs = {cell.loaded.spec.id: cell.loaded.spec for cell in planned.cells}
+    return {
+        spec_id: counts[spec_id] > 1
+        and (options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1) > 1
+        for spec_id, spec in specs.items()
+    }
+
+
+def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
+    """The secrets of a spec. One that only judges use and that can't be resolved lets those judges skip; any other is
+    the error of every cell."""
+    judges_only = loaded.secrets_of_judges
+    given = {
+        "environ": options.environ,
+        "directory": loaded.directory,
+        "no_secrets_reason": options.no_secrets_reason,
+    }
+    missing: dict[str, str] = {}
+    values: dict[str, str] = {}
+    warnings: list[str] = []
+    error: SecretError | None = None
+    try:
+        needed = resolve([s for s in loaded.spec.secrets if s.name not in judges_only], **given)
+        values.update(needed.values)
+        warnings += needed.warnings
+    except SecretError as problem:
+        error = problem
+    for secret in loaded.spec.secrets:
+        if secret.name in judges_only:
+            try:
+                values.update(resolve([secret], **given).values)
+            except SecretError as problem:
+                missing[secret.name] = problem.message
+    return SpecSecrets(values, tuple(warnings), missing, error)
+
+
+async def _in_thread(function: object) -> None:
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(function)  # type: ignore[arg-type]
+
+
+async def _shielded(close: object) -> None:
+    with anyio.CancelScope(shield=True):
+        await close()  # type: ignore[operator]
