@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from keystone_action.spec.base import AuthorPath, Duration, PlainText, ShellCommand, StrictModel, Text, WorkspacePath
-from keystone_action.spec.shapes import TextOrList, TextOrMapping, by_type
+from keystone_action.spec.shapes import TextOrList, TextOrMapping, by_type, text_like
 
 
 class AgentOutput(StrictModel):
@@ -58,7 +58,7 @@ class PythonAgent(AgentBase):
     """`module:Class` (or `module:function`) found in `dir`; runs in the sandbox, never in our process."""
 
     type: Literal["python"]
-    entrypoint: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"), PlainText()]
+    entrypoint: Annotated[str, text_like(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "module:Class"), PlainText()]
     dir: Annotated[str, AuthorPath("directory", withheld=False)]
 
 

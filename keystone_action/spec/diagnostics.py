@@ -97,6 +97,11 @@ class SpecError(UsageError):
             shown.append(f"… and {len(self.diagnostics) - SHOWN_AT_MOST} more errors")
         super().__init__("\n".join(shown))
 
+    @classmethod
+    def joined(cls, errors: Iterable[SpecError]) -> SpecError:
+        """One error with the diagnostics of several files."""
+        return cls(one for error in errors for one in error.diagnostics)
+
 
 def visible(text: str) -> str:
     """The text with control, ANSI and bidirectional characters made visible (`\\x1b`); tabs become a space."""

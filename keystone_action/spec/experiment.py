@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from keystone_action.spec.base import AuthorPath, PlainText, StrictModel
-from keystone_action.spec.shapes import TextOrMapping
+from keystone_action.spec.shapes import TextOrMapping, text_like
 
-ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$"), PlainText()]
+ParameterName = Annotated[
+    str, text_like(r"^[A-Za-z_][A-Za-z0-9_-]*$", "letters, digits, '_' and '-', a letter first"), PlainText()
+]
 Parameters = dict[ParameterName, Annotated[Any, PlainText()]]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from keystone_action.spec.base import AuthorPath, PlainText, ServiceName, StrictModel, WorkspacePath
-from keystone_action.spec.shapes import by_type
+from keystone_action.spec.shapes import by_type, text_like
 
 
 class GitRepoFixture(StrictModel):
@@ -48,14 +48,21 @@ Fixture = Annotated[
 ]
 
 
+_SOURCE = r"^(env|env:[^\s]+|file:[\s\S]+|command:[\s\S]+)$"
+_FROM = r"^(generated|static://[\s\S]*)$"
+SecretName = Annotated[
+    str, text_like(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and '_', like a variable"), PlainText()
+]
+
+
 class SecretEntry(StrictModel):
     """One secret. source: `env` (the variable of the same name), `env:OTHER`, `file:path`, `command:…`.
     from_ (`from:`): `static://literal` or `generated`; at most one of the two is set. optional: an empty text when it
     can't be resolved, instead of an error."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), PlainText()]
-    source: Annotated[str, Field(pattern=r"^(env|env:[A-Za-z_][A-Za-z0-9_]*|file:.+|command:[\s\S]+)$")] | None = None
-    from_: Annotated[str, Field(pattern=r"^(generated|static://[\s\S]*)$")] | None = Field(default=None, alias="from")
+    name: SecretName
+    source: Annotated[str, text_like(_SOURCE, "env, env:NAME, file:path or command:…")] | None = None
+    from_: Annotated[str, text_like(_FROM, "generated or static://…")] | None = Field(default=None, alias="from")
     optional: bool = False
 
 

@@ -27,11 +27,23 @@ from keystone_action.spec.experiment import Dataset, Parallelism, Parameters, Sc
 from keystone_action.spec.fixtures import Fixture, Secret
 from keystone_action.spec.policies import Audit, Determinism, Forbidden, Network, Resources
 from keystone_action.spec.services import Service
-from keystone_action.spec.shapes import TextOrMapping
+from keystone_action.spec.shapes import TextOrMapping, text_like
 
-Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=128), PlainText()]
-InvariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$", max_length=128), PlainText()]
-ScenarioId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=128), PlainText()]
+Id = Annotated[
+    str,
+    text_like(r"^[a-z0-9]+(-[a-z0-9]+)*$", "kebab-case: a-z, 0-9 and single dashes", max_length=128),
+    PlainText(),
+]
+InvariantName = Annotated[
+    str,
+    text_like(r"^[A-Za-z0-9_][A-Za-z0-9_-]*$", "letters, digits, '_' and '-'", max_length=128),
+    PlainText(),
+]
+ScenarioId = Annotated[
+    str,
+    text_like(r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", "letters, digits, '.', '_' and '-'", max_length=128),
+    PlainText(),
+]
 Tag = Annotated[str, Field(min_length=1), PlainText()]
 
 

@@ -17,10 +17,14 @@ from keystone_action.spec.base import (
     Text,
     WorkspacePath,
 )
-from keystone_action.spec.shapes import TextOrList, by_type
+from keystone_action.spec.shapes import TextOrList, by_type, text_like
 
 ServiceKind = Literal["http_mock", "postgres", "mysql", "sqlite", "external", "container"]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+|_[a-z0-9]+)*$", max_length=63), PlainText()]
+Name = Annotated[
+    str,
+    text_like(r"^[a-z0-9]+([-_][a-z0-9]+)*$", "a-z, 0-9 and single dashes or underscores", max_length=63),
+    PlainText(),
+]
 Status = Annotated[int, Field(ge=100, le=599)]
 TemplateText = Annotated[str, Template()]
 
@@ -152,7 +156,7 @@ class Route(MockResponse):
     one from then on; excludes an answer of the route's own."""
 
     method: str | None = None
-    path: Annotated[str, Field(pattern=r"^(/|\*)"), PlainText()]
+    path: Annotated[str, text_like(r"^(/|\*)", "a path that begins with / or *"), PlainText()]
     match: RouteMatch = Field(default_factory=RouteMatch)
     times: Annotated[int, Field(ge=1)] | None = None
     sequence: list[MockResponse] = Field(default_factory=list)

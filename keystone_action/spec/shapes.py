@@ -9,7 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
 
-from pydantic import BaseModel, Discriminator, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+_WORDS: dict[str, str] = {}
+
+
+def text_like(pattern: str, words: str, **constraints: Any) -> Any:
+    """A `Field` for texts of a pattern; `words` is what a message says was expected."""
+    _WORDS[pattern] = words
+    return Field(pattern=pattern, **constraints)
+
+
+def words_of_pattern(pattern: str) -> str:
+    """What a pattern asks for, in words; the pattern itself when it has none."""
+    return _WORDS.get(pattern, f"a text that matches {pattern}")
+
 
 First = TypeVar("First")
 Second = TypeVar("Second")

@@ -82,9 +82,9 @@ class Document:
     node: Node
     sources: dict[str, Source]
 
-    def position(self, path: Sequence[str | int], *, key: bool = False) -> Position:
+    def position(self, path: Sequence[str | int], *, key: bool = False, offset: int = 0) -> Position:
         """Where the value at a path stands (or its key). A step that leads nowhere ends at the last place that
-        exists."""
+        exists. offset: characters into a text, as far as it is written as it reads (plain or quoted, on one line)."""
         place: Node = self.node
         node: Node | None = self.node
         for index, step in enumerate(path):
@@ -93,7 +93,24 @@ class Document:
                 break
             key_node, node = found
             place = key_node if key_node is not None and key and index == len(path) - 1 else node
-        return self.place_of(place)
+        if not offset or not isinstance(place, ScalarNode):
+            return self.place_of(place)
+        return self._within(place, offset)
+
+    def _within(self, node: ScalarNode, offset: int) -> Position:
+        """The place of a character of a text: found by the text around it, since quotes and folding move it."""
+        at = self.place_of(node)
+        lines = self.sources[node.start_mark.name].lines[node.start_mark.line : node.end_mark.line + 1]
+        following = node.value[offset : offset + 40].split("\n", 1)[0]
+        earlier = node.value[:offset].count(following) if following else 0
+        for number, line in enumerate(lines):
+            column = line.find(following, node.start_mark.column if number == 0 else 0) if following else -1
+            while column >= 0:
+                if not earlier:
+                    return self.sources[at.path].position(node.start_mark.line + number, column)
+                earlier -= 1
+                column = line.find(following, column + 1)
+        return at
 
     def place_of(self, node: Node) -> Position:
         """Where a node begins."""
@@ -141,13 +158,10 @@ def parse(text: str, name: str) -> Document | None:
     return None if node is None else Document(node, {name: source})
 
 
-def construct(document: Document) -> Any:
-    """The data of a tree. Raises SpecError with every error in it."""
+def construct(document: Document) -> tuple[Any, list[Diagnostic]]:
+    """The data of a tree and every error in it. Raises SpecError for what can't be expanded."""
     builder = _Builder(document)
-    data = builder.build(document.node)
-    if builder.problems:
-        raise SpecError(builder.problems)
-    return data
+    return builder.build(document.node), builder.problems
 
 
 class _TooDeep(Exception):  # noqa: N818 - never leaves this file

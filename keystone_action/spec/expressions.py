@@ -1,0 +1,185 @@
+r"""`{{ a.b }}`: names with dots and nothing else. `\{{` is a literal `{{`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from keystone_action.errors import HarnessError
+from keystone_action.spec.base import PlainText, StrictModel, Template
+from keystone_action.spec.diagnostics import listed, nearest, visible
+
+Value = TypeVar("Value")
+
+_PART = r"[A-Za-z0-9_-]+"
+_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]*(?:\.{_PART})*")
+_OPEN = re.compile(r"\\?\{\{")
+_FIRST_WORD = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)")
+
+
+class ExpressionError(HarnessError):
+    """An expression that can't be read, or a name that is not known. index: where in the text it begins; name: the
+    unknown name, or an empty text."""
+
+    def __init__(self, message: str, *, index: int = 0, name: str = "", suggestion: str = "") -> None:
+        super().__init__(message)
+        self.index = index
+        self.name = name
+        self.suggestion = suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One `{{ a.b }}` of a text. index: of its first brace; source: the whole expression as written."""
+
+    name: str
+    index: int
+    source: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """`("a", "b")`"""
+        return tuple(self.name.split("."))
+
+
+def parse(text: str, later: tuple[str, ...] = ()) -> list[str | Reference]:
+    """The literal pieces and the references of a text, in order.
+
+    later: first names of expressions that stay as they are, whatever else is in their braces. Raises ExpressionError.
+    """
+    pieces: list[str | Reference] = []
+    position = 0
+    while (opening := _OPEN.search(text, position)) is not None:
+        pieces.append(text[position : opening.start()])
+        if opening[0].startswith("\\"):
+            pieces.append(opening[0] if later else "{{")  # who fills it later needs the backslash, too
+            position = opening.end()
+            continue
+        end = text.find("}}", opening.end())
+        if end < 0:
+            advice = "close it with '}}', or write '\\{{' for two literal braces"
+            raise ExpressionError(f"'{{{{' without '}}}}'; {advice}", index=opening.start())
+        source = text[opening.start() : end + 2]
+        position = end + 2
+        first = _FIRST_WORD.match(text, opening.end(), end)
+        if later and first is not None and first[1] in later:
+            pieces.append(source)
+        else:
+            pieces.append(_reference(source, opening.start()))
+    pieces.append(text[position:])
+    return [piece for piece in pieces if piece != ""]
+
+
+def _reference(source: str, index: int) -> Reference:
+    name = source[2:-2].strip()
+    if not _NAME.fullmatch(name):
+        shown = visible(source if len(source) <= 60 else source[:59] + "…")
+        advice = "write '\\{{' for two literal braces"
+        raise ExpressionError(f"'{shown}' is no expression, expected a name like params.model; {advice}", index=index)
+    return Reference(name, index, source)
+
+
+def references(text: str, later: tuple[str, ...] = ()) -> Iterator[Reference]:
+    """The references of a text. Raises ExpressionError."""
+    if "{{" in text:
+        yield from (piece for piece in parse(text, later) if isinstance(piece, Reference))
+
+
+def names_used(text: str) -> tuple[str, ...]:
+    """The names in a text, in order, each once: `("params.model",)`. Raises ExpressionError."""
+    return tuple(dict.fromkeys(reference.name for reference in references(text)))
+
+
+def has_expression(text: str) -> bool:
+    """Whether interpolation would change the text (or fail)."""
+    return "{{" in text
+
+
+def interpolate(value: Value, names: Mapping[str, Any]) -> Value:
+    """The value with every expression replaced; the same object when there is nothing to do.
+
+    value: a text, a list, a mapping or a model of a spec (at any depth; keys stay). names: nested mappings, for
+    example `{"params": {"model": "a"}, "services": {"db": {"url": …}}}`. A text that is one expression and nothing
+    else keeps the value's type where the model's field takes any value; elsewhere it becomes text (true, false, JSON
+    for lists and mappings). Raises ExpressionError for an unknown name and for null.
+    """
+    if isinstance(value, StrictModel):
+        # Late, because walking models is for those who have some.
+        from keystone_action.spec.annotations import Leaf, transform
+
+        def visit(leaf: Leaf) -> Any:
+            if "{{" not in leaf.value or leaf.marker(PlainText) is not None:
+                return leaf.value
+            template = leaf.marker(Template)
+            return _filled(leaf.value, names, template.later if template else (), typed=leaf.untyped)
+
+        return transform(value, visit)
+    return _interpolated(value, names)  # type: ignore[no-any-return]
+
+
+def _interpolated(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return _filled(value, names) if "{{" in value else value
+    if isinstance(value, StrictModel):
+        return interpolate(value, names)
+    if isinstance(value, dict):
+        mapped = {key: _interpolated(item, names) for key, item in value.items()}
+        return mapped if any(mapped[key] is not item for key, item in value.items()) else value
+    if isinstance(value, list | tuple):
+        items = [_interpolated(item, names) for item in value]
+        return type(value)(items) if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    return value
+
+
+def _filled(text: str, names: Mapping[str, Any], later: tuple[str, ...] = (), *, typed: bool = False) -> Any:
+    pieces = parse(text, later)
+    if typed and len(pieces) == 1 and isinstance(pieces[0], Reference):
+        return look_up(pieces[0], names)
+    return "".join(piece if isinstance(piece, str) else _as_text(piece, names) for piece in pieces)
+
+
+def look_up(reference: Reference, names: Mapping[str, Any]) -> Any:
+    """The value of a name. Raises ExpressionError that names the nearest known one."""
+    value: Any = names
+    parts = reference.parts
+    for index, part in enumerate(parts):
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            raise unknown_name(reference, parts[:index], value if isinstance(value, Mapping) else ())
+    return value
+
+
+def unknown_name(reference: Reference, before: tuple[str, ...], known: Any) -> ExpressionError:
+    """The error for a name of which `before` is known and nothing of `known` follows."""
+    part = reference.parts[len(before)]
+    prefix = ".".join(before) + "." if before else ""
+    words = sorted(str(word) for word in known)
+    close = nearest(part, words)
+    some = listed(prefix + word for word in words[:12]) + (", …" if len(words) > 12 else "")
+    message = f"unknown name '{reference.name}'"
+    return ExpressionError(
+        f"{message}, expected one of {some}" if words else f"{message}; there is nothing in '{'.'.join(before)}'",
+        index=reference.index,
+        name=reference.name,
+        suggestion=prefix + close if close else "",
+    )
+
+
+def _as_text(reference: Reference, names: Mapping[str, Any]) -> str:
+    value = look_up(reference, names)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise ExpressionError(f"'{reference.name}' is null", index=reference.index, name=reference.name)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,265 @@
+"""A spec file → everything that the rest of the house needs to know of it, or every error in it.
+
+loaded = load(Path("evals/keystone.yaml"), check_types)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from keystone_action.spec.annotations import Leaf, leaves
+from keystone_action.spec.base import CheckModel
+from keystone_action.spec.checks import CheckReader
+from keystone_action.spec.diagnostics import Diagnostic, Position, SpecError
+from keystone_action.spec.extends import Merged, read_merged
+from keystone_action.spec.field_rules import FieldRules
+from keystone_action.spec.models import PromptFile, Spec
+from keystone_action.spec.names import Scope, check_text, parameters_used
+from keystone_action.spec.problems import Problem, translate
+from keystone_action.spec.repair import Repaired, repair
+from keystone_action.spec.rules import check_rules, service_names_of
+from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
+from keystone_action.spec.unsupported import other_format, refused
+from keystone_action.spec.yaml_loader import Path as DataPath
+
+
+@dataclass(frozen=True)
+class LoadedSpec:
+    """A spec that can be run.
+
+    directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines: invariant
+    → line of its name in the file (for one that a base brings: of `extends`). author_files: every existing file and
+    directory that the spec names, resolved. withheld: those that the agent may not see, the spec and its bases among
+    them. scenarios: at least one. has_expressions: whether interpolation is needed at all. parameter_names: declared
+    by matrix, include or a scenario, or used by an expression. prompt: the task's prompt; prompt_is_literal: it comes
+    from a file, so it is never interpolated.
+    """
+
+    spec: Spec
+    path: Path
+    directory: Path
+    sha256: str
+    warnings: tuple[Diagnostic, ...]
+    lines: Mapping[str, int]
+    author_files: tuple[Path, ...]
+    withheld: frozenset[Path]
+    scenarios: tuple[Scenario, ...]
+    has_expressions: bool
+    parameter_names: frozenset[str]
+    prompt: str
+    prompt_is_literal: bool
+
+    @property
+    def warning_sentences(self) -> tuple[str, ...]:
+        """The warnings with their place, on one line each."""
+        return tuple(f"{one.path}:{one.line}:{one.column}: {one.sentence}" for one in self.warnings)
+
+
+def load(
+    path: Path,
+    check_types: Mapping[str, type[CheckModel]],
+    *,
+    known_unsupported: Mapping[str, str] | None = None,
+    given_parameters: Collection[str] = (),
+) -> LoadedSpec:
+    """Load a spec file.
+
+    check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy. known_unsupported:
+    further check types that are refused, with what to do instead. given_parameters: names that the call gives
+    (`--param`), which the spec may use without declaring them.
+
+    Raises SpecError with every error of the file.
+    """
+    directory = path.parent.resolve()
+    root = enclosing_root(directory)
+    merged = read_merged(path, root)
+    reader = CheckReader(check_types, known_unsupported or {})
+    return _Loading(path, directory, root, merged, reader, frozenset(given_parameters)).run()
+
+
+def enclosing_root(directory: Path) -> Path:
+    """The directory that no path of a spec may leave: the repository around it; without one, our own working
+    directory when the spec is below it, else the spec's directory."""
+    for candidate in (directory, *directory.parents):
+        if (candidate / ".git").exists():
+            return candidate
+    here = Path.cwd().resolve()
+    return here if directory.is_relative_to(here) else directory
+
+
+class _Loading:
+    """One call of `load`: the state that its steps share."""
+
+    def __init__(
+        self, path: Path, directory: Path, root: Path, merged: Merged, reader: CheckReader, given: frozenset[str]
+    ) -> None:
+        self.path, self.directory, self.root = path, directory, root
+        self.merged, self.reader, self.given = merged, reader, given
+        self.diagnostics: list[Diagnostic] = list(merged.problems)
+        self.warnings: list[Diagnostic] = []
+
+    def run(self) -> LoadedSpec:
+        foreign = other_format(self.merged.data)
+        if foreign is not None:
+            self._report([foreign])
+            raise SpecError(self.diagnostics)
+        spec, repaired = self._validated()
+        if spec is None:
+            raise SpecError(self.diagnostics)
+        scope = self._scope(spec, repaired)
+        texts = [leaf for leaf in leaves(spec) if leaf.path[0] not in repaired.stand_ins]
+        fields = FieldRules(scope, self.directory, self.root)
+        for problems in (
+            (problem for leaf in texts for problem in (*fields.check(leaf), *check_text(leaf, scope))),
+            check_rules(scope),
+            refused(scope),
+        ):
+            self._report(_in_file(problems, repaired))
+        prompt = self._prompt(spec)
+        if self.diagnostics:
+            raise SpecError(self.diagnostics)
+        self.warnings = [self._place(one) for leaf in texts for one in fields.warn(leaf)]
+        return self._loaded(spec, scope, texts, fields, prompt)
+
+    def _validated(self) -> tuple[Spec | None, Repaired]:
+        """The spec; or, after reporting what is wrong, what is left of it without that."""
+        data = self.merged.data
+        whole = Repaired(data, {}, frozenset(), frozenset())
+        try:
+            return self._validate(data), whole
+        except ValidationError as error:
+            problems = translate(error, data, self.reader.found)
+            self._report(problems)
+        unknown = [one.path for one in problems if one.message.startswith("unknown key")]
+        wrong = [one.path for one in problems if one.path not in unknown]
+        repaired = repair(data, unknown, wrong)
+        try:
+            return self._validate(repaired.data), repaired
+        except ValidationError:
+            return None, repaired
+
+    def _validate(self, data: Any) -> Spec:
+        return Spec.model_validate(data, context={"resolve_check": self.reader}, by_alias=True, by_name=False)
+
+    def _scope(self, spec: Spec, repaired: Repaired) -> Scope:
+        damaged = repaired.damaged
+        scenarios: Iterable[Scenario]
+        if spec.dataset is not None:
+            scenarios = self._dataset(spec)
+            damaged = damaged if scenarios else damaged | {"dataset"}
+        elif spec.scenarios:
+            scenarios = inline_scenarios(spec)
+        else:
+            scenarios = (only_scenario(spec),)
+        return Scope(spec, tuple(scenarios), self.given, service_names_of(self.merged.data), damaged)
+
+    def _dataset(self, spec: Spec) -> list[Scenario]:
+        from keystone_action.spec.dataset import read_dataset
+
+        dataset = spec.dataset
+        assert dataset is not None
+        path = self.directory / dataset.path
+        # A path that is missing or leads outside is reported where all paths are checked.
+        if not path.is_file() or not path.resolve().is_relative_to(self.root):
+            return []
+        try:
+            return read_dataset(dataset, path, str(self.path.parent / dataset.path))
+        except SpecError as error:
+            self.diagnostics += error.diagnostics
+            return []
+
+    def _prompt(self, spec: Spec) -> str:
+        """The text of the task's prompt; a file's is read here, so that an empty one is an error."""
+        prompt = spec.task.prompt
+        if not isinstance(prompt, PromptFile):
+            return prompt
+        from keystone_action.spec.files import read_text
+
+        path = self.directory / prompt.file
+        if not path.is_file() or not path.resolve().is_relative_to(self.root):
+            return ""
+        try:
+            text = read_text(path, str(self.path.parent / prompt.file))
+        except SpecError as error:
+            self.diagnostics += error.diagnostics
+            return ""
+        if not text.strip():
+            self._report([Problem(("task", "prompt", "file"), "the prompt's file is empty")])
+        return text
+
+    def _loaded(self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str) -> LoadedSpec:
+        used = {name for leaf in texts for name in parameters_used(leaf)}
+        declared = {name for scenario in scope.scenarios for name in scenario.params}
+        return LoadedSpec(
+            spec=spec,
+            path=self.path,
+            directory=self.directory,
+            sha256=self.merged.sha256,
+            warnings=tuple(dict.fromkeys(self.warnings)),
+            lines=self._lines(spec),
+            author_files=tuple(fields.author_files),
+            withheld=frozenset({*self.merged.files, *fields.withheld}),
+            scenarios=tuple(scope.scenarios),
+            has_expressions=any("{{" in leaf.value for leaf in texts),
+            parameter_names=scope.shared_parameters - self.given | used | declared,
+            prompt=prompt,
+            prompt_is_literal=isinstance(spec.task.prompt, PromptFile),
+        )
+
+    def _lines(self, spec: Spec) -> dict[str, int]:
+        lines = {name: self._line(("invariants", name)) for name in spec.invariants}
+        for index, item in enumerate(spec.scenarios or []):
+            for name in item.invariants:
+                lines.setdefault(name, self._line(("scenarios", index, "invariants", name)))
+        return lines
+
+    def _line(self, path: DataPath) -> int:
+        position = self.merged.document.position(path, key=True)
+        if position.path != str(self.path):
+            position = self.merged.document.position(("extends",), key=True)
+        return position.line
+
+    def _report(self, problems: Iterable[Problem]) -> None:
+        self.diagnostics += [self._place(problem) for problem in problems]
+
+    def _place(self, problem: Problem) -> Diagnostic:
+        position = self._position(problem)
+        return Diagnostic.at(
+            position,
+            problem.message,
+            expected=problem.expected,
+            found=problem.found,
+            suggestion=problem.suggestion,
+            help=problem.help,
+        )
+
+    def _position(self, problem: Problem) -> Position:
+        path = self._as_written(problem.path)
+        return self.merged.document.position(path, key=problem.on_key, offset=problem.offset)
+
+    def _as_written(self, path: DataPath) -> DataPath:
+        """The path by the author's own keys, where an alias of a check type has other ones."""
+        if not self.reader.renamed or "check" not in path:
+            return path
+        depth = path.index("check") + 1
+        data = self.merged.data
+        for step in path[:depth]:
+            try:
+                data = data[step]
+            except (KeyError, IndexError, TypeError):
+                return path
+        names = self.reader.renamed.get(id(data), {})
+        if len(path) > depth and path[depth] in names:
+            return (*path[:depth], names[str(path[depth])], *path[depth + 1 :])
+        return path
+
+
+def _in_file(problems: Iterable[Problem], repaired: Repaired) -> Iterable[Problem]:
+    for problem in problems:
+        if not problem.path or problem.path[0] not in repaired.stand_ins:
+            yield replace(problem, path=repaired.original(problem.path))

@@ -1,0 +1,114 @@
+"""Parts of the contract that this version refuses rather than ignores; the only list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from keystone_action.spec.models import Spec
+from keystone_action.spec.names import Scope
+from keystone_action.spec.problems import Problem
+from keystone_action.spec.services import ServerBase
+from keystone_action.spec.yaml_loader import Path
+
+CHECK_TYPES = (
+    "files",
+    "tests",
+    "pytest",
+    "swebench",
+    "implemented",
+    "trace",
+    "efficiency",
+    "tool_correctness",
+    "passfail",
+    "exact",
+    "regex",
+    "similarity",
+    "diff",
+    "json",
+    "http",
+    "budget",
+)
+AGENT_TYPES = ("claude-code", "codex", "gemini", "anthropic", "paragon", "http")
+SERVICE_KINDS: Mapping[str, str] = {
+    "container": "use type postgres, sqlite, http_mock or external",
+    "mysql": "run it yourself and use type external",
+}
+NO_CONTAINER = ("ports", "command", "wait_for")
+"""Fields of services that only a container heeds."""
+
+
+def refused(scope: Scope) -> Iterator[Problem]:
+    """Everything in a spec that this version does not have."""
+    spec = scope.spec
+    yield from _agent(spec)
+    if spec.base is not None:
+        yield _not_yet(("base",), "base (a container image)", "leave it out to run in the process sandbox")
+    for index, service in enumerate(spec.services):
+        yield from _service(service, ("services", index))
+    yield from _policies(spec)
+
+
+def _agent(spec: Spec) -> Iterator[Problem]:
+    agent = spec.agent
+    if agent.type in AGENT_TYPES:
+        yield _not_yet(("agent", "type"), f"the agent type '{agent.type}'", "use command, cli, python or none")
+    if agent.trace is not None:
+        yield _not_yet(("agent", "trace"), "agent.trace", "use output: {json: stdout} for tool calls")
+    if agent.user != "unprivileged":
+        yield _not_yet(("agent", "user"), f"the agent user '{agent.user}'", "only unprivileged is")
+
+
+def _service(service: Any, path: Path) -> Iterator[Problem]:
+    kind = service.kind
+    if kind in SERVICE_KINDS:
+        key = "type" if "type" in service.model_fields_set else "image"
+        yield _not_yet((*path, key), f"a service of kind {kind}", SERVICE_KINDS[kind])
+        return
+    if not isinstance(service, ServerBase):
+        return
+    if service.isolation == "container":
+        yield _not_yet((*path, "isolation"), "isolation: container", "use auto or database")
+    for name in NO_CONTAINER:
+        if getattr(service, name):
+            yield _not_yet((*path, name), f"'{name}' of an embedded server", "leave it out", on_key=True)
+
+
+def _policies(spec: Spec) -> Iterator[Problem]:
+    for section in ("network", "forbidden"):
+        for name in sorted(_given(getattr(spec, section))):
+            yield _not_yet((section, name), f"{section}.{name}", "leave it out", on_key=True)
+    if spec.determinism.clock is not None:
+        yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
+    for name in sorted(_given(spec.audit)):
+        if getattr(spec.audit, name):
+            yield _not_yet(("audit", name), f"audit.{name}", "leave it out", on_key=True)
+
+
+def _given(model: BaseModel) -> set[str]:
+    """The fields of a section that differ from what holds without them."""
+    defaults = type(model)()
+    return {name for name in model.model_fields_set if getattr(model, name) != getattr(defaults, name)}
+
+
+def _not_yet(path: Path, what: str, advice: str, *, on_key: bool = False) -> Problem:
+    return Problem(path, f"{what} is not supported yet", help=advice, on_key=on_key)
+
+
+def other_format(data: Any) -> Problem | None:
+    """A spec of another tool, by what only it has (spec.md 1.9)."""
+    if not isinstance(data, dict) or "version" in data:
+        return None
+    if "graders" in data:
+        return _format("graders", "a Touchstone case")
+    scenarios = data.get("scenarios")
+    if isinstance(scenarios, list) and any(isinstance(item, dict) and "input" in item for item in scenarios):
+        return _format("scenarios", "an AgenticAssure suite")
+    return None
+
+
+def _format(key: str, what: str) -> Problem:
+    advice = "write it as a Keystone spec (version: 1)"
+    return Problem((key,), f"this is {what}; this format is not supported yet", help=advice, on_key=True)
