@@ -1,0 +1,197 @@
+"""A cell's database on the embedded PostgreSQL: its roles, what stood there before the agent, and asking it after.
+
+The agent's role owns its database and nothing else: no superuser, no way into another database, no file of the
+server. Checks ask through a role of ours that may only read. What an owner can do to a reader is undone first: open
+sessions and their locks, settings of the database and of roles, revoked rights, row security. What can't be undone
+is refused: functions and operators that take the place of built-in ones.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from keystone_action.services.postgres_server import PostgresServer
+
+_SETTINGS = "SELECT setdatabase, setrole, setconfig FROM pg_db_role_setting"
+_SCHEMAS = (
+    "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY nspname"
+)
+# Overload resolution prefers an exact match in any schema of the path to a coercion to a built-in one, so a function
+# or operator with a built-in's name changes what a query means (CVE-2018-1058). Those of a superuser came with
+# trusted extensions.
+_SHADOWS = """
+    SELECT 'function', p.proname, n.nspname, p.oid::text || '/' || p.xmin::text
+      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_roles r ON r.oid = p.proowner
+     WHERE n.nspname = ANY(%(schemas)s) AND NOT r.rolsuper
+       AND EXISTS (SELECT FROM pg_proc b WHERE b.pronamespace = 'pg_catalog'::regnamespace AND b.proname = p.proname)
+    UNION ALL
+    SELECT 'operator', o.oprname, n.nspname, o.oid::text || '/' || o.xmin::text
+      FROM pg_operator o JOIN pg_namespace n ON n.oid = o.oprnamespace JOIN pg_roles r ON r.oid = o.oprowner
+     WHERE n.nspname = ANY(%(schemas)s) AND NOT r.rolsuper
+       AND EXISTS (SELECT FROM pg_operator b
+                    WHERE b.oprnamespace = 'pg_catalog'::regnamespace AND b.oprname = o.oprname)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A function or operator with the name of a built-in one. version changes when it is replaced."""
+
+    kind: str
+    name: str
+    schema: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What stood before the agent: the schemas that names are looked up in, stored settings, shadows."""
+
+    schemas: tuple[str, ...]
+    settings: tuple[tuple[Any, ...], ...]
+    shadows: frozenset[Shadow]
+
+
+@dataclass
+class CellDatabase:
+    """One database with its owner (the agent's role) and its reader (ours)."""
+
+    server: PostgresServer
+    database: str
+    owner: str
+    owner_password: str
+    reader: str = field(default_factory=lambda: f"keystone_reader_{secrets.token_hex(6)}")
+    reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    before: Before = field(default_factory=lambda: Before(("public",), (), frozenset()))
+    _shadows: list[Shadow] | None = field(default=None)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def create(self) -> None:
+        """A fresh database, owner and reader; what had these names is dropped first. Raises psycopg.Error."""
+        from psycopg import sql
+
+        with self.server.admin() as admin:
+            self._drop(admin)
+            plain = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
+            self._execute(admin, f"CREATE ROLE {{owner}} LOGIN {plain} PASSWORD {{password}}", self.owner_password)
+            # Row security that the agent sets up must not hide rows from checks.
+            reading = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION BYPASSRLS"
+            self._execute(admin, f"CREATE ROLE {{reader}} LOGIN {reading} PASSWORD {{password}}", self.reader_password)
+            self._execute(admin, "CREATE DATABASE {database} OWNER {owner} TEMPLATE template1 STRATEGY file_copy")
+            self._execute(admin, "REVOKE ALL ON DATABASE {database} FROM PUBLIC")
+            admin.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(*self._names("database", "reader")))
+        self.remember()
+
+    def drop(self) -> None:
+        """Remove the database and both roles, ending their sessions. Raises psycopg.Error."""
+        with self.server.admin() as admin:
+            self._drop(admin)
+
+    def remember(self) -> None:
+        """Take down what stands now as what stood before the agent. Raises psycopg.Error."""
+        with self._owner_session() as session:
+            schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
+        with self.server.admin(self.database) as admin:
+            settings = tuple(tuple(row) for row in admin.execute(_SETTINGS).fetchall())
+            self.before = Before(schemas, settings, frozenset(_shadows_in(admin, schemas)))
+        self._shadows = None
+
+    def run_script(self, script: str) -> None:
+        """Run statements with the owner's rights. Raises psycopg.Error."""
+        with self._owner_session() as session:
+            session.execute(script.encode())
+        self.remember()
+
+    def prepare(self, query: str) -> str | None:
+        """Before each query of a check: undo, once, what could keep the reader out or set up its session, and say
+        what in the database would change the meaning of this query. Raises psycopg.Error."""
+        with self._lock:
+            if self._shadows is None:
+                self._restore_server_side()
+                with self.server.admin(self.database) as admin:
+                    self._grant_reading(admin)
+                    now = _shadows_in(admin, self.before.schemas)
+                    self._shadows = [shadow for shadow in now if shadow not in self.before.shadows]
+        for shadow in self._shadows:
+            # An operator can be meant without being written (IN, BETWEEN, USING), a function only by its name.
+            if shadow.kind == "operator" or re.search(re.escape(shadow.name), query, re.IGNORECASE):
+                return (
+                    f"the agent created the {shadow.kind} {shadow.schema}.{shadow.name}, which stands in for a "
+                    f"built-in {shadow.kind} of that name; the query would not mean what it says"
+                )
+        return None
+
+    def _restore_server_side(self) -> None:
+        with self.server.admin() as admin:
+            self._execute(admin, "ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1")
+            self._execute(
+                admin, "ALTER ROLE {owner} LOGIN CONNECTION LIMIT -1 PASSWORD {password}", self.owner_password
+            )
+            self._execute(admin, "GRANT CONNECT ON DATABASE {database} TO {reader}")
+            # Its clients are dead, but a backend learns that only when its statement ends, and holds its locks.
+            admin.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND (usename = %s OR datname = %s)",
+                (self.owner, self.database),
+            )
+            with admin.transaction():
+                ours = (
+                    "(setdatabase = (SELECT oid FROM pg_database WHERE datname = %s)"
+                    " OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY(%s)))"
+                )
+                admin.execute(
+                    f"DELETE FROM pg_db_role_setting WHERE {ours}",  # noqa: S608 - a constant
+                    (self.database, [self.owner, self.reader]),
+                )
+                for row in self.before.settings:
+                    admin.execute("INSERT INTO pg_db_role_setting VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", row)
+
+    def _grant_reading(self, admin: psycopg.Connection[Any]) -> None:
+        from psycopg import sql
+
+        reader = sql.Identifier(self.reader)
+        for schema in _column(admin, _SCHEMAS):
+            name = sql.Identifier(schema)
+            admin.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(name, reader))
+            admin.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}").format(name, reader))
+            admin.execute(sql.SQL("GRANT SELECT ON ALL SEQUENCES IN SCHEMA {} TO {}").format(name, reader))
+
+    def _drop(self, admin: psycopg.Connection[Any]) -> None:
+        self._execute(admin, "DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+        for role in ("owner", "reader"):
+            self._execute(admin, f"DROP ROLE IF EXISTS {{{role}}}")
+
+    def _execute(self, admin: psycopg.Connection[Any], template: str, password: str = "") -> None:
+        from psycopg import sql
+
+        names = dict(zip(("database", "owner", "reader"), self._names("database", "owner", "reader"), strict=True))
+        admin.execute(sql.SQL(template).format(**names, password=sql.Literal(password)))
+
+    def _names(self, *fields: str) -> list[Any]:
+        from psycopg import sql
+
+        return [sql.Identifier(getattr(self, name)) for name in fields]
+
+    def _owner_session(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        return psycopg.connect(
+            **self.server.address(self.owner, self.owner_password, self.database),
+            autocommit=True,
+            application_name="keystone",
+        )
+
+
+def _column(session: psycopg.Connection[Any], query: str) -> list[str]:
+    return [str(row[0]) for row in session.execute(query.encode()).fetchall()]
+
+
+def _shadows_in(admin: psycopg.Connection[Any], schemas: tuple[str, ...]) -> list[Shadow]:
+    return [Shadow(*map(str, row)) for row in admin.execute(_SHADOWS, {"schemas": list(schemas)}).fetchall()]

@@ -1,0 +1,188 @@
+"""Asking PostgreSQL what an agent left there: read-only, bounded in time and rows, in a session that nothing of the
+agent's has set up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.evidence.model import QueryFailed, QueryResult
+
+if TYPE_CHECKING:
+    import psycopg
+
+ROWS_LIMIT = 10_000
+"""Rows that a query keeps; that there were more is said."""
+_CONNECT_SECONDS = 10
+
+_SESSION: Mapping[str, str] = {
+    # What `ALTER DATABASE … SET` and `ALTER ROLE … SET` could have changed under a query. Options of the connection
+    # win over both (PostgreSQL, "20.1.4. Parameter Interaction via the Shell").
+    "default_transaction_read_only": "on",
+    "default_transaction_deferrable": "off",
+    "row_security": "on",
+    "transform_null_equals": "off",
+    "standard_conforming_strings": "on",
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "bytea_output": "hex",
+    "array_nulls": "on",
+    "xmloption": "content",
+    "extra_float_digits": "1",
+    "client_encoding": "UTF8",
+    "default_text_search_config": "pg_catalog.simple",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+
+def session_options(settings: Mapping[str, str]) -> str:
+    """The `options` of a connection that sets these parameters, quoted as libpq reads them."""
+    escaped = (f"-c {name}={value}".replace("\\", "\\\\").replace(" ", "\\ ") for name, value in settings.items())
+    return " ".join(option.replace("-c\\ ", "-c ", 1) for option in escaped)
+
+
+def quoted_path(schemas: Sequence[str]) -> str:
+    """A search_path of exactly these schemas; `""` (no schema at all) for none. pg_catalog comes first by itself."""
+    return ", ".join('"' + schema.replace('"', '""') + '"' for schema in schemas) or '""'
+
+
+@dataclass
+class PostgresReader:
+    """A `Database`.
+
+    connection: libpq keywords (host, port, user, password, dbname, …). search_path: the schemas that names without
+    one are looked up in. prepare: called with each query before it runs; it returns a sentence when what the agent
+    left would make the query mean something else, and may raise OSError or psycopg errors.
+    """
+
+    connection: Mapping[str, Any]
+    search_path: Callable[[], Sequence[str]]
+    prepare: Callable[[str], str | None] = field(default=lambda _query: None)
+
+    def query(self, sql: str, *, timeout: float) -> QueryResult:
+        """Blocking. Raises QueryFailed; `undefined` for a missing table, column or schema, and where `prepare` found
+        that the agent redefined what the query is made of: both are the agent's doing."""
+        import psycopg
+
+        try:
+            problem = self.prepare(sql)
+            if problem is not None:
+                raise QueryFailed(problem, undefined=True)
+            with self._connect(timeout) as connection, _stopped_after(timeout + 1.0, connection):
+                return _rows(connection, sql)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as e:
+            raise QueryFailed(_sentence(e), undefined=True) from None
+        except psycopg.errors.QueryCanceled:
+            raise QueryFailed(f"the query hit its time limit of {timeout:g} s") from None
+        except (psycopg.Error, OSError) as error:
+            raise QueryFailed(_sentence(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise QueryFailed(f"a value can't be read: {error}") from None
+
+    @contextmanager
+    def _connect(self, timeout: float) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        import psycopg
+
+        milliseconds = str(max(1, int(timeout * 1000)))
+        settings = {
+            **_SESSION,
+            "search_path": quoted_path(self.search_path()),
+            "statement_timeout": milliseconds,
+            "lock_timeout": milliseconds,
+        }
+        keywords = {
+            **self.connection,
+            "options": session_options(settings),
+            "connect_timeout": max(2, min(_CONNECT_SECONDS, int(timeout))),
+            "application_name": "keystone",
+        }
+        with psycopg.connect(**keywords) as connection:
+            _register_lenient_loaders(connection)
+            connection.read_only = True
+            connection.deferrable = False
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            try:
+                yield connection
+            finally:
+                connection.close()
+
+
+def _rows(connection: psycopg.Connection[tuple[Any, ...]], sql: str) -> QueryResult:
+    import psycopg
+
+    kept: list[tuple[Any, ...]] = []
+    more = False
+    with connection.cursor() as cursor:
+        try:
+            # `stream` uses the extended protocol: one statement a call, so none can end our read-only transaction and
+            # bring its own; and rows come one by one, so a huge result is cut, not kept.
+            for row in cursor.stream(sql):
+                if len(kept) == ROWS_LIMIT:
+                    more = True
+                    break
+                kept.append(row)
+        except psycopg.ProgrammingError as error:
+            if error.sqlstate is None:
+                raise QueryFailed("the statement gives no rows; a query was expected") from None
+            raise
+        columns = tuple(column.name for column in cursor.description or ())
+    return QueryResult(columns, tuple(kept), more=more)
+
+
+@contextmanager
+def _stopped_after(seconds: float, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Cut the connection where the server's own time limit did not work."""
+
+    def cut() -> None:
+        try:
+            with socket.socket(fileno=os.dup(connection.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+        except (OSError, ValueError):
+            return
+        except Exception:  # noqa: BLE001 - psycopg raises its own error for a connection that was closed just now
+            return
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _register_lenient_loaders(connection: psycopg.Connection[Any]) -> None:
+    """`infinity`, years before Christ and the like, which Python's dates can't hold, come as text."""
+    from psycopg import DataError
+    from psycopg.types import datetime as kinds
+
+    def lenient(base: Any) -> Any:
+        class Lenient(base):  # type: ignore[misc]
+            def load(self, data: Any) -> Any:
+                try:
+                    return super().load(data)
+                except (DataError, ValueError, OverflowError):
+                    return bytes(data).decode("utf-8", "replace")
+
+        return Lenient
+
+    for name, base in {
+        "date": kinds.DateLoader,
+        "time": kinds.TimeLoader,
+        "timetz": kinds.TimetzLoader,
+        "timestamp": kinds.TimestampLoader,
+        "timestamptz": kinds.TimestamptzLoader,
+        "interval": kinds.IntervalLoader,
+    }.items():
+        connection.adapters.register_loader(name, lenient(base))
+
+
+def _sentence(error: BaseException) -> str:
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    return " ".join((primary or str(error) or type(error).__name__).split())
