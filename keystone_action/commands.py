@@ -24,11 +24,16 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     _refuse_later_options(call)
     options = _options(call, directory, environ)
     kind = call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
-    with console.progress(sys.stderr, quiet=call.quiet) as progress:
+    with console.RichProgress(sys.stderr, quiet=call.quiet) as progress:
         done = evaluate(options, progress)
     if call.summary is not None:
         _copy_summary(done.directory / "summary.md", directory / call.summary)
-    console.print_report(done.run, done.directory, kind, sys.stdout)
+    if kind == "rich":
+        console.print_table(done.run, sys.stdout, summary=done.directory / "summary.md")
+    else:
+        from keystone_action.report.render import render
+
+        sys.stdout.write(render(done.run, "json") if kind == "json" else console.plain(done.run))
     return done.exit_code
 
 

@@ -81,10 +81,14 @@ class CheckContext(Protocol):
     *as it was before the agent ran* (author's files are read from here only).
     """
 
-    name: str
-    timeout: float
-    directory: Path
-    evidence: Evidence
+    @property
+    def name(self) -> str: ...
+    @property
+    def timeout(self) -> float: ...
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def evidence(self) -> Evidence: ...
 
     async def sandbox(self) -> Sandbox:
         """For checks that execute agent-written code: a fresh sandbox on a copy of the workspace, by the check's
@@ -128,11 +132,18 @@ class Check(CheckModel):
 
     phase: ClassVar[Phase] = "observe"
     default_timeout: ClassVar[float] = 60.0
+    skips_without_secrets: ClassVar[bool] = False
+    """Whether the check is skipped, not an error, when a secret that it alone names can't be resolved: judges."""
 
     @property
     def run_phase(self) -> Phase:
         """The phase of this very check; a check whose `runs_in` decides overrides it."""
         return self.phase
+
+    @property
+    def own_timeout(self) -> float | None:
+        """Seconds, where a field of the check itself sets its time limit (`timeout_s` of Touchstone's `command`)."""
+        return None
 
     async def evaluate(self, context: CheckContext) -> Outcome:  # noqa: ARG002
         """Grade. Any exception that leaves here is the check's own fault: the cell becomes `error`."""

@@ -55,6 +55,11 @@ class CommandExit(Check):
         """On the host it looks at a copy of its own, like the checks that observe."""
         return "observe" if self.runs_in == "host" else self.phase
 
+    @property
+    def own_timeout(self) -> float | None:
+        """`timeout_s`, when it is given."""
+        return self.timeout_s
+
     async def evaluate(self, context: CheckContext) -> Outcome:
         argv = ("sh", "-c", self.command) if isinstance(self.command, str) else tuple(self.command)
         limit = self.timeout_s or context.timeout

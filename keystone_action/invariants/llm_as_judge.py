@@ -82,6 +82,7 @@ class LlmAsJudge(Check):
     type_name: ClassVar[str] = "llm_as_judge"
     aliases: ClassVar[tuple[str, ...]] = ("model_judge",)
     default_timeout: ClassVar[float] = 120.0
+    skips_without_secrets: ClassVar[bool] = True
 
     criteria: TextOrMapping[_NonEmpty, TextFile]
     model: _Model = "judge-fast"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from keystone_action.sandbox.base import Limits, Sandbox
 from keystone_action.sandbox.workspace import copy_tree, keep_originals
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.spec.expressions import interpolate
-from keystone_action.spec.models import PromptFile
 
 if TYPE_CHECKING:
     from keystone_action.plan import Cell
@@ -221,19 +221,17 @@ class _Boot:
         attached: dict[str, Attached] = {}
         for service in running:
             one = await service.attach(scope)
-            self.stack.push_async_callback(shielded, lambda service=service, one=one: service.detach(one))
+            self.stack.push_async_callback(shielded, partial(service.detach, one))
             attached[service.name] = one
             self.notices += one.notices
         self.running = {service.name: service for service in running}
         return attached
 
     def _prompt(self, names: Mapping[str, Any]) -> str:
-        own = self.cell.scenario.prompt
-        prompt = self.spec.task.prompt if own is None else own
-        if isinstance(prompt, PromptFile):
-            # What a file holds is never interpolated: it may well be about templates.
-            return self.world.author_files.read(self.cell.loaded.directory / prompt.file).decode("utf-8", "replace")
-        return interpolate(prompt, names)
+        loaded, own = self.cell.loaded, self.cell.scenario.prompt
+        if own is None and loaded.prompt_is_literal:
+            return loaded.prompt
+        return interpolate(loaded.prompt if own is None else own, names)
 
     async def _fixtures(self, names: Mapping[str, Any], attached: Mapping[str, Attached]) -> None:
         async def run_sql(service: str, script: str) -> None:

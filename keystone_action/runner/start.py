@@ -13,17 +13,22 @@ import anyio
 
 from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import Masker
+from keystone_action.invariants.base import Check
 from keystone_action.judge.model_judge import ModelJudge
-from keystone_action.runner.secrets import resolve
+from keystone_action.runner.secrets import Resolved, resolve
 from keystone_action.runner.service_pool import ServicePool
 from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
 from keystone_action.sandbox import process
+from keystone_action.spec.annotations import leaves
+from keystone_action.spec.expressions import references
 
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.services.base import RunningService
+    from keystone_action.spec.fixtures import SecretEntry
     from keystone_action.spec.loader import LoadedSpec
+    from keystone_action.spec.models import Spec
     from keystone_action.spec.services import Service
 
 
@@ -116,30 +121,44 @@ def _concurrent(options: RunOptions, planned: Plan) -> Mapping[str, bool]:
 
 def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
     """The secrets of a spec. One that only judges use and that can't be resolved lets those judges skip; any other is
-    the error of every cell."""
-    judges_only = loaded.secrets_of_judges
-    given = {
-        "environ": options.environ,
-        "directory": loaded.directory,
-        "no_secrets_reason": options.no_secrets_reason,
-    }
-    missing: dict[str, str] = {}
-    values: dict[str, str] = {}
-    warnings: list[str] = []
-    error: SecretError | None = None
+    the error of every cell (contract, 5.1)."""
+    judges_only = secrets_of_judges(loaded.spec)
+
+    def values_of(secrets: Sequence[SecretEntry]) -> Resolved:
+        return resolve(
+            secrets,
+            environ=options.environ,
+            directory=loaded.directory,
+            no_secrets_reason=options.no_secrets_reason,
+        )
+
     try:
-        needed = resolve([s for s in loaded.spec.secrets if s.name not in judges_only], **given)
-        values.update(needed.values)
-        warnings += needed.warnings
+        needed, error = values_of([s for s in loaded.spec.secrets if s.name not in judges_only]), None
     except SecretError as problem:
-        error = problem
+        needed, error = Resolved(), problem
+    values, missing = dict(needed.values), {}
     for secret in loaded.spec.secrets:
         if secret.name in judges_only:
             try:
-                values.update(resolve([secret], **given).values)
+                values.update(values_of([secret]).values)
             except SecretError as problem:
                 missing[secret.name] = problem.message
-    return SpecSecrets(values, tuple(warnings), missing, error)
+    return SpecSecrets(values, needed.warnings, missing, error)
+
+
+def secrets_of_judges(spec: Spec) -> frozenset[str]:
+    """The secrets that are named by judges and by nothing else."""
+    judges: set[str] = set()
+    others: set[str] = set()
+    for leaf in leaves(spec):
+        used = {one.parts[1] for one in references(leaf.value, ("request",)) if one.parts[0] == "secrets"}
+        by_judge = (
+            leaf.path[0] == "invariants"
+            and isinstance(check := spec.invariants[str(leaf.path[1])].check, Check)
+            and check.skips_without_secrets
+        )
+        (judges if by_judge else others).update(used)
+    return frozenset(judges - others)
 
 
 async def _in_thread(function: object) -> None:
