@@ -133,7 +133,7 @@ class _Loading:
         try:
             return self._validate(data), whole
         except ValidationError as error:
-            problems = translate(error, data, self.reader.found)
+            problems = translate(error, data, self.reader.found, self.reader.renamed)
             self._report(problems)
         unknown = [one.path for one in problems if one.message.startswith("unknown key")]
         wrong = [one.path for one in problems if one.path not in unknown]
@@ -194,7 +194,7 @@ class _Loading:
 
     def _loaded(self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str) -> LoadedSpec:
         used = {name for leaf in texts for name in parameters_used(leaf)}
-        declared = {name for scenario in scope.scenarios for name in scenario.params}
+        of_scenarios = {name for scenario in scope.scenarios for name in scenario.params}
         return LoadedSpec(
             spec=spec,
             path=self.path,
@@ -206,7 +206,7 @@ class _Loading:
             withheld=frozenset({*self.merged.files, *fields.withheld}),
             scenarios=tuple(scope.scenarios),
             has_expressions=any("{{" in leaf.value for leaf in texts),
-            parameter_names=scope.shared_parameters - self.given | used | declared,
+            parameter_names=scope.declared_parameters | used | of_scenarios,
             prompt=prompt,
             prompt_is_literal=isinstance(spec.task.prompt, PromptFile),
         )

@@ -36,11 +36,15 @@ class Scope:
     damaged: frozenset[str]
 
     @property
-    def shared_parameters(self) -> frozenset[str]:
-        """Names that every cell has: of the matrix, of `include` and of the call."""
+    def declared_parameters(self) -> frozenset[str]:
+        """Names of the matrix and of `include`."""
         parallelism = self.spec.parallelism
-        included = {name for entry in parallelism.include for name in entry}
-        return frozenset({*parallelism.matrix, *included, *self.given_parameters})
+        return frozenset({*parallelism.matrix, *(name for entry in parallelism.include for name in entry)})
+
+    @property
+    def shared_parameters(self) -> frozenset[str]:
+        """Names that cells have whatever their scenario: those declared, and those of the call."""
+        return self.declared_parameters | self.given_parameters
 
 
 def check_text(leaf: Leaf, scope: Scope) -> Iterator[Problem]:

@@ -70,13 +70,17 @@ _BOUNDS = {
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
 
 
-def translate(error: ValidationError, data: Any, check_types: Mapping[str, type[BaseModel]]) -> list[Problem]:
-    """Every error of a validation as a problem at its path in `data`."""
-    located = [_locate(one, data, check_types) for one in error.errors(include_url=False)]
+def translate(
+    error: ValidationError, data: Any, check_types: Mapping[str, type[BaseModel]], renamed: Mapping[int, dict[str, str]]
+) -> list[Problem]:
+    """Every error of a validation as a problem at its path in `data`. renamed: see `CheckReader`."""
+    located = [_locate(one, data, check_types, renamed) for one in error.errors(include_url=False)]
     return list(_without_other_members(located))
 
 
-def _locate(error: Any, data: Any, check_types: Mapping[str, type[BaseModel]]) -> _Located:
+def _locate(
+    error: Any, data: Any, check_types: Mapping[str, type[BaseModel]], renamed: Mapping[int, dict[str, str]]
+) -> _Located:
     """Follow the location through the data; what is not there is a union's member (or what is missing)."""
     location: tuple[str | int, ...] = error["loc"]
     path: list[str | int] = []
@@ -84,7 +88,8 @@ def _locate(error: Any, data: Any, check_types: Mapping[str, type[BaseModel]]) -
     member = ""
     here = data
     absent = error["type"] == "missing"
-    for step in location[: len(location) - absent]:
+    for named in location[: len(location) - absent]:
+        step = renamed.get(id(here), {}).get(str(named), named)
         following = item_of(here, step)
         if following is not None:
             here = following[0]
@@ -99,7 +104,10 @@ def _locate(error: Any, data: Any, check_types: Mapping[str, type[BaseModel]]) -
     if error["type"] == "extra_forbidden":
         model = model_at(Spec, location[:-1], data, check_types)
         return _Located(_unknown_key(tuple(path), model), union, member)
-    return _Located(replace(_explain(error, tuple(path)), on_key=on_key), union, member)
+    problem = _explain(error, tuple(path))
+    if on_key:
+        problem = replace(problem, message="the name", on_key=True)
+    return _Located(problem, union, member)
 
 
 def _missing(path: Path, key: str) -> Problem:
@@ -133,7 +141,9 @@ def _explain(error: Any, path: Path) -> Problem:
         return _ours(path, value, context)
     if kind == "value_error":
         return Problem(path, f"{name}: {context.get('error', error['msg'])}")
-    return Problem(path, f"{name}: {error['msg'][:1].lower()}{error['msg'][1:]}", found=shown(value))
+    if isinstance(value, dict | list):
+        return Problem(path, f"{name}: {error['msg']}", on_key=True)
+    return Problem(path, f"{name}: {error['msg'][:1].lower()}{error['msg'][1:]}")
 
 
 def _ours(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:

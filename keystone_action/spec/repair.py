@@ -48,7 +48,7 @@ def repair(data: dict[str, Any], unknown_keys: Iterable[Path], wrong: Iterable[P
     kept: dict[str, list[int]] = {}
     for section in sorted({str(unit[0]) for unit in units if unit}):
         damaged.add(section)
-        _drop(result, section, {unit[1] for unit in units if unit[0] == section and len(unit) > 1}, units, kept)
+        _drop(result, section, {unit for unit in units if unit[0] == section}, kept)
     stand_ins = {name for name in _STAND_INS if name not in result}
     result.update({name: _STAND_INS[name] for name in stand_ins})
     if not isinstance(result.get("invariants"), dict) or not result["invariants"]:
@@ -64,10 +64,9 @@ def _unit(path: Path) -> Path:
     return path[:1]
 
 
-def _drop(
-    result: dict[str, Any], section: str, entries: set[Any], units: set[Path], kept: dict[str, list[int]]
-) -> None:
+def _drop(result: dict[str, Any], section: str, units: set[Path], kept: dict[str, list[int]]) -> None:
     before = result.get(section)
+    entries = {unit[1] for unit in units if len(unit) > 1}
     if (section,) in units or not isinstance(before, list | dict):
         result.pop(section, None)
     elif isinstance(before, list):
