@@ -1,0 +1,84 @@
+"""The audit log of a cell: one JSON line for each thing that happened, written only by us (spec 5.3, `custom`).
+
+The lines of `http_call` have exactly the keys that the source document's `validate_api_responses.py` reads:
+`{"ts", "type": "http_call", "details": {"service", "method", "url", "request_body", "status", "response_body"}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from keystone_action.evidence.model import RecordedRequest
+
+_dumps = json.JSONEncoder(check_circular=False).encode
+"""ASCII only: no line ever holds a character that some reader takes for the end of it."""
+
+
+def now() -> str:
+    """The time in UTC as ISO 8601 with microseconds, as evidence has it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class LineFile:
+    """A file that grows by whole lines. Several writers may append to the same path: each line is one write() at the
+    end of the file, so lines don't mix.
+
+    bytes_written: by this writer. Raises OSError on opening.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes_written = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def append(self, document: object) -> None:
+        """One line, with the kernel when this returns. Raises OSError when it can't be written whole."""
+        line = _dumps(document).encode("ascii") + b"\n"
+        written = os.write(self._descriptor, line)
+        try:
+            while written < len(line):  # a full disk says so at the second try
+                written += os.write(self._descriptor, line[written:])
+        except OSError:
+            # Half a line would spoil the next one.
+            os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_CUR) - written)
+            raise
+        self.bytes_written += written
+
+    def close(self) -> None:
+        """Harmless when repeated."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class AuditLog:
+    """Appends events to a cell's `audit.jsonl`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self.file = LineFile(path)
+
+    def write(self, event: str, details: dict[str, Any], *, ts: str) -> None:
+        """Raises OSError."""
+        self.file.append({"ts": ts, "type": event, "details": details})
+
+    def http_call(self, request: RecordedRequest) -> None:
+        """A request that a mock answered. Raises OSError."""
+        details = {
+            "service": request.service,
+            "method": request.method,
+            "url": request.url,
+            "request_body": request.body,
+            "status": request.status,
+            "response_body": request.response_body,
+        }
+        self.write("http_call", details, ts=request.ts)
+
+    def close(self) -> None:
+        """Harmless when repeated."""
+        self.file.close()

@@ -1,0 +1,103 @@
+"""The service kind `http_mock`: a port for each cell, served by the run's one `MockServer`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import OutputError, ServiceError
+from keystone_action.evidence.model import Address
+from keystone_action.evidence.requests import JournalLog
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.http_server import HOST, MockServer
+from keystone_action.services.mock_cell import MockCell
+from keystone_action.services.routes import RouteTable
+
+if TYPE_CHECKING:
+    from keystone_action.spec.services import HttpMockService as HttpMockModel
+
+SHARED_USER = "cells run as our own user here, so the port of a mock doesn't tell which cell calls it"
+
+
+class HttpMockService:
+    """A `RunningService` for one http_mock of a spec."""
+
+    def __init__(self, model: HttpMockModel, server: MockServer, directory: Path) -> None:
+        """directory: the spec's; files of responses are read from there, now. Raises UsageError that names the
+        route."""
+        self._model = model
+        self._server = server
+        self._table = RouteTable(model, directory)
+        self._cells: dict[int, MockCell] = {}
+
+    @property
+    def name(self) -> str:
+        """As the spec has it."""
+        return self._model.name
+
+    async def start(self) -> None:
+        """Starts the server when it doesn't run yet, and has it answer a request. Raises ServiceError."""
+        self._server.start()
+        try:
+            async with asyncio.timeout(self._model.ready_timeout):
+                await self._server.probe()
+        except (TimeoutError, OSError) as error:
+            given = f"within {self._model.ready_timeout:g} s"
+            raise ServiceError(f"service {self.name}: the mock server did not answer {given}: {error!r}") from error
+
+    async def attach(self, scope: CellScope) -> Attached:
+        """A port of its own, fresh counters, an empty journal. Raises ServiceError."""
+        try:
+            cell = MockCell(self.name, self._table, scope, record=self._model.record)
+        except OSError as error:
+            raise ServiceError(f"service {self.name}: its record can't be written: {error}") from error
+        try:
+            cell.port = await self._server.listen(cell)
+        except BaseException:
+            cell.close()
+            raise
+        self._cells[cell.port] = cell
+        address = Address(host=HOST, port=cell.port, url=f"http://{HOST}:{cell.port}")
+        return Attached(
+            name=self.name,
+            for_agent=address,
+            for_host=address,
+            requests=JournalLog(cell.journal_path, lambda: self._complete(cell)) if self._model.record else None,
+            notices=(SHARED_USER,) if scope.allowed_users is None else (),
+        )
+
+    def settle(self) -> None:
+        """Blocks until all that clients have sent is in journals and audit logs. `requests()` does this by itself;
+        who reads the audit log calls it first, after the agent's end."""
+        self._server.settle()
+
+    def _complete(self, cell: MockCell) -> None:
+        self._server.settle()
+        cell.check_complete()
+        if self._server.defects:
+            raise OutputError(f"the mock server failed while serving: {self._server.defects[0]}")
+
+    async def run_sql(self, attached: Attached, script: str) -> None:  # noqa: ARG002
+        """Raises ServiceError: there is no database here."""
+        raise ServiceError(f"service {self.name} is an http_mock; sql needs a database")
+
+    async def detach(self, attached: Attached) -> None:
+        """The port closes; the journal stays readable."""
+        port = attached.for_agent.port
+        cell = self._cells.pop(port, None) if port is not None else None
+        if port is None or cell is None:
+            return
+        await self._server.close(port)
+        cell.close()
+
+    async def stop(self) -> None:
+        """Ends what is still attached; the server goes on for others (`MockServer.stop` ends it). Never raises."""
+        for port, cell in list(self._cells.items()):
+            try:
+                await self._server.close(port)
+            except ServiceError as error:
+                logging.getLogger(__name__).warning("service %s: %s", self.name, error)
+            cell.close()
+        self._cells.clear()

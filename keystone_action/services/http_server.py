@@ -1,0 +1,249 @@
+"""One server for every mock of every cell of a run: a thread with an event loop of its own, so that whatever the run
+does meanwhile, replies don't wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from keystone_action.errors import ServiceError
+from keystone_action.services.http_protocol import Application, MockConnection
+from keystone_action.services.http_request import RawRequest
+from keystone_action.services.peers import Endpoint, PeerLookup
+from keystone_action.services.responses import Reply
+
+HOST = "127.0.0.1"
+CONNECTIONS = 256
+"""Connections of one port at the same time; further ones wait until one is over."""
+_BACKLOG = 1024
+_STOP_SECONDS = 5.0
+_QUIET_ROUNDS = 4
+
+Result = TypeVar("Result")
+
+
+class GuardedApplication(Application, Protocol):
+    """An application that says whose connections are its own."""
+
+    def admits(self, owner: int | None) -> bool:
+        """Whether a connection of this user (None: unknown) may speak with it; counts the refused."""
+
+
+class Listener:
+    """One port and its connections."""
+
+    def __init__(self, application: GuardedApplication) -> None:
+        self.application = application
+        self.connections: set[MockConnection] = set()
+        self.socket = socket.create_server((HOST, 0), backlog=_BACKLOG)
+        self.socket.setblocking(False)
+        self.port: int = self.socket.getsockname()[1]
+        self.slots = asyncio.Semaphore(CONNECTIONS)
+        self.task: asyncio.Task[None] | None = None
+
+
+class MockServer:
+    """Serves any number of ports. `start` and `stop` may be called from any thread, and again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listeners: dict[int, Listener] = {}
+        self._peers = PeerLookup()
+        self._activity = 0
+        self.defects: list[str] = []
+        """What went wrong in our own code while serving; evidence is incomplete when there is any."""
+
+    @property
+    def running(self) -> bool:
+        """Whether `start` was called, and `stop` wasn't since."""
+        return self._loop is not None
+
+    def start(self) -> None:
+        """Returns when the loop runs. Harmless when it does already."""
+        with self._lock:
+            if self._loop is not None:
+                return
+            ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+            self._thread = threading.Thread(target=self._serve, args=(ready,), name="keystone-mock", daemon=True)
+            self._thread.start()
+            self._loop = ready.result()
+
+    def _serve(self, ready: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(self._defect)
+        loop.call_soon(ready.set_result, loop)
+        try:
+            loop.run_forever()
+        finally:
+            with contextlib.suppress(RuntimeError):
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            return  # a client that went away while we wrote
+        self.defects.append(f"{context.get('message', '')}: {error!r}")
+
+    def stop(self) -> None:
+        """Ends every connection at once; never waits for a client. Harmless when it was never started."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        future = asyncio.run_coroutine_threadsafe(self._close_all(), loop)
+        with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
+            future.result(_STOP_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_STOP_SECONDS)
+        self._peers.close()
+
+    async def _close_all(self) -> None:
+        for port in list(self._listeners):
+            await self._close(port)
+
+    async def listen(self, application: GuardedApplication) -> int:
+        """The port on which this application is served from now on. Raises ServiceError."""
+        return await self._call(self._listen(application))
+
+    async def _listen(self, application: GuardedApplication) -> int:
+        try:
+            listener = Listener(application)
+        except OSError as error:
+            raise ServiceError(f"no port to listen on: {error.strerror}") from error
+        self._listeners[listener.port] = listener
+        listener.task = asyncio.get_running_loop().create_task(self._accept(listener))
+        return listener.port
+
+    async def close(self, port: int) -> None:
+        """Stop serving a port and end its connections. Harmless when it isn't served."""
+        if self._loop is not None:
+            await self._call(self._close(port))
+
+    async def _close(self, port: int) -> None:
+        listener = self._listeners.pop(port, None)
+        if listener is None:
+            return
+        if listener.task is not None:
+            listener.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listener.task
+        listener.socket.close()
+        for connection in list(listener.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # the transports' connection_lost run now
+
+    async def _accept(self, listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await listener.slots.acquire()
+            try:
+                accepted, peer = await loop.sock_accept(listener.socket)
+            except OSError:
+                # No descriptors left, or a client that gave up: neither may end the port.
+                listener.slots.release()
+                await asyncio.sleep(0.01)
+                continue
+            self._activity += 1
+            await self._admit(listener, accepted, peer)
+
+    async def _admit(self, listener: Listener, accepted: socket.socket, peer: Endpoint) -> None:
+        if not listener.application.admits(self._peers.owner(peer, (HOST, listener.port))):
+            accepted.close()
+            listener.slots.release()
+            return
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _CountedConnection(listener, self)
+        listener.connections.add(connection)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted)
+        except OSError:
+            accepted.close()
+            listener.connections.discard(connection)
+            listener.slots.release()
+
+    async def probe(self) -> None:
+        """A real request to a port of its own, answered. Raises OSError, or ServiceError when it doesn't run."""
+        port = await self.listen(_Probe())
+        try:
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
+            line = await reader.readline()
+            writer.close()
+            if b" 204 " not in line:
+                raise OSError(f"expected the status 204, found {line!r}")
+        finally:
+            await self.close(port)
+
+    def touched(self) -> None:
+        """Something came in."""
+        self._activity += 1
+
+    def settle(self, timeout: float = 5.0) -> None:
+        """Blocks until everything that clients have sent so far was read and recorded, at most `timeout` seconds while
+        they still send. For readers of the record, from any thread but the server's own."""
+        loop = self._loop
+        if loop is None:
+            return
+        future = asyncio.run_coroutine_threadsafe(self._quiet(), loop)
+        try:
+            future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+
+    async def _quiet(self) -> None:
+        # Each turn of the loop polls all sockets; some turns without anything in means that nothing is left.
+        quiet, seen = 0, self._activity
+        while quiet < _QUIET_ROUNDS:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if self._activity == seen else 0
+            seen = self._activity
+
+    async def _call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        if self._loop is None:
+            coroutine.close()
+            raise ServiceError("the mock server does not run")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+
+class _Probe:
+    """Answers anything with nothing."""
+
+    def admits(self, owner: int | None) -> bool:  # noqa: ARG002
+        return True
+
+    def reserve(self, size: int) -> bool:  # noqa: ARG002
+        return True
+
+    def not_http(self) -> None:
+        return
+
+    def respond(self, request: RawRequest) -> Reply:  # noqa: ARG002
+        return Reply(204, (), b"", "")
+
+
+class _CountedConnection(MockConnection):
+    """A connection that its listener and its server know of."""
+
+    def __init__(self, listener: Listener, server: MockServer) -> None:
+        super().__init__(listener.application)
+        self._listener = listener
+        self._touched: Callable[[], None] = server.touched
+
+    def data_received(self, data: bytes) -> None:
+        self._touched()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._touched()
+        self._listener.connections.discard(self)
+        self._listener.slots.release()
+        super().connection_lost(exc)

@@ -1,0 +1,150 @@
+"""One mock as one cell has it: its own route state, its own record, and nobody else's connections."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from keystone_action.errors import OutputError
+from keystone_action.evidence.audit import AuditLog, now
+from keystone_action.evidence.model import RecordedRequest
+from keystone_action.evidence.requests import RequestJournal
+from keystone_action.services.base import CellScope
+from keystone_action.services.http_request import RawRequest, Request
+from keystone_action.services.http_server import HOST
+from keystone_action.services.responses import Reply, refusal
+from keystone_action.services.routes import RouteState, RouteTable
+
+OPEN_BODIES = 256 << 20
+"""Bytes of bodies that the open requests of one mock and cell may hold in memory together."""
+FULL_RECORD = 1 << 30
+"""Bytes of record above which only the first KIB of a body is kept, as `cut` says."""
+LAST_RECORD = 2 << 30
+"""Bytes of record above which requests are refused, and the record counts as incomplete."""
+KIB = 1 << 10
+
+
+@dataclass
+class Counts:
+    """Connections and bytes that were no requests of this cell. strangers: of another user. unknown: gone before
+    their user could be found out. not_http: no request line."""
+
+    strangers: int = 0
+    unknown: int = 0
+    not_http: int = 0
+
+
+class MockCell:
+    """Answers and records; runs in the mock server's loop.
+
+    port is set once it listens. failure: why the record is incomplete, else None.
+    """
+
+    def __init__(self, name: str, table: RouteTable, scope: CellScope, *, record: bool) -> None:
+        """Raises OSError when its files can't be made."""
+        self._name = name
+        self._state = RouteState(table)
+        self._scope = scope
+        self.port = 0
+        self.counts = Counts()
+        self.failure: str | None = None
+        self._buffered = 0
+        self._user = os.geteuid()
+        self.journal_path = scope.private / f"{name}.requests.jsonl"
+        self.journal_path.unlink(missing_ok=True)
+        self._audit = AuditLog(scope.audit_log)
+        self._journal: RequestJournal | None = None
+        try:
+            self._journal = RequestJournal(self.journal_path) if record else None
+        except OSError:
+            self._audit.close()
+            raise
+
+    def admits(self, owner: int | None) -> bool:
+        """By the user of the peer's socket: the cell's, or our own (checks on the host).
+
+        A peer that has closed its socket already has no user any more. It is believed only where no other cell can be
+        meant: this is the only one, or users don't tell cells apart at all.
+        """
+        allowed = self._scope.allowed_users
+        if owner is None:
+            if allowed is None or self._scope.exclusive:
+                return True
+            self.counts.unknown += 1
+            return False
+        if owner == self._user or (allowed is not None and owner in allowed):
+            return True
+        self.counts.strangers += 1
+        return False
+
+    def reserve(self, size: int) -> bool:
+        """Whether that many more bytes may be held; a negative size gives back."""
+        self._buffered += size
+        return self._buffered <= OPEN_BODIES
+
+    def not_http(self) -> None:
+        """Counted, never recorded: there is no method and no path that could be."""
+        self.counts.not_http += 1
+
+    def respond(self, raw: RawRequest) -> Reply:
+        """Record, then answer. A request that can't be recorded is not answered by its route."""
+        request = Request(raw)
+        reply = self._state.answer(request) if raw.refused is None else refusal(*raw.refused)
+        if self._written() > LAST_RECORD:
+            self.failure = f"more than {LAST_RECORD >> 30} GiB of requests were sent; the last ones are not recorded"
+            return refusal(507, self.failure)
+        try:
+            self._record(self._recorded(request, reply))
+        except OSError as error:
+            self.failure = f"a request could not be recorded: {error.strerror}"
+            return refusal(507, self.failure)
+        return reply
+
+    def _written(self) -> int:
+        return self._audit.file.bytes_written + (self._journal.file.bytes_written if self._journal else 0)
+
+    def _record(self, recorded: RecordedRequest) -> None:
+        if self._journal is not None:
+            self._journal.append(recorded)
+        self._audit.http_call(recorded)
+
+    def _recorded(self, request: Request, reply: Reply) -> RecordedRequest:
+        raw = request.raw
+        sent = reply.text if reply.has_body and request.method != "HEAD" else ""
+        if self._written() > FULL_RECORD:
+            raw.cut += max(0, len(raw.body) - KIB)
+            raw.body = raw.body[:KIB]
+            request.__dict__.pop("body", None)
+            sent = sent if len(sent) <= KIB else f"{sent[:KIB]}\n[… {len(sent) - KIB:,} characters cut …]"
+        return RecordedRequest(
+            service=self._name,
+            method=request.method,
+            path=request.path,
+            url=f"http://{HOST}:{self.port}{raw.target}" if raw.target.startswith("/") else raw.target,
+            query=request.query,
+            headers=request.headers,
+            body=request.body,
+            body_bytes=raw.body_bytes,
+            cut=raw.cut,
+            status=reply.status,
+            response_body=sent,
+            ts=now(),
+        )
+
+    def check_complete(self) -> None:
+        """Raises OutputError when something that was sent is not in the record."""
+        if self.failure is not None:
+            raise OutputError(f"the record of {self._name} is incomplete: {self.failure}")
+
+    def close(self) -> None:
+        """Say in the audit log what was turned away, and close the files."""
+        counts = self.counts
+        if counts.strangers or counts.unknown or counts.not_http:
+            details = {"service": self._name, **vars(counts)}
+            try:
+                self._audit.write("connections_refused", details, ts=now())
+            except OSError as error:
+                self.failure = f"the audit log could not be written: {error.strerror}"
+        self._audit.close()
+        if self._journal is not None:
+            self._journal.close()
