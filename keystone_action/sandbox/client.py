@@ -16,6 +16,7 @@ from keystone_action.sandbox import wire
 
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from keystone_action.sandbox.launcher import main; main()"
 _START_TIMEOUT = 30.0
+_GREETING_SIZE = 4096
 _STOP_TIMEOUT = 30.0
 
 
@@ -25,6 +26,12 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._socket = end
+
+    async def request(self, request: wire.Request, passed: list[int]) -> None:
+        """Have a command started; `passed` are the descriptors that go along. Raises OSError when the supervisor is
+        gone."""
+        socket.send_fds(self._socket, [wire.MARK], passed)
+        await self.send(request)
 
     async def send(self, message: object) -> None:
         """Raises OSError when the supervisor is gone."""
@@ -71,20 +78,21 @@ class LauncherClient:
     """The launcher, as we hold it."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, probed: dict[str, Any]) -> None:
+        self._idle: list[Channel] = []
         self._process = process
         self._control = control
         self.landlock: int = probed["landlock"]
         self.setuid: bool = probed["setuid"]
 
     @classmethod
-    async def start(cls, probe_uid: int, remove: Path | None) -> LauncherClient:
-        """Start it; probe_uid: a user to try to become. remove: a directory that it removes when all is over.
-        Raises SandboxError."""
+    async def start(cls, users: range, remove: Path | None) -> LauncherClient:
+        """Start it. users: the numbers that sandboxes may run as. remove: a directory that it removes when all is
+        over. Raises SandboxError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         package_parent = Path(__file__).parents[2]
         command = [
             sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []),
-            "-c", _BOOT, str(package_parent), str(theirs.fileno()), str(probe_uid), str(remove or ""),
+            "-c", _BOOT, str(package_parent), str(theirs.fileno()), str(users.start), str(len(users)), str(remove or ""),
         ]  # fmt: skip
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 - vfork: over in a millisecond
@@ -105,7 +113,7 @@ class LauncherClient:
         ours.setblocking(False)
         try:
             async with asyncio.timeout(_START_TIMEOUT):
-                greeting = await asyncio.get_running_loop().sock_recv(ours, wire.ORDER_SIZE)
+                greeting = await asyncio.get_running_loop().sock_recv(ours, _GREETING_SIZE)
         except TimeoutError:
             greeting = b""
         if not greeting:
@@ -122,28 +130,31 @@ class LauncherClient:
     def pid(self) -> int:
         return self._process.pid
 
-    async def order(self, request: wire.Request, passed: list[int]) -> Channel:
-        """Have a command started; `passed` are the descriptors that go along. Raises SandboxError."""
+    async def supervisor(self) -> Channel:
+        """A channel to a supervisor that is free. Raises SandboxError."""
+        if self._idle:
+            return self._idle.pop()
         ours, theirs = socket.socketpair()
-        channel = Channel(ours)
-        data = json.dumps({"uid": request["uid"], "guard": request["guard"]}).encode()
         try:
-            await self._pass(data, [theirs.fileno(), *passed])
-            await channel.send(request)
+            await self._pass(theirs.fileno())
         except OSError as error:
-            channel.close()
+            ours.close()
             raise SandboxError("the sandbox's launcher is gone") from error
         except BaseException:
-            channel.close()
+            ours.close()
             raise
         finally:
             theirs.close()
-        return channel
+        return Channel(ours)
 
-    async def _pass(self, data: bytes, descriptors: list[int]) -> None:
+    def give_back(self, channel: Channel) -> None:
+        """This supervisor has reported that it can serve again."""
+        self._idle.append(channel)
+
+    async def _pass(self, descriptor: int) -> None:
         while True:
             try:
-                socket.send_fds(self._control, [data], descriptors)
+                socket.send_fds(self._control, [wire.MARK], [descriptor])
             except BlockingIOError:
                 await asyncio.sleep(0.001)  # its queue is full: it is forking as fast as it can
             else:
@@ -153,10 +164,12 @@ class LauncherClient:
         """Let it end whatever is left, and wait for that. Twice does no harm."""
         if self._control.fileno() < 0:
             return
+        while self._idle:
+            self._idle.pop().close()
         self._control.shutdown(socket.SHUT_WR)
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
-                while await asyncio.get_running_loop().sock_recv(self._control, wire.ORDER_SIZE):
+                while await asyncio.get_running_loop().sock_recv(self._control, _GREETING_SIZE):
                     pass
         except (TimeoutError, OSError):
             self._process.kill()

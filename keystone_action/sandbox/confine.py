@@ -1,26 +1,39 @@
-"""What a new process does to itself before it becomes the command: it gives up everything that is not the command's.
+"""Starting a command that has given up everything that is not its own.
 
-Only the standard library: the launcher's children import this.
+Who a process is, what Landlock lets it touch and whether it may gain privileges belong, in the kernel, to a *thread*.
+So a thread of the supervisor gives all that up, for good, starts the command by vfork, and ends. Nothing of Python runs
+between fork and exec, no page of the supervisor is copied, and the supervisor itself stays what it was.
+Only the standard library: the launcher imports this.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import resource
-import signal
-import socket
-from typing import NoReturn, cast
+import subprocess
+import threading
+from pathlib import Path
 
-from keystone_action.sandbox import landlock, wire
-from keystone_action.sandbox.wire import Message, Request
+from keystone_action.sandbox import landlock
+from keystone_action.sandbox.wire import Request
 
-_PR_SET_PDEATHSIG = 1
-_UNREACHABLE = 127
-_NOT_EXECUTABLE = 126
-_FIRST_FREE = 3
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+# The wrappers in libc change all threads, so the bare system calls it is: (setgroups, setresgid, setresuid).
+_GENERIC = (159, 149, 147)
+_CREDENTIAL_CALLS = {
+    "x86_64": (116, 119, 117),
+    "aarch64": _GENERIC,
+    "riscv64": _GENERIC,
+    "loongarch64": _GENERIC,
+    "ppc64le": (81, 169, 164),
+    "s390x": (206, 210, 208),
+    "armv7l": (206, 210, 208),
+    "i686": (206, 210, 208),
+}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,82 +41,107 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Refused(Exception):  # noqa: N818 - not an error of ours: the command can't be started, and why
     """The command can't be started. code: what a shell would exit with. not_found: there is no such program."""
 
-    def __init__(self, message: str, code: int, *, not_found: bool) -> None:
+    def __init__(self, message: str, code: int, *, not_found: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.not_found = not_found
 
 
-def die_with_parent() -> None:
-    """Be killed when the process that forked this one ends. A change of user clears it."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
+    """Start the command. Returns its process number. Raises Refused, or OSError where confining it failed."""
+    outcome: list[int | BaseException] = []
+
+    def life() -> None:
+        try:
+            _confine(request)
+            outcome.append(_start(request, stdin, stdout, stderr))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            outcome.append(error)
+
+    thread = threading.Thread(target=life)
+    thread.start()
+    thread.join()
+    result = outcome[0]
+    if isinstance(result, BaseException):
+        raise result
+    _prefer_as_victim(result)
+    return result
 
 
-def stand_by(orders: socket.socket) -> NoReturn:
-    """The life of a child: wait for a request, confine itself by it, become the command.
-
-    Standard output and error are connected already. With the request come standard input and, for services, the log
-    that takes both streams. The socket closes when the command has taken over; before, it carries one message with
-    why that could not be.
-    """
+def can_change_user(uid: int) -> bool:
+    """Whether this thread can become another user; it is one afterwards."""
     try:
-        die_with_parent()
-        os.setsid()
-        mark, passed = wire.receive_descriptors(orders)
-        if not mark:
-            os._exit(0)
-        request = cast(Request | None, wire.receive(orders))
-        if request is None:
-            os._exit(0)
-        _become(request, passed, orders)
-    except Refused as refused:
-        _say(orders, {"refused": refused.message, "code": refused.code, "not_found": refused.not_found})
-    except BaseException as error:  # noqa: BLE001 - whatever it was: this process must never run on
-        _say(orders, {"broken": f"{type(error).__name__}: {error}"})
-    finally:
-        os._exit(_UNREACHABLE)
+        _become(uid)
+    except OSError:
+        return False
+    return True
 
 
-def _say(orders: socket.socket, message: Message) -> None:
-    with contextlib.suppress(OSError):
-        orders.sendall(wire.pack(message))
-
-
-def _become(request: Request, passed: list[int], orders: socket.socket) -> NoReturn:
-    os.dup2(passed[0], 0)
-    if len(passed) > 1:
-        os.dup2(passed[1], 1)
-        os.dup2(passed[1], 2)
-    os.closerange(_FIRST_FREE, orders.fileno())
-    os.closerange(orders.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-    _limit(request)
-    _prefer_as_victim()
-    uid = request["uid"]
-    if uid is not None:
-        # Pipes belong to who made them; /dev/stdout and /dev/stderr are opened anew by many a script.
-        os.fchown(1, uid, uid)
-        os.fchown(2, uid, uid)
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-        die_with_parent()
-    os.umask(0o022)
-    _enter(request["cwd"], request["inside"])
+def _confine(request: Request) -> None:
+    if request["uid"] is not None:
+        _become(request["uid"])
+    if request["uid"] is not None or request["rules"] is not None:
+        landlock.no_new_privileges()
     if request["rules"] is not None:
-        landlock.no_new_privileges()
         landlock.restrict(request["rules"], landlock.abi())
-    elif uid is not None:
-        landlock.no_new_privileges()
-    # Handlers go with exec, ignored signals don't, and Python ignores these.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _execute(request["argv"], request["env"])
 
 
-def _limit(request: Request) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _become(uid: int) -> None:
+    setgroups, setresgid, setresuid = _CREDENTIAL_CALLS[os.uname().machine]
+    number = ctypes.c_uint(uid)
+    for arguments in ((setgroups, 0, None), (setresgid, number, number, number), (setresuid, number, number, number)):
+        if _libc.syscall(*arguments) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"becoming user {uid}: {os.strerror(code)}")
+
+
+def _start(request: Request, stdin: int, stdout: int, stderr: int) -> int:
+    _check_directory(request["cwd"], request["inside"])
+    program, path = request["argv"][0], request["env"].get("PATH", "")
+    try:
+        # SIM115, S603: it outlives this function, and running what we are told to is what we are for.
+        process = subprocess.Popen(
+            request["argv"],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=request["cwd"],
+            env=request["env"],
+            start_new_session=True,
+            umask=0o022,
+        )
+    except FileNotFoundError:
+        if "/" not in program:
+            raise Refused(f"{program}: not found in PATH ({path})", NOT_FOUND, not_found=True) from None
+        there = (Path(request["cwd"]) / program).exists()
+        why = "its interpreter does not exist" if there else "no such program"
+        raise Refused(f"{program}: {why}", NOT_FOUND, not_found=True) from None
+    except PermissionError:
+        raise Refused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True) from None
+    except OSError as error:
+        raise Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE) from None
+    process.returncode = 0  # the supervisor reaps it
+    _limit(process.pid, request)
+    return process.pid
+
+
+def _check_directory(directory: str, inside: str) -> None:
+    try:
+        real = os.path.realpath(directory, strict=True)
+    except OSError as error:
+        raise Refused(f"can't enter the directory {directory}: {error.strerror}", NOT_EXECUTABLE) from None
+    if real != inside and not real.startswith(inside.rstrip("/") + "/"):
+        raise Refused(f"the directory {directory} leads out of {inside}, to {real}", NOT_EXECUTABLE)
+    if not os.access(real, os.X_OK, effective_ids=True):
+        raise Refused(f"can't enter the directory {directory}: permission denied", NOT_EXECUTABLE)
+
+
+def _limit(pid: int, request: Request) -> None:
+    """Limits that the kernel keeps, from the first instructions of the command on; what happens before, the watch sees.
+
+    As the same user: only that needs no capability, which containers lack.
+    """
     wanted = []
     if request["disk"] is not None:
         wanted.append((resource.RLIMIT_FSIZE, request["disk"]))
@@ -112,45 +150,15 @@ def _limit(request: Request) -> None:
         # the limit, so that reaching it is seen by who watches and said, instead of being odd failures of fork.
         wanted.append((resource.RLIMIT_NPROC, request["pids"] + max(8, request["pids"] // 8)))
     for kind, value in wanted:
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)  # noqa: PLW2901
-        resource.setrlimit(kind, (value, value))
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            hard = resource.prlimit(pid, kind)[1]
+            allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.prlimit(pid, kind, (allowed, allowed))
 
 
-def _prefer_as_victim() -> None:
+def _prefer_as_victim(pid: int) -> None:
     """When the machine runs out of memory, it shall be the agent that goes, not we."""
     with contextlib.suppress(OSError):
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        descriptor = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
         os.write(descriptor, b"900")
         os.close(descriptor)
-
-
-def _enter(directory: str, inside: str) -> None:
-    try:
-        os.chdir(directory)
-        here = os.getcwd()
-    except OSError as error:
-        raise Refused(f"can't enter the directory {directory}: {error.strerror}", 126, not_found=False) from None
-    if here != inside and not here.startswith(inside.rstrip("/") + "/"):
-        raise Refused(f"the directory {directory} leads out of {inside}, to {here}", 126, not_found=False)
-
-
-def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
-    program = argv[0]
-    path = env.get("PATH", "")
-    places = [program] if "/" in program else [os.path.join(place or ".", program) for place in path.split(":")]  # noqa: PTH118
-    denied = None
-    for place in places:
-        try:
-            os.execve(place, argv, env)
-        except OSError as error:
-            if error.errno == errno.EACCES:
-                denied = place
-            elif error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
-                raise Refused(f"can't run {place}: {error.strerror}", _NOT_EXECUTABLE, not_found=False) from None
-    if denied is not None:
-        raise Refused(f"{denied} may not be executed by this user", _NOT_EXECUTABLE, not_found=True)
-    if "/" in program:
-        why = "its interpreter does not exist" if os.path.exists(program) else "no such program"  # noqa: PTH110
-        raise Refused(f"{program}: {why}", _UNREACHABLE, not_found=True)
-    raise Refused(f"{program}: not found in PATH ({path})", _UNREACHABLE, not_found=True)

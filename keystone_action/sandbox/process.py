@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -59,8 +58,9 @@ async def start(
     place = place.resolve()
     place.chmod(0o711)
     users = Users() if os.geteuid() == 0 and uid_isolation is not False else None
-    probe = users.first + users.count - 1 if users else 0
-    launcher = await LauncherClient.start(probe, place if own_root else None)
+    numbers = range(users.first, users.first + users.count) if users else range(0)
+    launcher = await LauncherClient.start(numbers, place if own_root else None)
+    launcher.give_back(await launcher.supervisor())  # forked while the run gets ready, so that the first finds it warm
     try:
         _insist(uid_isolation, launcher.setuid, "a user of its own (it needs root)")
         _insist(landlock, launcher.landlock > 0, "Landlock (it needs Linux 5.13 or later with Landlock enabled)")
@@ -91,7 +91,7 @@ class ProcessSandboxes:
         self, root: Path, launcher: LauncherClient, users: Users | None, landlock_abi: int, hidden: Sequence[Path]
     ) -> None:
         self.root = root
-        self._launcher = launcher
+        self.launcher = launcher
         self._users = users
         self._landlock_abi = landlock_abi
         self._rules: policy.Rules | None = None
@@ -205,7 +205,7 @@ class ProcessSandboxes:
                     _must_be_reachable(path, user)
                     await asyncio.to_thread(trees.give, path, user)
             service = await ServiceProcess.start(
-                self._launcher, argv, env, cwd, uid=user, lease=lease, log_directory=self.root, name=name or argv[0]
+                self.launcher, argv, env, cwd, uid=user, lease=lease, log_directory=self.root, name=name or argv[0]
             )
         except BaseException:
             if lease:
@@ -213,10 +213,6 @@ class ProcessSandboxes:
             raise
         self._services.add(service)
         return service
-
-    async def order(self, request: Request, passed: list[int]) -> Channel:
-        """For our sandboxes. Raises SandboxError."""
-        return await self._launcher.order(request, passed)
 
     def forget(self, sandbox: ProcessSandbox) -> None:
         """For our sandboxes: it has been closed."""
@@ -229,7 +225,7 @@ class ProcessSandboxes:
         for service in list(self._services):
             await service.stop(0)
         self._services.clear()
-        await self._launcher.close()
+        await self.launcher.close()
 
 
 def _must_be_reachable(path: Path, uid: int) -> None:
@@ -294,19 +290,25 @@ class ProcessSandbox:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
         stdin = _standard_input(command.stdin)
-        try:
-            channel = await self._provider.order(request, [stdin, *([self._lease.lock] if self._lease else [])])
-        finally:
-            os.close(stdin)
+        channel = await self._provider.launcher.supervisor()
         self._running.add(channel)
+        again = False
         try:
+            await channel.request(request, [stdin, *([self._lease.lock] if self._lease else [])])
             answer = await channel.receive()
+            again = answer is not None and answer[0]["again"]
+        except OSError as error:
+            raise SandboxError("the sandbox's supervisor was killed") from error
         except BaseException:
             await _end(channel)
             raise
         finally:
+            os.close(stdin)
             self._running.discard(channel)
-            channel.close()
+            if again:
+                self._provider.launcher.give_back(channel)
+            else:
+                channel.close()
         if answer is None:
             raise SandboxError("the sandbox's supervisor was killed")
         return completed(*answer)
@@ -384,8 +386,6 @@ def completed(report: Message, blob: bytes) -> Completed:
     if "broken" in report:
         raise SandboxError(f"the sandbox's supervisor failed: {report['broken']}")
     refusal = report["refusal"] or {}
-    if "broken" in refusal:
-        raise SandboxError(f"the sandbox could not be made: {refusal['broken']}")
     if not report["gone"]:
         raise SandboxError("some of the command's processes could not be killed: they hang in the kernel")
     parts = []

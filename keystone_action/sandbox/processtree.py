@@ -71,6 +71,15 @@ def _children_by_parents() -> Callable[[int], list[int]]:
 HAS_CHILDREN_FILES = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
 
+def owner(pid: int) -> int | None:
+    """The user it runs as."""
+    text = read_text(f"/proc/{pid}/status") or ""
+    for line in text.splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[2])
+    return None
+
+
 def children(pid: int) -> list[int]:
     """Its own children, those included that wait to be reaped."""
     try:

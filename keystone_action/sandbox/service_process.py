@@ -56,7 +56,8 @@ class ServiceProcess:
         stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         channel = None
         try:
-            channel = await launcher.order(request, [stdin, log, *([lease.lock] if lease else [])])
+            channel = await launcher.supervisor()
+            await channel.request(request, [stdin, log, *([lease.lock] if lease else [])])
             answer = await channel.receive()
             if answer is None:
                 raise SandboxError(f"{name}: the service's supervisor was killed")
@@ -124,4 +125,4 @@ class ServiceProcess:
 
 def _why(report: dict[str, Any]) -> str:
     refusal = report.get("refusal") or {}
-    return str(report.get("broken") or refusal.get("refused") or refusal.get("broken") or "it ended at once")
+    return str(report.get("broken") or refusal.get("refused") or "it ended at once")

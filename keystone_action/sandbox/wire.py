@@ -18,9 +18,6 @@ Message = dict[str, Any]
 MARK = b"."
 """What file descriptors are sent with where only they matter."""
 
-ORDER_SIZE = 4096
-"""Most bytes of an order to the launcher, which is one datagram: {uid, guard}."""
-
 _MOST_PASSED = 8
 
 
