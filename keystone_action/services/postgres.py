@@ -68,13 +68,11 @@ class Credentials:
 
 
 class EmbeddedPostgres:
-    """A `RunningService`. directory: a new one for this server alone; see `PostgresServer`.
-
-    substituted: a sentence when the spec named an image, for the report's head; empty otherwise.
-    """
+    """A `RunningService`. directory: a new one for this server alone; see `PostgresServer`. That it stands in for an
+    image which the spec names is said in the report's head, once for the run."""
 
     def __init__(self, definition: PostgresService | ContainerService, directory: Path, spawner: Spawner) -> None:
-        _refuse_what_only_an_image_has(definition)
+        refuse_what_only_an_image_has(definition)
         self._definition = definition
         self._credentials = Credentials.from_env(definition.name, definition.env)
         self._cells: dict[str, CellDatabase] = {}
@@ -89,13 +87,6 @@ class EmbeddedPostgres:
     def name(self) -> str:
         """The service's name."""
         return self._definition.name
-
-    @property
-    def substituted(self) -> str:
-        """What the report says where an image was asked for."""
-        if self._definition.image is None:
-            return ""
-        return f"service {self.name}: image {self._definition.image} was replaced by the embedded PostgreSQL"
 
     async def start(self) -> None:
         """See RunningService."""
@@ -123,7 +114,7 @@ class EmbeddedPostgres:
             search_path=lambda: cell.before.schemas,
             prepare=cell.prepare,
         )
-        return Attached(self.name, address, address, database=reader, notices=tuple(filter(None, [self.substituted])))
+        return Attached(self.name, address, address, database=reader)
 
     async def run_sql(self, attached: Attached, script: str) -> None:
         """See RunningService."""
@@ -166,7 +157,8 @@ class EmbeddedPostgres:
         return self._server.failure(f"{what}: {' '.join(str(error).split())}")
 
 
-def _refuse_what_only_an_image_has(definition: PostgresService | ContainerService) -> None:
+def refuse_what_only_an_image_has(definition: PostgresService | ContainerService) -> None:
+    """Raises NotSupportedYet for fields that mean something to a container only."""
     where = f"service {definition.name}"
     if definition.command is not None:
         raise NotSupportedYet(f"{where}: command of a PostgreSQL image without a container engine")

@@ -98,7 +98,8 @@ class PostgresReader:
         }
         keywords = {
             **self.connection,
-            "options": session_options(settings),
+            # The URL's own options first: where both set something, ours win.
+            "options": f"{self.connection.get('options', '')} {session_options(settings)}".strip(),
             "connect_timeout": max(2, min(_CONNECT_SECONDS, int(timeout))),
             "application_name": "keystone",
         }

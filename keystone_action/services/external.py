@@ -1,0 +1,225 @@
+"""The service kind `external`: something that runs already, known by its URL (a `services:` block of a workflow)."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from keystone_action.errors import ServiceError, UsageError
+from keystone_action.evidence.model import Address, Database
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.mysql_reader import MysqlReader
+from keystone_action.services.postgres_reader import PostgresReader
+
+if TYPE_CHECKING:
+    from keystone_action.spec.services import ExternalService
+
+_PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
+_SAME = {"postgres": "postgresql", "mariadb": "mysql"}
+_TRY_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+
+
+class External:
+    """A `RunningService` that we neither start nor stop, nor reset between cells."""
+
+    def __init__(self, definition: ExternalService) -> None:
+        self._definition = definition
+        self._target = Target.from_url(definition.name, definition.url)
+        self._schemas: tuple[str, ...] = ("public",)
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return self._definition.name
+
+    async def start(self) -> None:
+        """Wait until it answers: a query, a request, or a connection where we speak no more of its protocol."""
+        import anyio
+        import anyio.to_thread
+
+        deadline = time.monotonic() + self._definition.ready_timeout
+        while True:
+            try:
+                return await anyio.to_thread.run_sync(self._target.probe, abandon_on_cancel=True)
+            except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that isn't there yet
+                if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                    raise ServiceError(
+                        f"service {self.name}: nothing answered at {self._target.shown} within "
+                        f"{self._definition.ready_timeout:g} s; the last try said: {_sentence(error)}"
+                    ) from None
+            await anyio.sleep(_PAUSE_SECONDS)
+
+    async def attach(self, scope: CellScope) -> Attached:
+        """See RunningService. Several cells at a time share it, which is said."""
+        import anyio.to_thread
+
+        try:
+            await anyio.to_thread.run_sync(self._remember_schemas)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise ServiceError(f"service {self.name} went away: {_sentence(error)}") from None
+        shared = f"service {self.name} is external: its state is shared by all cells and never reset"
+        address = self._target.address
+        return Attached(
+            self.name, address, address, database=self._database(), notices=() if scope.exclusive else (shared,)
+        )
+
+    async def run_sql(self, attached: Attached, script: str) -> None:  # noqa: ARG002
+        """See RunningService. With the rights of the URL's user."""
+        import anyio.to_thread
+
+        try:
+            await anyio.to_thread.run_sync(self._target.run_script, script)
+            await anyio.to_thread.run_sync(self._remember_schemas)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise ServiceError(f"service {self.name} refused a fixture: {_sentence(error)}") from None
+
+    async def seal(self, attached: Attached) -> None:  # noqa: ARG002
+        """Just before the agent starts: what stands now stood before it."""
+        import anyio.to_thread
+
+        with contextlib.suppress(Exception):
+            await anyio.to_thread.run_sync(self._remember_schemas)
+
+    async def detach(self, attached: Attached) -> None:
+        """It stays as it is."""
+
+    async def stop(self) -> None:
+        """It runs on."""
+
+    def _database(self) -> Database | None:
+        if self._target.kind == "postgresql":
+            return PostgresReader(self._target.keywords, search_path=lambda: self._schemas)
+        return MysqlReader(self._target.keywords) if self._target.kind == "mysql" else None
+
+    def _remember_schemas(self) -> None:
+        if self._target.kind == "postgresql":
+            import psycopg
+
+            with psycopg.connect(**{"connect_timeout": 10, **self._target.keywords}) as connection:
+                rows = connection.execute("SELECT unnest(current_schemas(false))::text").fetchall()
+            self._schemas = tuple(str(row[0]) for row in rows)
+
+
+@dataclass(frozen=True)
+class Target:
+    """An address taken apart. kind: the URL's scheme without driver and synonyms. keywords: what the database's
+    client connects with. shown: the URL without credentials."""
+
+    kind: str
+    address: Address
+    shown: str
+    keywords: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_url(cls, service: str, url: str) -> Target:
+        """Raises UsageError that never repeats the credentials."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(f"service {service}: its url can't be read: {error}") from None
+        scheme, _, _driver = parts.scheme.partition("+")
+        kind = _SAME.get(scheme, scheme)
+        shown = f"{scheme}://{parts.hostname or ''}{f':{port}' if port else ''}{parts.path}"
+        if kind == "sqlite":
+            raise UsageError(f"service {service}: {shown} is a file", help="Use type: sqlite with a path.")
+        if not scheme or not parts.hostname:
+            raise UsageError(
+                f"service {service}: its url names no {'scheme' if not scheme else 'host'}",
+                help="Expected something like postgresql://user:password@127.0.0.1:5432/database.",
+            )
+        port = port or _PORTS.get(kind)
+        if port is None:
+            raise UsageError(f"service {service}: {shown} has no port, and {scheme} none by default")
+        is_database = kind in ("postgresql", "mysql")
+        address = Address(
+            host=parts.hostname,
+            port=port,
+            url=url,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            database=unquote(parts.path.lstrip("/")) if is_database else "",
+        )
+        return cls(kind, address, shown, _keywords(service, kind, address, parts))
+
+    @property
+    def probe(self) -> Callable[[], None]:
+        """One try whether it answers; raises whatever its client raises."""
+        return {"postgresql": self._ask_postgres, "mysql": self._ask_mysql}.get(
+            self.kind, self._ask_http if self.kind in ("http", "https") else self._connect
+        )
+
+    def run_script(self, script: str) -> None:
+        """Run statements. Raises the client's errors; TypeError for what is no database."""
+        if self.kind == "postgresql":
+            import psycopg
+
+            with psycopg.connect(**self.keywords, autocommit=True) as connection:
+                connection.execute(script.encode())
+        elif self.kind == "mysql":
+            import pymysql
+            from pymysql.constants import CLIENT
+
+            several = {**self.keywords, "autocommit": True, "client_flag": CLIENT.MULTI_STATEMENTS}
+            with pymysql.connect(**several) as mysql, mysql.cursor() as cursor:
+                cursor.execute(script)
+                while cursor.nextset():
+                    pass
+        else:
+            raise TypeError("it is no database")
+
+    def _ask_postgres(self) -> None:
+        import psycopg
+
+        with psycopg.connect(**{**self.keywords, "connect_timeout": int(_TRY_SECONDS)}) as connection:
+            connection.execute("SELECT 1")
+
+    def _ask_mysql(self) -> None:
+        import pymysql
+
+        with pymysql.connect(**self.keywords, connect_timeout=int(_TRY_SECONDS)) as mysql, mysql.cursor() as cursor:
+            cursor.execute("SELECT 1")
+
+    def _ask_http(self) -> None:
+        import httpx
+
+        # Any answer will do, and none of the runner's proxies: the service is asked, not the way to it.
+        httpx.get(self.address.url, timeout=_TRY_SECONDS, trust_env=False, follow_redirects=False)
+
+    def _connect(self) -> None:
+        socket.create_connection((self.address.host, self.address.port or 0), timeout=_TRY_SECONDS).close()
+
+
+def _keywords(service: str, kind: str, address: Address, parts: SplitResult) -> dict[str, Any]:
+    if kind == "postgresql":
+        import psycopg
+
+        url = parts._replace(scheme="postgresql").geturl()
+        try:
+            # libpq reads its own URLs, with all their parameters.
+            return psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise UsageError(f"service {service}: its url can't be read: {_sentence(error)}") from None
+    if kind == "mysql":
+        if parts.query:
+            raise UsageError(f"service {service}: parameters in a {parts.scheme} url are not supported")
+        found = {
+            "host": address.host,
+            "port": address.port,
+            "user": address.user,
+            "password": address.password,
+            "database": address.database or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+    return {}
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error.args[1]) if len(error.args) > 1 and isinstance(error.args[0], int) else str(error)
+    return " ".join(text.split()) or type(error).__name__

@@ -1,0 +1,87 @@
+"""The service kind `sqlite`: a database file of the workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import ServiceError
+from keystone_action.evidence.model import Address
+from keystone_action.sandbox.paths import PathMissing, PathProblem, write_inside
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.sqlite_reader import SqliteReader, copy_in
+
+if TYPE_CHECKING:
+    from keystone_action.spec.services import SqliteService
+
+
+@dataclass
+class SqliteFile:
+    """A `RunningService` without a process.
+
+    Its address is relative to the workspace, which is the working directory of the agent and of every check: so it
+    is valid for the agent, and leads each check to its own copy.
+    """
+
+    definition: SqliteService
+    _scopes: dict[int, CellScope] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return self.definition.name
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def attach(self, scope: CellScope) -> Attached:
+        """See RunningService. The file need not exist: the agent, or a fixture, makes it."""
+        path = self.definition.path
+        address = Address(url=f"sqlite:///{path}", database=path)
+        reader = SqliteReader(scope.workspace, path, scope.private)
+        attached = Attached(self.name, address, address, database=reader)
+        self._scopes[id(attached)] = scope
+        return attached
+
+    async def run_sql(self, attached: Attached, script: str) -> None:
+        """See RunningService. Run before the agent starts, on a copy that then takes the file's place: what was
+        copied into the workspace may hold links."""
+        import anyio.to_thread
+
+        scope = self._scopes[id(attached)]
+        try:
+            await anyio.to_thread.run_sync(self._run_script, scope, script)
+        except (sqlite3.Error, sqlite3.Warning, PathProblem, OSError) as error:
+            raise ServiceError(f"service {self.name} refused a fixture: {error}") from None
+
+    def _run_script(self, scope: CellScope, script: str) -> None:
+        place = scope.private / f"{secrets.token_hex(8)}.sqlite"
+        try:
+            with contextlib.suppress(PathMissing):
+                copy_in(scope.workspace, self.definition.path, place)
+            _execute(place, script)
+            write_inside(scope.workspace, self.definition.path, place.read_bytes())
+        finally:
+            for path in scope.private.glob(f"{place.name}*"):
+                path.unlink()
+
+    async def detach(self, attached: Attached) -> None:
+        """See RunningService."""
+        self._scopes.pop(id(attached), None)
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+
+def _execute(place: Path, script: str) -> None:
+    connection = sqlite3.connect(place, isolation_level=None)
+    try:
+        connection.executescript(script)
+        # One file holds everything: a log left open (`PRAGMA journal_mode = WAL`) is folded in.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()

@@ -1,0 +1,116 @@
+"""From the `services` of a spec to running ones: each kind's class, all started at once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from keystone_action.errors import KeystoneError, NotSupportedYet, ServiceError
+from keystone_action.services.base import RunningService
+from keystone_action.services.server_process import Spawner
+from keystone_action.spec.services import (
+    ContainerService,
+    ExternalService,
+    HttpMockService,
+    PostgresService,
+    Service,
+    SqliteService,
+)
+
+if TYPE_CHECKING:
+    from keystone_action.services.http_server import MockServer
+
+
+class Provider(Spawner, Protocol):
+    """A process sandbox, as far as services need it. root: below it, directories are passable for servers' users."""
+
+    @property
+    def root(self) -> Path: ...
+
+
+def refuse_unsupported(definitions: Sequence[Service]) -> None:
+    """Raises NotSupportedYet or UsageError for what no machine without a container engine can start; starts nothing.
+    For use before the first cell: definitions may still hold expressions."""
+    for definition in definitions:
+        if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
+            from keystone_action.services.postgres import refuse_what_only_an_image_has
+
+            refuse_what_only_an_image_has(definition)
+        elif definition.kind in ("container", "mysql"):
+            image = getattr(definition, "image", None)
+            raise NotSupportedYet(
+                f"service {definition.name}: {f'image {image}' if image else 'type ' + definition.kind} without a "
+                "container engine",
+                help="Start it as a service container of the workflow and name it as type: external with its url.",
+            )
+
+
+async def start_services(
+    definitions: Sequence[Service], *, provider: Provider, directory: Path, mocks: MockServer
+) -> list[RunningService]:
+    """Start all services of a spec at once and return them when every one is ready, in the order of the spec.
+
+    directory: the spec's; files of mock responses are read from there. mocks: the run's server for mocks, which its
+    maker stops. Raises UsageError for a definition that can't be started here, and the ServiceError of the first
+    service that fails, after all others were stopped.
+    """
+    import anyio
+
+    refuse_unsupported(definitions)
+    services = [_build(definition, provider, directory, mocks) for definition in definitions]
+    failures: list[KeystoneError] = []
+
+    async def start(service: RunningService) -> None:
+        try:
+            await service.start()
+        except KeystoneError as error:
+            failures.append(error)
+            group.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - a defect of a kind must name its service too
+            failures.append(ServiceError(f"service {service.name} can't be started: {type(error).__name__}: {error}"))
+            group.cancel_scope.cancel()
+
+    ready = False
+    try:
+        async with anyio.create_task_group() as group:
+            for service in services:
+                group.start_soon(start, service)
+        ready = not failures
+    finally:
+        if not ready:
+            with anyio.CancelScope(shield=True):
+                await stop_services(services)
+    if failures:
+        raise failures[0]
+    return services
+
+
+async def stop_services(services: Sequence[RunningService]) -> None:
+    """Stop all at once. Never raises."""
+    import anyio
+
+    async with anyio.create_task_group() as group:
+        for service in services:
+            group.start_soon(service.stop)
+
+
+def _build(definition: Service, provider: Provider, directory: Path, mocks: MockServer) -> RunningService:
+    if isinstance(definition, SqliteService):
+        from keystone_action.services.sqlite import SqliteFile
+
+        return SqliteFile(definition)
+    if isinstance(definition, ExternalService):
+        from keystone_action.services.external import External
+
+        return External(definition)
+    if isinstance(definition, HttpMockService):
+        from keystone_action.services import http_mock
+
+        return http_mock.HttpMockService(definition, mocks, directory)
+    if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
+        from keystone_action.services.postgres import EmbeddedPostgres
+
+        return EmbeddedPostgres(definition, provider.root / f"postgres-{secrets.token_hex(6)}", provider)
+    raise NotSupportedYet(f"service {definition.name} of kind {definition.kind}")
