@@ -163,7 +163,8 @@ def print_table(run: RunResult, file: IO[str] | None = None, *, summary: Path | 
         # Not as the table's title: that would be wrapped, and a line could begin anywhere in it.
         title = f"{item.spec.id}: {', '.join(item.facts)}"
         console.print(Text(log_line(title), style="bold"), soft_wrap=True)
-        console.print(_table(item))
+        if item.rows:
+            console.print(_table(item))
     console.print(_verdict(run), soft_wrap=True)
     for line, style in _after_verdict(run):
         console.print(Text(log_line(line), style=style), soft_wrap=True)

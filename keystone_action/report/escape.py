@@ -29,7 +29,9 @@ _MAGNETIC = re.compile(
     re.IGNORECASE,
 )
 _MARKDOWN = re.compile(r"[\\*\[\]<>&|~#^{}]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_BLOCK_START = re.compile(r"\A(?:()([-+=])|(\d{1,9})([.)])(?=\s|\Z))")  # list markers, rules, underlines of headings
+_BLOCK_START = re.compile(
+    r"\A(?:()([-+=:])|(\d{1,9})([.)])(?=\s|\Z))"
+)  # list markers, rules, headings' underlines, commands
 _BACKTICKS = re.compile(r"`+")
 # The runner takes `::command::` at the start of a line, blanks aside, and the older `##[command]` anywhere in it.
 _COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
@@ -82,8 +84,9 @@ def _word(word: str) -> str:
 
 
 def code(text: str) -> str:
-    """text as a Markdown code span on one line; several when it holds `|`, which no span in a table's cell can."""
-    return _code_spans(" ".join(visible(text).split())) or "*empty*"
+    """text as a Markdown code span on one line; several when it holds `|`, which no span in a
+    table's cell can. A dash for no text."""
+    return _code_spans(" ".join(visible(text).split())) or "–"
 
 
 def _code_spans(text: str) -> str:
@@ -104,7 +107,7 @@ def inline_html(text: str) -> str:
 
 
 def _html_word(word: str) -> str:
-    escaped = html_entities.escape(word)
+    escaped = html_entities.escape(word).replace("##[", "##&#91;")
     return f"<code>{escaped}</code>" if _MAGNETIC.search(word) else escaped
 
 

@@ -204,7 +204,7 @@ def parameters(params: dict[str, Any]) -> str:
 def notes(run: RunResult) -> tuple[list[str], int]:
     """What a reader must know before believing the verdict, and how many more there are: cancelled, not enforced,
     substituted, skipped, and what the runner and the cells noted."""
-    found = list(dict.fromkeys(_notes(run)))
+    found = [note for note in dict.fromkeys(_notes(run)) if first_line(note)]
     return found[:MAX_NOTES], max(0, len(found) - MAX_NOTES)
 
 

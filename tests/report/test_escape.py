@@ -1,0 +1,147 @@
+"""Whatever text comes, it reads as itself and does nothing: in Markdown, HTML, XML and logs."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from markdown import LINKED_BY_THE_FORGE, kinds, shown, tokens
+from samples import HOSTILE
+
+from keystone_action.report.escape import (
+    code,
+    excerpt,
+    fence,
+    first_line,
+    inline,
+    inline_html,
+    log_line,
+    visible,
+    without_commands,
+)
+
+MARKUP = st.text(alphabet="`*_[]()<>#@|\\~!-+=.:;/&$^{}\"' \n\t1a7fwGH", max_size=60)
+FRAGMENTS = st.lists(
+    st.sampled_from([*HOSTILE.splitlines(), "`", "``", "|", "\\", "\n\n", "    x", "\t", "- ", "1) ", "</", "&#64;"]),
+    max_size=8,
+).map("".join)
+TEXT = MARKUP | FRAGMENTS | st.text(max_size=40)
+PLACES = ["{}", "- {}", "> - {}", "## {}", "| a | b |\n|---|---|\n| {} | z |\n", "x ({}) y"]
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+@given(TEXT, st.sampled_from(PLACES), st.sampled_from([inline, code]))
+def test_text_stays_text_wherever_a_template_puts_it(text: str, place: str, escape: object) -> None:
+    assume(visible(text).strip())
+    assert callable(escape)
+    written = place.format(escape(text))
+    found = list(tokens(written))
+    assert kinds(written) == kinds(place.format("word"))
+    assert {token.type for token in found if token.nesting == 0} <= {"text", "code_inline", "softbreak"}
+    assert shown(written) == squeezed(place_text(place).format(re.sub(r"##(?=\[)", "## ", visible(text))))
+    assert not [t for t in found if t.type == "text" and LINKED_BY_THE_FORGE.search(t.content)]
+
+
+def place_text(place: str) -> str:
+    return {"x ({}) y": "x ({}) y", PLACES[4]: "ab{}z"}.get(place, "{}")
+
+
+@given(TEXT)
+def test_a_block_holds_just_its_text(text: str) -> None:
+    written = f"before\n\n{fence(text)}\n\nafter"
+    found = [token for token in tokens(written) if token.type == "fence"]
+    assert kinds(written) == [*kinds("before"), "fence", *kinds("after")]
+    assert found[0].info == "text"
+    assert found[0].content.rstrip("\n") == without_commands(visible(text)).rstrip("\n")
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(f"{tag}{attrs or ''}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(TEXT)
+def test_text_in_a_summary_element_is_one_line_without_elements_of_its_own(text: str) -> None:
+    written = inline_html(text)
+    reader = Reader()
+    reader.feed(written + "\n")
+    assert "\n" not in written
+    assert set(reader.tags) <= {"code"}
+    assert squeezed(reader.text) == squeezed(visible(text))
+
+
+@given(st.text())
+def test_visible_text_is_legal_xml_and_utf8(text: str) -> None:
+    element = ElementTree.Element("a")
+    element.text = visible(text)
+    assert ElementTree.fromstring(ElementTree.tostring(element)).text == (visible(text) or None)
+    assert visible(visible(text)) == visible(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b[31mred\x1b[0m", "␛[31mred␛[0m"),
+        ("a\u202eb", "a⟨U+202E⟩b"),
+        ("one\r\ntwo\rthree", "one\ntwo␍three"),
+        ("nul\0 del\x7f csi\x9b", "nul␀ del␡ csi⟨U+009B⟩"),
+        ("\ud800", "⟨U+D800⟩"),
+        ("👩\u200d🔧 naïve 日本", "👩\u200d🔧 naïve 日本"),
+    ],
+)
+def test_invisible_characters_are_shown_and_others_stay(text: str, expected: str) -> None:
+    assert visible(text) == expected
+
+
+COMMANDS = st.lists(
+    st.sampled_from(["::error::x", "##[error]", " ", "\u2003", "\t", "\n", "\r", "\x0b", "#", ":", "a"])
+)
+
+
+@given(COMMANDS.map("".join) | st.text())
+def test_no_line_of_a_log_is_a_workflow_command(text: str) -> None:
+    assert "\n" not in log_line(text)
+    for line in [*re.split(r"[\r\n]", without_commands(visible(text))), log_line(text)]:
+        assert not line.lstrip().startswith("::")
+        assert "##[" not in line
+
+
+def test_broken_commands_are_still_readable() -> None:
+    assert log_line("::error::x ##[group]y\nz") == ": :error::x ## [group]y ⏎ z"
+    assert log_line("tests/test_a.py::test_b failed") == "tests/test_a.py::test_b failed"
+
+
+@given(st.text(), st.integers(4, 20), st.integers(20, 200))
+def test_an_excerpt_is_bounded_and_says_what_it_leaves_out(text: str, lines: int, characters: int) -> None:
+    cut = excerpt(text, lines=lines, characters=characters)
+    assert len(cut) <= characters + 60
+    assert cut == text.rstrip("\n") or "left out …]" in cut
+
+
+def test_an_excerpt_keeps_head_and_most_of_the_tail() -> None:
+    text = "\n".join(f"line {number}" for number in range(100))
+    rows = excerpt(text, lines=8).split("\n")
+    assert rows[:3] == ["line 0", "line 1", "[… 92 lines left out …]"]
+    assert rows[-1] == "line 99"
+    assert excerpt("x" * 100, characters=40) == f"{'x' * 10}\n[… 60 characters left out …]\n{'x' * 30}"
+
+
+def test_the_first_line_is_the_first_that_says_something() -> None:
+    assert first_line("\n  \n  one \ntwo") == "one"
+    assert first_line("x" * 30, limit=10) == "x" * 9 + "…"
+    assert first_line(" \n") == ""

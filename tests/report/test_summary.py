@@ -1,0 +1,178 @@
+"""The job summary: the verdict first, what decided next, and nothing of others that acts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2 import ChoiceLoader, DictLoader
+from markdown import LINKED_BY_THE_FORGE, tokens
+from samples import (
+    AGENT,
+    HOSTILE,
+    SAMPLES,
+    cell,
+    check,
+    flaky,
+    gate_failure,
+    high_composite_failure,
+    passing,
+    run,
+    spec,
+)
+
+from keystone_action.report import view
+from keystone_action.report.summary import render_summary
+from keystone_action.report.templating import markdown_environment
+from keystone_action.scoring.results import AgentResult, RunResult
+
+OUR_HTML = re.compile(
+    r"<details( open)?>\n<summary>[^<>]*(<b>([^<>]|</?code>)*</b>)?[^<>]*(<code>[^<>]*</code>)?[^<>]*</summary>\n"
+    r"|</details>\n|<br>|</?sub>"
+)
+
+
+def assert_harmless(text: str) -> None:
+    found = list(tokens(text))
+    foreign = [t.content for t in found if t.type.startswith("html_") and not OUR_HTML.fullmatch(t.content)]
+    assert foreign == []
+    assert not {t.type for t in found} & {"link_open", "image", "s_open", "hr", "code_block", "em_open"}
+    assert not [t.content for t in found if t.type == "text" and LINKED_BY_THE_FORGE.search(t.content)]
+    assert not [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+
+
+def headings(text: str) -> int:
+    return sum(token.type == "heading_open" for token in tokens(text))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_verdict_is_the_first_line_and_nothing_acts(name: str) -> None:
+    result = SAMPLES[name]()
+    text = render_summary(result)
+    assert text.startswith("## ")
+    assert view.headline(result).split(":")[0] in text.split("\n", 1)[0]
+    assert headings(text) == 1 + (len(result.specs) if len(result.specs) > 1 else 0)
+    assert_harmless(text)
+
+
+NASTY = st.lists(st.sampled_from([*HOSTILE.splitlines(), "`", "|", "\\", "\n", "\n\n", "x", "    y"]), max_size=6).map(
+    "\n".join
+) | st.text(alphabet="`*_[]<>#@|\\~!-+=.:\n a1", max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(NASTY, NASTY, NASTY)
+def test_no_text_of_others_acts_wherever_it_comes_from(name: str, message: str, output: str) -> None:
+    bad = cell(
+        f"c{name}",
+        check(name or "n", "fail", message=message, description=output),
+        check("e", "error", message=output),
+        check("s", "skip", message=message),
+        verdict="error",
+        composite=None,
+        reason=message,
+        error=output,
+        agent=AgentResult(1, timed_out=False, duration_s=1, output=output, note=message),
+        notices=(message,),
+    )
+    good = cell("good", check("g", message=output), agent=replace(AGENT, output=message))
+    text = render_summary(
+        run(spec(f"s{name}", bad, good, verdict="error", description=output), verdict="error", notices=(output,))
+    )
+    assert headings(text) == 1
+    assert_harmless(text)
+
+
+def test_a_failed_gate_is_named_with_its_output_opened() -> None:
+    text = render_summary(gate_failure())
+    head, rest = text.split("<details", 1)
+    assert "- ❌ gate tests_pass scored 0.00, and a gate needs 1.00" in head
+    assert rest.startswith(" open>")
+    assert "AssertionError: 3 != 4" in rest
+    assert "set by the threshold input" in head
+
+
+def test_a_high_composite_that_fails_says_what_decided() -> None:
+    head = render_summary(high_composite_failure()).split("| | Invariant")[0]
+    assert "The composite is a mean over cells and would pass by itself" in head
+    assert "`fix-tests.r9`: gate tests_pass scored 0.00" in head
+    assert "would pass by itself" not in render_summary(gate_failure())
+
+
+def test_flaky_is_said() -> None:
+    head = render_summary(flaky()).split("| | Invariant")[0]
+    assert "Passed, but flaky" in head
+    assert "flaky: 2 of 3 replicas passed" in head
+
+
+def test_passes_are_folded() -> None:
+    assert "<details open>" not in render_summary(passing())
+
+
+def test_what_was_skipped_substituted_or_not_enforced_is_in_the_head() -> None:
+    head = render_summary(SAMPLES["skipped_judge"]()).split("| | Invariant")[0]
+    for said in ("Skipped: email_quality", "Substituted: service db", "Not enforced: ", "shard 1/2"):
+        assert said in head
+
+
+def test_an_isolation_of_nothing_is_never_silent() -> None:
+    result = passing()
+    bare = replace(result, sandbox=replace(result.sandbox, isolation=("none",)))
+    assert "Nothing isolated the agent" in render_summary(bare)
+
+
+def many_failures(count: int, output: str) -> RunResult:
+    agent = replace(AGENT, output=output)
+    cells = [
+        cell(f"c{n}", check("t", "fail"), agent=agent, verdict="fail", composite=0.0, reason="gate t scored 0.00")
+        for n in range(count)
+    ]
+    good = [cell(f"g{n}", check("t")) for n in range(3)]
+    return run(spec("many", *cells, *good, verdict="fail", composite=0.0), verdict="fail", composite=0.0)
+
+
+def test_a_summary_above_the_limit_drops_the_passes_then_cuts() -> None:
+    result = many_failures(20, "é" * 200 + "\n```\n")
+    whole = render_summary(result)
+    assert "✅ 3 cells passed" in whole
+    without_passes = render_summary(result, limit=len(whole.encode()) - 1)
+    assert "✅ 3 cells passed" not in without_passes
+    assert "c19" in without_passes
+    short = render_summary(result, limit=4000)
+    assert len(short.encode()) <= 4000
+    assert short.startswith("## ❌ Failed")
+    assert "Cut here" in short
+    assert_harmless(short)
+
+
+def test_ten_thousand_failures_fit_into_a_job_summary() -> None:
+    assert len(render_summary(many_failures(10_000, "boom " * 400)).encode()) <= 1_048_576
+
+
+def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None:
+    environment = markdown_environment()
+    source = '{% extends "summary.md.j2" %}{% block head %}{{ super() }}Note: {{ result.run_id }}\n{% endblock %}'
+    assert environment.loader is not None
+    environment.loader = ChoiceLoader([DictLoader({"mine": source}), environment.loader])
+    result = replace(gate_failure(), run_id="<b>*x*</b>")
+    why, more = view.reasons(result)
+    text = environment.get_template("mine").render(
+        result=result,
+        icon=view.icon(result),
+        headline=view.headline(result),
+        facts=[],
+        misleading=False,
+        reasons=why,
+        reasons_left_out=more,
+        notes=[],
+        notes_left_out=0,
+        specs=view.spec_views(result),
+        everything=True,
+        max_passed=5,
+        max_open=5,
+    )
+    assert text.startswith("## ❌ Failed: composite 0.00")
+    assert r"Note: \<b\>\*x\*\</b\>" in text
