@@ -27,8 +27,8 @@ class NoTrace(Exception):  # noqa: N818 - an outcome: the check is skipped
     """There is no trace of this agent."""
 
 
-class NotRecorded(Exception):  # noqa: N818 - an outcome: the check is in error
-    """A service that records nothing was named; the loader should have refused it."""
+class BadSource(Exception):  # noqa: N818 - an outcome: the check is in error
+    """What was named can't be looked at. The loader refuses what it can see; an expression is known only here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Material:
 
 def collect(evidence: Evidence, source: str) -> Material:
     """The material that a valid `input_from` names; blocking. An empty one is never given to a judge: it fails the
-    check without asking. Raises NothingToJudge, NoTrace, NotRecorded."""
+    check without asking. Raises NothingToJudge, NoTrace, BadSource."""
     named = _SOURCES.get(source)
     if named is not None:
         material = named(evidence)
@@ -98,9 +98,12 @@ def _request(evidence: Evidence, source: str) -> Material:
     service, _, field = source.partition(".")
     log = evidence.request_logs.get(service)
     if log is None:
-        raise NotRecorded(f"the service {service} records nothing; input_from needs an http_mock with record: true")
+        raise BadSource(f"the service {service} records nothing; input_from needs an http_mock with record: true")
+    try:
+        parsed = parse_field(field)
+    except ValueError as problem:
+        raise BadSource(f"input_from {source!r}: {problem}") from None
     requests = log.requests()
-    parsed = parse_field(field)
     value = look_up(parsed, requests)
     if isinstance(value, Missing):
         raise NothingToJudge(f"{service}: {value.reason}")

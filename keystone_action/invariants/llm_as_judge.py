@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.fields import parse_field
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
-from keystone_action.invariants.judged_material import Material, NothingToJudge, NoTrace, NotRecorded, collect
+from keystone_action.invariants.judged_material import BadSource, Material, NothingToJudge, NoTrace, collect
 from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Usage
 from keystone_action.judge.models import is_alias, parse_model
 from keystone_action.judge.prompt import has_input
@@ -31,7 +31,7 @@ def _model_name(name: str) -> str:
 
 
 def _input_source(source: str) -> str:
-    if source in _SOURCE.fixed or (source.startswith("file:") and len(source) > len("file:")):
+    if source in _SOURCE.fixed or "{{" in source or (source.startswith("file:") and len(source) > len("file:")):
         return source
     service, dot, field = source.partition(".")
     if not service or not dot:
@@ -123,7 +123,7 @@ class LlmAsJudge(Check):
             return failed(f"{problem}.")
         except NoTrace:
             return skipped("There is no trace of this agent to judge.")
-        except NotRecorded as problem:
+        except BadSource as problem:
             return broken(f"{problem}.")
         except JudgeUnavailable as problem:
             return skipped(f"Not judged: {problem}.")

@@ -103,20 +103,8 @@ def run(checked: LlmAsJudge, seen: Evidence, server: ModelServer, **more: Any) -
 
 
 def request(body: str = "", **more: Any) -> RecordedRequest:
-    base = RecordedRequest(
-        service="smtp",
-        method="POST",
-        path="/send",
-        url="http://smtp/send",
-        query={},
-        headers={"X-To": "a@b"},
-        body=body,
-        body_bytes=len(body),
-        cut=0,
-        status=200,
-        response_body="",
-        ts="",
-    )
+    headers = {"X-To": "a@b"}
+    base = RecordedRequest("smtp", "POST", "/send", "http://smtp/send", {}, headers, body, len(body), 0, 200, "", "")
     return dataclasses.replace(base, **more)
 
 
@@ -316,6 +304,14 @@ def test_a_service_that_records_nothing_is_an_error(tmp_path: Path) -> None:
         outcome = run(check(input_from="smtp.last_request.body"), evidence(tmp_path), server)
     assert outcome.status == "error"
     assert "record: true" in outcome.message
+
+
+def test_an_input_by_expression_that_turns_out_wrong_is_an_error(tmp_path: Path) -> None:
+    checked = check(input_from="{{ params.source }}").model_copy(update={"input_from": "smtp.last"})
+    with ModelServer([answer(1)]) as server:
+        outcome = run(checked, evidence(tmp_path, request_logs={"smtp": Log([])}), server)
+    assert outcome.status == "error"
+    assert "input_from 'smtp.last': expected request_count" in outcome.message
 
 
 def test_no_key_skips_with_the_sentence(tmp_path: Path) -> None:
