@@ -70,8 +70,9 @@ def fields_of(model: type[BaseModel]) -> tuple[tuple[str, str, Any, tuple[Any, .
 
 
 def _transform(value: Any, annotation: Any, markers: tuple[Any, ...], path: Path, visit: Visit) -> Any:
-    annotation, added = unwrap(annotation, value)
-    markers = markers + added if added else markers
+    if annotation is not str:
+        annotation, added = unwrap(annotation, value)
+        markers = markers + added if added else markers
     if isinstance(value, str):
         return visit(Leaf(value, path, markers, annotation in (Any, object)))
     if isinstance(value, BaseModel):
@@ -89,30 +90,37 @@ def _transform(value: Any, annotation: Any, markers: tuple[Any, ...], path: Path
     return type(value)(items) if any(new is not old for new, old in zip(items, value, strict=True)) else value
 
 
+_Member = tuple[Any, type | tuple[type, ...], tuple[Any, ...]]
+_opened: dict[int, tuple[Any, tuple[_Member, ...]]] = {}
+
+
 def unwrap(annotation: Any, value: Any) -> tuple[Any, tuple[Any, ...]]:
     """The bare annotation for a value, and the markers around it: `Annotated` and aliases are opened, of a union the
     first member that fits is taken."""
-    markers: tuple[Any, ...] = ()
-    while True:
-        if hasattr(annotation, "__metadata__"):
-            markers = (*annotation.__metadata__, *markers)
-            annotation = annotation.__origin__
-        elif hasattr(annotation, "__value__"):
-            annotation = annotation.__value__
-        elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-            annotation = next((one for one in typing.get_args(annotation) if _fits(value, one)), Any)
-        else:
-            return annotation, markers
+    known = _opened.get(id(annotation))
+    if known is None:
+        # By identity, since markers need not be hashable; kept with its members, so that no other takes its identity.
+        known = _opened[id(annotation)] = (annotation, tuple(_open(annotation, ())))
+    members = known[1]
+    if len(members) == 1:
+        return members[0][0], members[0][2]
+    return next(((bare, markers) for bare, kind, markers in members if isinstance(value, kind)), (Any, ()))
 
 
-def _fits(value: Any, annotation: Any) -> bool:
-    annotation, _ = unwrap(annotation, value)
-    origin = typing.get_origin(annotation) or annotation
-    if origin is typing.Literal:
-        return value in typing.get_args(annotation)
-    if origin in (Any, object):
-        return True
-    return isinstance(origin, type) and isinstance(value, origin)
+def _open(annotation: Any, markers: tuple[Any, ...]) -> Iterator[_Member]:
+    """Every member of an annotation: bare, the types of its values, and its markers."""
+    if hasattr(annotation, "__metadata__"):
+        yield from _open(annotation.__origin__, (*markers, *annotation.__metadata__))
+    elif hasattr(annotation, "__value__"):
+        yield from _open(annotation.__value__, markers)
+    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        for member in typing.get_args(annotation):
+            yield from _open(member, markers)
+    elif typing.get_origin(annotation) is typing.Literal:
+        yield annotation, tuple({type(one) for one in typing.get_args(annotation)}), markers
+    else:
+        origin = typing.get_origin(annotation) or annotation
+        yield annotation, origin if isinstance(origin, type) else object, markers
 
 
 def model_at(root: type[BaseModel], path: Path, data: Any, types_of: Mapping[str, type[BaseModel]]) -> Any:

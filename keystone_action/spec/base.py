@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 class StrictModel(BaseModel):
     """A mapping of the spec: unknown keys are errors, values are not coerced, instances don't change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ evals/keystone.yaml:7:5: unknown key 'comand', expected one of command, exit_cod
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -135,6 +134,8 @@ def shown(value: Any, limit: int = 60) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known word most like this one, or an empty text when none is."""
+    import difflib
+
     by_folded = {_folded(candidate): candidate for candidate in known}
     found = difflib.get_close_matches(_folded(word), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else ""

@@ -144,17 +144,17 @@ class Spec(StrictModel):
     workspace: Annotated[str, AuthorPath("directory", withheld=False)] | None = None
     base: str | None = None
     agent: Agent
-    setup: Setup = Field(default_factory=Setup)
-    resources: Resources = Field(default_factory=Resources)
+    setup: Setup = Field(default_factory=Setup.model_construct)
+    resources: Resources = Field(default_factory=Resources.model_construct)
     services: list[Service] = Field(default_factory=list)
     fixtures: list[Fixture] = Field(default_factory=list)
     secrets: list[Secret] = Field(default_factory=list)
-    network: Network = Field(default_factory=Network)
-    determinism: Determinism = Field(default_factory=Determinism)
-    audit: Audit = Field(default_factory=Audit)
-    forbidden: Forbidden = Field(default_factory=Forbidden)
-    parallelism: Parallelism = Field(default_factory=Parallelism)
+    network: Network = Field(default_factory=Network.model_construct)
+    determinism: Determinism = Field(default_factory=Determinism.model_construct)
+    audit: Audit = Field(default_factory=Audit.model_construct)
+    forbidden: Forbidden = Field(default_factory=Forbidden.model_construct)
+    parallelism: Parallelism = Field(default_factory=Parallelism.model_construct)
     dataset: Dataset | None = None
     scenarios: list[ScenarioItem] | None = None
     invariants: Annotated[dict[InvariantName, Invariant], Field(min_length=1)]
-    scoring: Scoring = Field(default_factory=Scoring)
+    scoring: Scoring = Field(default_factory=Scoring.model_construct)

@@ -19,7 +19,7 @@ class Egress(StrictModel):
 class Network(StrictModel):
     """The network as the agent sees it. dns_overrides: host → name of a service."""
 
-    egress: Egress = Field(default_factory=Egress)
+    egress: Egress = Field(default_factory=Egress.model_construct)
     dns_overrides: dict[str, Annotated[str, ServiceName()]] = Field(default_factory=dict)
 
 

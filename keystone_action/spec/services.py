@@ -157,7 +157,7 @@ class Route(MockResponse):
 
     method: str | None = None
     path: Annotated[str, text_like(r"^(/|\*)", "a path that begins with / or *"), PlainText()]
-    match: RouteMatch = Field(default_factory=RouteMatch)
+    match: RouteMatch = Field(default_factory=RouteMatch.model_construct)
     times: Annotated[int, Field(ge=1)] | None = None
     sequence: list[MockResponse] = Field(default_factory=list)
 

@@ -81,6 +81,7 @@ class Document:
 
     node: Node
     sources: dict[str, Source]
+    _pairs: dict[int, dict[str, tuple[Node, Node]]] = field(default_factory=dict, repr=False)
 
     def position(self, path: Sequence[str | int], *, key: bool = False, offset: int = 0) -> Position:
         """Where the value at a path stands (or its key). A step that leads nowhere ends at the last place that
@@ -88,7 +89,7 @@ class Document:
         place: Node = self.node
         node: Node | None = self.node
         for index, step in enumerate(path):
-            found = child(node, step)
+            found = self._child(node, step)
             if found is None:
                 break
             key_node, node = found
@@ -96,6 +97,14 @@ class Document:
         if not offset or not isinstance(place, ScalarNode):
             return self.place_of(place)
         return self._within(place, offset)
+
+    def _child(self, node: Node | None, step: str | int) -> tuple[Node | None, Node] | None:
+        """As `child`, but quick for the many that ask for a place in a large mapping."""
+        if not isinstance(node, MappingNode):
+            return child(node, step)
+        if id(node) not in self._pairs:
+            self._pairs[id(node)] = {key.value: (key, value) for key, value in reversed(node.value) if _is_text(key)}
+        return self._pairs[id(node)].get(str(step))
 
     def _within(self, node: ScalarNode, offset: int) -> Position:
         """The place of a character of a text: found by the text around it, since quotes and folding move it."""
@@ -125,6 +134,10 @@ def child(node: Node | None, step: str | int) -> tuple[Node | None, Node] | None
     if isinstance(node, SequenceNode) and isinstance(step, int) and 0 <= step < len(node.value):
         return None, node.value[step]
     return None
+
+
+def _is_text(key: Node) -> bool:
+    return isinstance(key, ScalarNode)
 
 
 def resolve_plain(text: str) -> Any:
