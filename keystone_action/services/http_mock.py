@@ -16,20 +16,21 @@ from keystone_action.services.mock_cell import MockCell
 from keystone_action.services.routes import RouteTable
 
 if TYPE_CHECKING:
-    from keystone_action.spec.services import HttpMockService as HttpMockModel
+    from keystone_action.spec.services import HttpMockService
 
 SHARED_USER = "cells run as our own user here, so the port of a mock doesn't tell which cell calls it"
 
 
-class HttpMockService:
+class HttpMock:
     """A `RunningService` for one http_mock of a spec."""
 
-    def __init__(self, model: HttpMockModel, server: MockServer, directory: Path) -> None:
-        """directory: the spec's; files of responses are read from there, now. Raises UsageError that names the
-        route."""
+    def __init__(self, model: HttpMockService, server: MockServer | None = None, directory: Path | None = None) -> None:
+        """server: the run's; None = one of its own, which ends with this. directory: the spec's [the current one];
+        files of responses are read from there, now. Raises UsageError that names the route."""
         self._model = model
-        self._server = server
-        self._table = RouteTable(model, directory)
+        self._server = server if server is not None else MockServer()
+        self._owned = server is None
+        self._table = RouteTable(model, directory if directory is not None else Path())
         self._cells: dict[int, MockCell] = {}
 
     @property
@@ -93,7 +94,7 @@ class HttpMockService:
         cell.close()
 
     async def stop(self) -> None:
-        """Ends what is still attached; the server goes on for others (`MockServer.stop` ends it). Never raises."""
+        """Ends what is still attached; a server that others share goes on until `MockServer.stop`. Never raises."""
         for port, cell in list(self._cells.items()):
             try:
                 await self._server.close(port)
@@ -101,3 +102,5 @@ class HttpMockService:
                 logging.getLogger(__name__).warning("service %s: %s", self.name, error)
             cell.close()
         self._cells.clear()
+        if self._owned:
+            self._server.stop()

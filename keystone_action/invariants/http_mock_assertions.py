@@ -1,0 +1,217 @@
+"""`http_mock_assertions`: was this mock called the right way? (`000_66edd30c29bbac31.txt`, spec 5.3)"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Self, overload
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.evidence.fields import Missing, look_up, parse_field
+from keystone_action.evidence.model import RecordedRequest
+from keystone_action.evidence.request_filters import Filter, compile_filters
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
+from keystone_action.invariants.comparison import as_json, describe, equal
+from keystone_action.invariants.near_misses import NearMisses
+from keystone_action.invariants.operators import OPERATORS, problem_with
+from keystone_action.invariants.patterns import PatternTimeout
+from keystone_action.spec.base import RegexPattern, ServiceName, StrictModel
+from keystone_action.spec.diagnostics import nearest
+
+_Number = int | float | str
+_SHOWN = 2_000
+_HEADS = ("request_count", "last_request", "requests[0]")
+_NUMERIC = frozenset({"equals", "not_equals", "gt", "gte", "lt", "lte", "exists"})
+
+
+def _readable_field(text: str) -> str:
+    if "{{" in text:  # read when the expression has its value
+        return text
+    try:
+        parse_field(text)
+    except ValueError as error:
+        head, dot, rest = text.partition(".")
+        close = nearest(head, _HEADS) or ("requests[0]" if head.startswith("request") else "")
+        suggestion = f"{close}{dot}{rest}" if close and close != head else ""
+        context = {"message": str(error), "suggestion": suggestion}
+        raise PydanticCustomError("field_of_requests", "{message}", context) from None
+    return text
+
+
+class Assertion(StrictModel):
+    """One thing that must hold of the requests that pass `filters`. Every operator given must hold.
+
+    Values of `.json` keep their types (numbers compare by value, never with text). All else in a request is text, and
+    a number or boolean of the spec is compared with it by its own text; `gt` and the like read it as a number.
+    """
+
+    field: Annotated[str, AfterValidator(_readable_field)]
+    filters: dict[str, Any] = Field(default_factory=dict)
+    equals: Any = None
+    not_equals: Any = None
+    contains: Any = None
+    not_contains: Any = None
+    matches: Annotated[str, RegexPattern()] | None = None
+    gt: _Number | None = None
+    gte: _Number | None = None
+    lt: _Number | None = None
+    lte: _Number | None = None
+    exists: bool | None = None
+    count: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        given = self.operators()
+        if not given:
+            raise PydanticCustomError("missing_operator", f"expected at least one of {', '.join(OPERATORS)}")
+        if self.field == "request_count" and (odd := sorted(given.keys() - _NUMERIC)):
+            raise PydanticCustomError(
+                "operator_of_number",
+                f"request_count is a number: expected {', '.join(sorted(_NUMERIC))}, found {', '.join(odd)}",
+            )
+        try:
+            self.compiled_filters()
+        except ValueError as error:
+            if not _has_expression(self.filters):
+                raise PydanticCustomError("filter", "{message}", {"message": str(error)}) from None
+        return self
+
+    def operators(self) -> dict[str, Any]:
+        """Operator → operand, as written; `equals: null` is one, too."""
+        nullable = ("equals", "not_equals", "contains", "not_contains")
+        values = {name: getattr(self, name) for name in OPERATORS if name in self.model_fields_set}
+        return {name: value for name, value in values.items() if value is not None or name in nullable}
+
+    def compiled_filters(self) -> tuple[Filter, ...]:
+        """Raises ValueError with a sentence."""
+        return compile_filters(self.filters, equal)
+
+
+def _has_expression(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_expression, value.values()))
+    return any(map(_has_expression, value)) if isinstance(value, list) else isinstance(value, str) and "{{" in value
+
+
+class HttpMockAssertions(Check):
+    """Filters first; `request_count`, `last_request` and `requests[N]` count among what is left. A request that isn't
+    there fails, except for `exists: false`. Score 1 when every assertion holds, else 0."""
+
+    type_name: ClassVar[str] = "http_mock_assertions"
+
+    service: Annotated[str, ServiceName(kinds="recording")]
+    assertions: Annotated[list[Assertion], Field(min_length=1)]
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        log = context.evidence.request_logs.get(self.service)
+        if log is None:
+            return broken(f"the service {self.service} records nothing; it needs type: http_mock with record: true")
+        deadline = time.monotonic() + context.timeout
+        # Reading may take long: the agent decides how many requests there are and how large.
+        return await anyio.to_thread.run_sync(lambda: self._evaluate(log.requests(), deadline), abandon_on_cancel=True)
+
+    def _evaluate(self, requests: Sequence[RecordedRequest], deadline: float) -> Outcome:
+        try:
+            views = [_View(assertion, requests) for assertion in self.assertions]
+        except ValueError as error:  # only what an expression gave
+            return broken(f"{error}")
+        for index, request in enumerate(requests):
+            for view in views:
+                view.see(index, request)
+        results = [view.result(deadline) for view in views]
+        problems = [f"{result['field']}: {result['message']}" for result in results if not result["passed"]]
+        details: dict[str, Any] = {"service": self.service, "requests": len(requests), "assertions": results}
+        if problems:
+            return failed("\n".join(problems), **details)
+        held = "1 assertion holds" if len(results) == 1 else f"all {len(results)} assertions hold"
+        return passed(f"{self.service}: {held}.", **details)
+
+
+class _Selection(Sequence[RecordedRequest]):
+    """Some of the recorded requests, each read when it is asked for."""
+
+    def __init__(self, requests: Sequence[RecordedRequest]) -> None:
+        self._requests = requests
+        self.indices: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, index: int) -> RecordedRequest: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RecordedRequest]: ...
+    def __getitem__(self, index: int | slice) -> RecordedRequest | list[RecordedRequest]:
+        if isinstance(index, slice):
+            return [self._requests[number] for number in self.indices[index]]
+        return self._requests[self.indices[index]]
+
+    def __iter__(self) -> Iterator[RecordedRequest]:
+        return (self._requests[number] for number in self.indices)
+
+
+class _View:
+    """One assertion and the requests that pass its filters."""
+
+    def __init__(self, assertion: Assertion, requests: Sequence[RecordedRequest]) -> None:
+        """Raises ValueError with a sentence."""
+        self._assertion = assertion
+        self._field = parse_field(assertion.field)
+        self._filters = assertion.compiled_filters()
+        self._selected = _Selection(requests)
+        self._near = NearMisses(self._filters)
+
+    def see(self, index: int, request: RecordedRequest) -> None:
+        if all(one.matches(request) for one in self._filters):
+            self._selected.indices.append(index)
+        else:
+            self._near.add(request)
+
+    def result(self, deadline: float) -> dict[str, Any]:
+        """Everything about the outcome, as results.json has it."""
+        assertion, matched = self._assertion, len(self._selected)
+        found = look_up(self._field, self._selected)
+        problems: list[str] = []
+        for operator, operand in assertion.operators().items():
+            try:
+                problem = problem_with(operator, operand, found, typed=self._field.part == "json", deadline=deadline)
+            except PatternTimeout as error:
+                problem = str(error)
+            if problem is not None:
+                problems.append(problem)
+        message = "; ".join(problems)
+        if problems and (self._field.request == "count" or isinstance(found, Missing)):
+            message += f". {self._near.sentence(matched)}"
+        cut = self._cut()
+        if problems and cut:
+            message += f". {cut:,} bytes of that request's body were not kept"
+        return {
+            "field": assertion.field,
+            "filters": as_json(assertion.filters),
+            "operators": as_json(assertion.operators()),
+            "matched": matched,
+            "found": None if isinstance(found, Missing) else _bounded(found),
+            "passed": not problems,
+            "message": f"{message}." if problems else f"holds: found {_described(found)}",
+        }
+
+    def _cut(self) -> int:
+        index = len(self._selected) - 1 if self._field.request == "last" else self._field.request
+        if not isinstance(index, int) or self._field.part not in (None, "body", "json"):
+            return 0
+        return self._selected[index].cut if 0 <= index < len(self._selected) else 0
+
+
+def _described(found: Any) -> str:
+    return found.reason if isinstance(found, Missing) else describe(found)
+
+
+def _bounded(value: Any) -> Any:
+    """The value itself while it is small: results.json is for people and tools, bodies are in the journal."""
+    document = as_json(value)
+    text = document if isinstance(document, str) else str(document)
+    return document if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
