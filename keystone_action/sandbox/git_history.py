@@ -146,9 +146,8 @@ class _Repository:
                 continue
             if data:  # the empty file is in every repository
                 header = f"blob {len(data)}\0".encode()
-                # git's own object names, not a signature of anything
-                digest = hashlib.sha256 if wide else hashlib.sha1
-                yield digest(header + data).hexdigest()
+                algorithm = "sha256" if wide else "sha1"
+                yield hashlib.new(algorithm, header + data, usedforsecurity=False).hexdigest()
 
     def replace(self) -> None:
         """One commit of what is tracked (of everything, where that can't be told) instead of the history."""

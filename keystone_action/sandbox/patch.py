@@ -6,6 +6,7 @@ stays quick on hostile text, and no `.gitattributes` of the agent has a say in i
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,10 +49,14 @@ def write_patch(originals: Path | None, workspace: Path, changes: Sequence[Chang
 
 
 def _one_kind(change: Change) -> tuple[Change, ...]:
-    """A file that became a link, or the reverse, is a removal and an addition, as in git."""
-    old, new = change.before, change.after
+    """As git has it: a file that became a link, or the reverse, is a removal and an addition, and directories are
+    nothing."""
+    old = None if change.before is None or change.before.kind == "directory" else change.before
+    new = None if change.after is None or change.after.kind == "directory" else change.after
+    if old is None and new is None:
+        return ()
     if old is None or new is None or old.kind == new.kind:
-        return (change,)
+        return (Change(change.path, change.change, old, new),)
     return Change(change.path, "removed", old, None), Change(change.path, "added", None, new)
 
 
@@ -93,7 +98,10 @@ class _Pair:
 
     def compared(self, hunks: str) -> str:
         """The patch around the hunks that git found."""
-        return "".join(f"{line}\n" for line in [*self.header, *self._names()]) + hunks
+        index = f"index {_blob_id(self.old)}..{_blob_id(self.new)}"
+        if len(self.header) == 1:  # git takes the kind (file, link) from here where the mode stayed the same
+            index += f" {_git_mode(self.change.after)}"
+        return "".join(f"{line}\n" for line in [*self.header, index, *self._names()]) + hunks
 
     def _names(self) -> list[str]:
         if not (self.old or self.new):
@@ -120,7 +128,7 @@ class _Unshown(Exception):  # noqa: N818 - an outcome
 
 
 def _side(root: Path | None, path: str, state: FileState | None) -> bytes | None:
-    if state is None or state.kind == "directory":
+    if state is None:
         return None
     if state.kind == "link":
         return os.fsencode(state.target)
@@ -150,11 +158,16 @@ def _header(change: Change) -> list[str]:
 
 
 def _git_mode(state: FileState | None) -> str:
-    if state is None or (state.kind == "directory"):
+    if state is None:
         return ""
     if state.kind == "link":
         return "120000"
     return "100755" if state.mode & 0o100 else "100644"
+
+
+def _blob_id(data: bytes | None) -> str:
+    data = data or b""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()[:7]
 
 
 def _name(side: str, path: str) -> str:

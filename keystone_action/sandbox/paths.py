@@ -37,6 +37,10 @@ class PathMissing(PathProblem, FileNotFoundError):  # noqa: N818
     """There is nothing at this path (a dangling link counts as nothing)."""
 
 
+class PathLoop(PathMissing):  # noqa: N818
+    """Links that lead round in circles; nothing is there either."""
+
+
 class PathUnreadable(PathProblem):
     """Something is there, but it is no regular file, too large, or may not be read."""
 
@@ -65,7 +69,8 @@ def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY, mode: int =
 
     O_CLOEXEC, O_NONBLOCK and O_NOCTTY are always added. Raises PathEscape, PathMissing, PathUnreadable.
     """
-    flags |= _SAFE_FLAGS
+    # openat2 insists that flags make sense together.
+    flags |= os.O_CLOEXEC if _is_path_only(flags) else _SAFE_FLAGS
     _refuse_literal(relative)
     root_fd = _open_root(root)
     try:
@@ -269,6 +274,8 @@ class _Walk:
             part = self.todo.pop()
             try:
                 self._enter(part)
+            except PathLoop:
+                raise
             except PathMissing:
                 rest = [name for name in self.todo[::-1] if name not in {"", "."}]
                 if ".." in rest:
@@ -315,7 +322,7 @@ class _Walk:
     def _follow(self, target: str) -> None:
         self.links += 1
         if self.links > _LINKS_FOLLOWED:
-            raise PathMissing(f"{display_path(self.relative)} leads through a loop of links")
+            raise PathLoop(f"{display_path(self.relative)} leads through a loop of links")
         if target.startswith("/"):
             inside = inside_of(self.root, target)
             if inside is None:
@@ -336,6 +343,10 @@ def inside_of(root: Path, absolute: str) -> str | None:
         if absolute == base or absolute.startswith(base + "/"):
             return absolute[len(base) + 1 :]
     return None
+
+
+def _is_path_only(flags: int) -> bool:
+    return bool(_O_PATH) and flags & _O_PATH == _O_PATH
 
 
 def _refuse_literal(relative: str) -> None:
@@ -365,7 +376,7 @@ def _problem(error: OSError, relative: str) -> PathProblem:
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         return PathMissing(f"{shown} does not exist")
     if error.errno == errno.ELOOP:
-        return PathMissing(f"{shown} leads through a loop of links")
+        return PathLoop(f"{shown} leads through a loop of links")
     if error.errno == errno.EXDEV:
         return PathEscape(f"{shown} leads out of the workspace")
     return PathUnreadable(f"{shown} can't be used: {error.strerror or error}")
