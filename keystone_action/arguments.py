@@ -26,9 +26,19 @@ def _suggestion(parser: argparse.ArgumentParser, message: str) -> str:
     if "unrecognized arguments:" not in message:
         return ""
     word = message.rpartition("arguments: ")[2].split()[0].split("=")[0]
-    known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(word, known, n=1)
+    near = difflib.get_close_matches(word, _options_of(parser), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def _options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """All options, those of the commands too: it is the outermost parser that meets what nobody knows."""
+    found: list[str] = []
+    for action in parser._actions:
+        found += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                found += _options_of(command)
+    return found
 
 
 def _number(low: float, high: float, what: str, *, whole: bool) -> Callable[[str], float]:

@@ -207,9 +207,10 @@ class _Boot:
         definitions = [interpolate(service, names) for service in self.spec.services]
         if not definitions:
             return {}
-        running = await self.world.services.acquire(definitions)
+        directory = self.cell.loaded.directory
+        running = await self.world.services.acquire(definitions, directory)
         last = any(names_a_cell(service) for service in self.spec.services)
-        self.stack.push_async_callback(shielded, lambda: self.world.services.release(definitions, last=last))
+        self.stack.push_async_callback(shielded, lambda: self.world.services.release(definitions, directory, last=last))
         scope = CellScope(
             cell_id=self.cell.id,
             private=self.roots.private,

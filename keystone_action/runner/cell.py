@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from keystone_action.errors import KeystoneError
+from keystone_action.errors import KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
 from keystone_action.runner.artifacts import CellFiles, bounded, masked
 from keystone_action.runner.boot import Booted, boot
@@ -81,6 +81,8 @@ class _Life:
             self.agent = await booted.run_agent()
             # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
             await booted.sandbox.close()
+            if self.world.service_defects():
+                raise ServiceError(f"the mock server broke while it served: {self.world.service_defects()[0]}")
             self.enter("checks")
             evidence, patch = await anyio.to_thread.run_sync(self._observe, booted, self.agent, before)
             await self._check(booted, evidence)
@@ -106,6 +108,7 @@ class _Life:
             audit_log=booted.audit_log,
             trace=booted.trace,
             secrets=tuple(booted.secrets.values()),
+            patch=patch,
         )
         return evidence, patch
 

@@ -110,6 +110,7 @@ def output_error(path: Path, error: OSError) -> OutputError:
         errno.EROFS: "the file system is read-only: choose another --output",
         errno.EACCES: "no permission to write there: choose another --output",
         errno.EPERM: "no permission to write there: choose another --output",
+        errno.EEXIST: "there is a file of that name: choose another --output",
         errno.ENOTDIR: "part of that path is a file: choose another --output",
     }
     return OutputError(

@@ -19,7 +19,7 @@ from keystone_action.runner.assemble import Assembly, assemble
 from keystone_action.runner.cell import run_cell
 from keystone_action.runner.preflight import load_specs, preflight, substituted_services
 from keystone_action.runner.scheduler import Schedule, run_cells
-from keystone_action.runner.shutdown import stopped_by_signals
+from keystone_action.runner.shutdown import only_error, stopped_by_signals
 from keystone_action.runner.start import start_world
 from keystone_action.scoring.results import CellResult, RunResult
 
@@ -66,11 +66,14 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
         started_at=started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
         substituted=substituted_services(specs, planned),
     )
-    async with stopped_by_signals() as stop, AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
-        world = await start_world(options, progress, specs, planned, directory, stack)
-        assembly.sandbox = world.provider
-        await _run_cells(world, planned, journal, assembly, finished)
+    try:
+        async with stopped_by_signals() as stop, AsyncExitStack() as stack:
+            journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
+            world = await start_world(options, progress, specs, planned, directory, stack)
+            assembly.sandbox = world.provider
+            await _run_cells(world, planned, journal, assembly, finished)
+    except BaseExceptionGroup as group:
+        raise only_error(group) from group
     result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
     return Ran(result, directory)
 

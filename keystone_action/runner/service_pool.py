@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from keystone_action.services.base import RunningService
     from keystone_action.spec.services import Service
 
-Start = Callable[[Sequence["Service"]], Awaitable[list["RunningService"]]]
+Start = Callable[[Sequence["Service"], Path], Awaitable[list["RunningService"]]]
 
 
 @dataclass
@@ -33,22 +34,23 @@ class _Entry:
 class ServicePool:
     """Hands out running services by definition.
 
-    start: starts all services of a definition and returns when every one is ready; raises ServiceError.
+    start: starts all services of a definition, whose files are in a spec's directory, and returns when every one is
+    ready; raises ServiceError.
     """
 
     def __init__(self, start: Start) -> None:
         self._start = start
         self._entries: dict[str, _Entry] = {}
 
-    async def acquire(self, definitions: Sequence[Service]) -> list[RunningService]:
+    async def acquire(self, definitions: Sequence[Service], directory: Path) -> list[RunningService]:
         """The services of this definition, started by the first who asks. Raises ServiceError, to everyone who
         waited; the next who asks starts them anew."""
-        key = _key(definitions)
+        key = _key(definitions, directory)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry()
             entry.users += 1
-            await self._start_entry(key, entry, definitions)
+            await self._start_entry(key, entry, definitions, directory)
         else:
             entry.users += 1
             await entry.ready.wait()
@@ -56,9 +58,9 @@ class ServicePool:
             raise entry.error
         return entry.running
 
-    async def _start_entry(self, key: str, entry: _Entry, definitions: Sequence[Service]) -> None:
+    async def _start_entry(self, key: str, entry: _Entry, definitions: Sequence[Service], directory: Path) -> None:
         try:
-            entry.running = await self._start(definitions)
+            entry.running = await self._start(definitions, directory)
         except KeystoneError as error:
             entry.error = error
         except BaseException:
@@ -69,14 +71,15 @@ class ServicePool:
                 self._entries.pop(key, None)
             entry.ready.set()
 
-    async def release(self, definitions: Sequence[Service], *, last: bool) -> None:
+    async def release(self, definitions: Sequence[Service], directory: Path, *, last: bool) -> None:
         """A cell is done with these; `last`: no other cell can ask for this definition, so they stop now."""
-        entry = self._entries.get(_key(definitions))
+        key = _key(definitions, directory)
+        entry = self._entries.get(key)
         if entry is None:
             return
         entry.users -= 1
         if last and entry.users <= 0:
-            self._entries.pop(_key(definitions), None)
+            self._entries.pop(key, None)
             await _stop(entry.running)
 
     async def close(self) -> None:
@@ -92,5 +95,6 @@ async def _stop(services: Sequence[RunningService]) -> None:
             group.start_soon(service.stop)
 
 
-def _key(definitions: Sequence[Service]) -> str:
-    return json.dumps([definition.model_dump(mode="json") for definition in definitions], sort_keys=True)
+def _key(definitions: Sequence[Service], directory: Path) -> str:
+    dumped = [definition.model_dump(mode="json") for definition in definitions]
+    return json.dumps([str(directory), *dumped], sort_keys=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import anyio
 
+from keystone_action.errors import KeystoneError
+
 
 @dataclass
 class Stop:
@@ -46,3 +48,17 @@ async def stopped_by_signals() -> AsyncIterator[Stop]:
             with anyio.CancelScope() as body:
                 yield stop
             group.cancel_scope.cancel()
+
+
+def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What really happened, out of the groups that task groups put around it: our own errors first, since what they
+    broke off may have failed in turn."""
+    leaves: list[BaseException] = []
+    todo: list[BaseException] = [group]
+    while todo:
+        error = todo.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            todo[:0] = error.exceptions
+        else:
+            leaves.append(error)
+    return next((error for error in leaves if isinstance(error, KeystoneError)), leaves[0])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import Masker
 from keystone_action.invariants.base import Check
 from keystone_action.judge.model_judge import ModelJudge
+from keystone_action.runner.layout import shielded
 from keystone_action.runner.secrets import Resolved, resolve
 from keystone_action.runner.service_pool import ServicePool
 from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from keystone_action.plan import Plan
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.services.base import RunningService
+    from keystone_action.services.http_server import MockServer
     from keystone_action.spec.fixtures import SecretEntry
     from keystone_action.spec.loader import LoadedSpec
     from keystone_action.spec.models import Spec
@@ -62,9 +63,11 @@ async def start_world(
         if loaded.spec.id in wanted:
             files.add_all(loaded.author_files)
     provider = await process.start(roots.sandboxes)
-    stack.push_async_callback(_shielded, provider.close)
-    services = ServicePool(_Starter(provider, roots.private, files))
-    stack.push_async_callback(_shielded, services.close)
+    stack.push_async_callback(shielded, provider.close)
+    starter = Starter(provider)
+    stack.push_async_callback(shielded, starter.close)
+    services = ServicePool(starter)
+    stack.push_async_callback(shielded, services.close)
     return World(
         options=options,
         progress=progress,
@@ -72,6 +75,7 @@ async def start_world(
         results=directory,
         provider=provider,
         services=services,
+        service_defects=lambda: starter.defects,
         judge=ModelJudge(
             options.environ,
             fast=options.judge_fast,
@@ -86,24 +90,33 @@ async def start_world(
     )
 
 
-@dataclass
-class _Starter:
-    """Starts the services of one definition, all at once."""
+class Starter:
+    """Starts the services of one definition, all at once. One server serves every mock of the run."""
 
-    provider: process.ProcessSandboxes
-    private: Path
-    files: AuthorFiles
-    count: int = field(default=0)
+    def __init__(self, provider: process.ProcessSandboxes) -> None:
+        self._provider = provider
+        self._mocks: MockServer | None = None
 
-    async def __call__(self, definitions: Sequence[Service]) -> list[RunningService]:
+    async def __call__(self, definitions: Sequence[Service], directory: Path) -> list[RunningService]:
+        from keystone_action.services.http_server import MockServer
         from keystone_action.services.start import start_services
 
         if not definitions:
             return []
-        self.count += 1
-        directory = self.private / f"services-{self.count}"
-        directory.mkdir(mode=0o700)
-        return await start_services(definitions, provider=self.provider, directory=directory)
+        if self._mocks is None:
+            self._mocks = MockServer()
+            self._mocks.start()
+        return await start_services(definitions, provider=self._provider, directory=directory, mocks=self._mocks)
+
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """What went wrong in the mock server itself: with any, what it recorded may be incomplete."""
+        return tuple(self._mocks.defects) if self._mocks is not None else ()
+
+    async def close(self) -> None:
+        """Stop the mock server."""
+        if self._mocks is not None:
+            await anyio.to_thread.run_sync(self._mocks.stop)
 
 
 def _concurrent(options: RunOptions, planned: Plan) -> Mapping[str, bool]:
@@ -161,11 +174,6 @@ def secrets_of_judges(spec: Spec) -> frozenset[str]:
     return frozenset(judges - others)
 
 
-async def _in_thread(function: object) -> None:
+async def _in_thread(function: Callable[[], None]) -> None:
     with anyio.CancelScope(shield=True):
-        await anyio.to_thread.run_sync(function)  # type: ignore[arg-type]
-
-
-async def _shielded(close: object) -> None:
-    with anyio.CancelScope(shield=True):
-        await close()  # type: ignore[operator]
+        await anyio.to_thread.run_sync(function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class World:
     """The shared parts of a run.
 
-    roots: private directories of the run. results: the output directory. secrets: by spec id. concurrent: by
+    roots: private directories of the run. results: the output directory. service_defects: what went
+    wrong in our own mock server so far. secrets: by spec id. concurrent: by
     spec id, whether several of its cells may run at once. author_files: bytes of the author's files, read before
     the first agent started.
     """
@@ -36,6 +37,7 @@ class World:
     results: Path
     provider: SandboxProvider
     services: ServicePool
+    service_defects: Callable[[], tuple[str, ...]]
     judge: Judge
     masker: Masker
     secrets: Mapping[str, SpecSecrets]

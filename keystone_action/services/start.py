@@ -108,7 +108,7 @@ def _build(definition: Service, provider: Provider, directory: Path, mocks: Mock
     if isinstance(definition, HttpMockService):
         from keystone_action.services import http_mock
 
-        return http_mock.HttpMockService(definition, mocks, directory)
+        return http_mock.HttpMock(definition, mocks, directory)
     if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
         from keystone_action.services.postgres import EmbeddedPostgres
 

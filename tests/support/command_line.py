@@ -1,0 +1,68 @@
+"""Running the real command in a process of its own, as a user does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
+
+
+@dataclass(frozen=True)
+class Called:
+    """A finished call; `output` is where it was told to write."""
+
+    code: int
+    out: str
+    err: str
+    output: Path
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """results.json."""
+        return json.loads((self.output / "results.json").read_text("utf-8"))
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """The cells of all specs."""
+        return [cell for spec in self.document["specs"] for cell in spec["cells"]]
+
+    @property
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """The invariants of the only cell, by name."""
+        (cell,) = self.cells
+        return {entry["name"]: entry for entry in cell["invariants"]}
+
+
+def keystone(*words: object, directory: Path, environ: dict[str, str] | None = None) -> Called:
+    """`keystone WORDS…` in a directory, with an environment of the test's own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "keystone_action", *map(str, words)],
+        cwd=directory,
+        env={**ENVIRONMENT, **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
+
+
+def run_spec(directory: Path, text: str, *words: object, environ: dict[str, str] | None = None) -> Called:
+    """Write keystone.yaml and run it into `out`."""
+    (directory / "keystone.yaml").write_text(text, "utf-8")
+    return keystone("run", "keystone.yaml", "--output", "out", *words, directory=directory, environ=environ)
+
+
+def spec(agent: str = "{type: command, command: ['true']}", check: str = "{type: file_absent, path: x}", **more: str):
+    """A small spec; more: further top-level keys as YAML text."""
+    extra = "".join(f"{key}: {value}\n" for key, value in more.items())
+    return (
+        f'version: 1\nid: small\ntask: {{prompt: "do it"}}\nagent: {agent}\n'
+        f"{extra}invariants:\n  it_holds: {{check: {check}}}\n"
+    )
