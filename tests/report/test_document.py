@@ -172,6 +172,7 @@ ANYTHING = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(ANYTHING)
 def test_whatever_a_check_reports_is_written_as_strict_json(value: Any) -> None:
     json.dumps(json_value(value), allow_nan=False, ensure_ascii=False).encode()

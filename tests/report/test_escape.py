@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from markdown import LINKED_BY_THE_FORGE, kinds, shown, tokens
 from samples import HOSTILE
@@ -37,6 +37,7 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
+@settings(deadline=None)
 @given(TEXT, st.sampled_from(PLACES), st.sampled_from([inline, code]))
 def test_text_stays_text_wherever_a_template_puts_it(text: str, place: str, escape: object) -> None:
     assume(visible(text).strip())
@@ -53,6 +54,7 @@ def place_text(place: str) -> str:
     return {"x ({}) y": "x ({}) y", PLACES[4]: "ab{}z"}.get(place, "{}")
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_a_block_holds_just_its_text(text: str) -> None:
     written = f"before\n\n{fence(text)}\n\nafter"
@@ -75,6 +77,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_text_in_a_summary_element_is_one_line_without_elements_of_its_own(text: str) -> None:
     written = inline_html(text)
@@ -85,6 +88,7 @@ def test_text_in_a_summary_element_is_one_line_without_elements_of_its_own(text:
     assert squeezed(reader.text) == squeezed(visible(text))
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_visible_text_is_legal_xml_and_utf8(text: str) -> None:
     element = ElementTree.Element("a")
@@ -113,6 +117,7 @@ COMMANDS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(COMMANDS.map("".join) | st.text())
 def test_no_line_of_a_log_is_a_workflow_command(text: str) -> None:
     assert "\n" not in log_line(text)
@@ -126,6 +131,7 @@ def test_broken_commands_are_still_readable() -> None:
     assert log_line("tests/test_a.py::test_b failed") == "tests/test_a.py::test_b failed"
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(4, 20), st.integers(20, 200))
 def test_an_excerpt_is_bounded_and_says_what_it_leaves_out(text: str, lines: int, characters: int) -> None:
     cut = excerpt(text, lines=lines, characters=characters)

@@ -21,7 +21,7 @@ DOCUMENTS = st.lists(st.sampled_from([PARAGRAPH, FENCED, LONGER, DETAILS, NESTED
 NOTICE = "\n\n> cut here\n"
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(DOCUMENTS, st.integers(0, 600))
 def test_what_is_cut_fits_is_closed_and_keeps_the_verdict(document: str, limit: int) -> None:
     text = cut(document, limit, notice=NOTICE)
@@ -36,6 +36,7 @@ def test_what_is_cut_fits_is_closed_and_keeps_the_verdict(document: str, limit: 
         assert len(f"## verdict: fail\n{NOTICE}".encode()) > limit
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(0, 50))
 def test_any_text_at_all_is_cut_to_its_limit(text: str, limit: int) -> None:
     assert len(cut(text, limit, notice="").encode()) <= limit
