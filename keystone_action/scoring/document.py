@@ -104,7 +104,7 @@ def require_schema_version(document: Mapping[str, Any]) -> None:
         )
 
 
-def json_value(value: Any, *, depth: int = _MAX_DEPTH) -> Any:  # noqa: PLR0911 - one line a kind of value
+def json_value(value: Any, *, depth: int = _MAX_DEPTH) -> Any:
     """value as JSON has it, whatever it is: what JSON can't hold (NaN, bytes, dates, lone surrogates, endless
     nesting) becomes text. Check authors and agents decide what arrives here."""
     if value is None or isinstance(value, bool):
