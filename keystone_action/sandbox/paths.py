@@ -37,7 +37,7 @@ class PathMissing(PathProblem, FileNotFoundError):  # noqa: N818
     """There is nothing at this path (a dangling link counts as nothing)."""
 
 
-class PathLoop(PathMissing):  # noqa: N818
+class PathLoop(PathMissing):
     """Links that lead round in circles; nothing is there either."""
 
 

@@ -62,7 +62,7 @@ def _contents(tree: Path) -> dict[str, tuple[object, ...]]:
     found: dict[str, tuple[object, ...]] = {}
     for path in sorted(tree.rglob("*")):
         if path.is_symlink():
-            found[str(path.relative_to(tree))] = ("link", os.readlink(path))
+            found[str(path.relative_to(tree))] = ("link", str(path.readlink()))
         elif path.is_file():
             found[str(path.relative_to(tree))] = (path.read_bytes(), bool(path.stat().st_mode & 0o100))
     return found
@@ -117,7 +117,8 @@ def test_an_empty_workspace_needs_no_originals_and_no_git(scene: Scene, monkeypa
     scene.start()
     scene.write("answer.txt", "42\n")
     assert scene.patch() == (
-        "diff --git a/answer.txt b/answer.txt\nnew file mode 100644\n--- /dev/null\n+++ b/answer.txt\n@@ -0,0 +1 @@\n+42\n"
+        "diff --git a/answer.txt b/answer.txt\nnew file mode 100644\n"
+        "--- /dev/null\n+++ b/answer.txt\n@@ -0,0 +1 @@\n+42\n"
     )
 
 
