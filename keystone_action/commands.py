@@ -20,6 +20,8 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     """Run specs, print the report on stdout, and decide."""
     from keystone_action.evaluate import evaluate
     from keystone_action.report import console
+    from keystone_action.report.escape import log_line
+    from keystone_action.report.view import headline
 
     _refuse_later_options(call)
     options = _options(call, directory, environ)
@@ -34,6 +36,8 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
         from keystone_action.report.render import render
 
         sys.stdout.write(render(done.run, "json") if kind == "json" else console.plain(done.run))
+        if not call.quiet:
+            console.write_line(sys.stderr, log_line(headline(done.run)))
     return done.exit_code
 
 

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.command_line import ROOT, Called, keystone
+from support.model_server import ModelServer, answer
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
 
-def keystone(*words: object, directory: Path = ROOT, environ: dict[str, str] | None = None):
-    return subprocess.run(
-        [sys.executable, "-m", "keystone_action", *map(str, words)],
-        cwd=directory,
-        env={
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT),
-            "HOME": "/nonexistent",
-            **(environ or {}),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def run_example(spec: Path, output: Path):
-    done = keystone("run", spec, "--output", output)
-    return done, json.loads((output / "results.json").read_text())
-
-
-def invariants(document):
-    (cell,) = document["specs"][0]["cells"]
-    return {entry["name"]: entry for entry in cell["invariants"]}
+def run_example(spec: Path, output: Path, environ: dict[str, str] | None = None) -> Called:
+    called = keystone("run", spec, "--output", output / "out", directory=output, environ=environ)
+    assert (output / "out" / "results.json").exists(), called.err
+    return called
 
 
 def test_every_example_has_both_variants():
@@ -48,51 +25,80 @@ def test_every_example_has_both_variants():
 
 @pytest.mark.parametrize("name", ["reconcile", "fix-tests", "custom-check"])
 def test_passing_variant(name, tmp_path):
-    done, document = run_example(EXAMPLES / name / "keystone.yaml", tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert document["verdict"] == "pass"
+    called = run_example(EXAMPLES / name / "keystone.yaml", tmp_path)
+    assert called.code == 0, called.out + called.err
+    assert called.document["verdict"] == "pass"
     for file in ("results.json", "journal.jsonl", "summary.md", "report.html", "junit.xml"):
-        assert (tmp_path / "out" / file).stat().st_size > 0
-    statuses = {name: entry["status"] for name, entry in invariants(document).items()}
-    assert set(statuses.values()) <= {"pass", "skip"}
-    assert [name for name, status in statuses.items() if status == "skip"] == (
-        ["email_quality"] if name == "reconcile" else []
-    )
+        assert (called.output / file).stat().st_size > 0
+    statuses = {name: entry["status"] for name, entry in called.checks.items()}
+    skipped = {"email_quality": "skip"} if name == "reconcile" else {}
+    assert statuses == dict.fromkeys(statuses, "pass") | skipped
 
 
-def test_reconcile_fails_by_its_gate(tmp_path):
-    done, document = run_example(EXAMPLES / "reconcile" / "broken.keystone.yaml", tmp_path / "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    (cell,) = document["specs"][0]["cells"]
-    assert (cell["verdict"], cell["composite"]) == ("fail", 0.0)
-    assert "reconciliation_clean" in cell["reason"]
-    found = invariants(document)
-    assert found["reconciliation_clean"]["status"] == "fail"
-    # The agent's e-mail claims success; only the database tells the truth.
-    assert found["email_sent_once"]["status"] == "pass"
-
-
-def test_fix_tests_fails_by_its_composite(tmp_path):
-    done, document = run_example(EXAMPLES / "fix-tests" / "broken.keystone.yaml", tmp_path / "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    (cell,) = document["specs"][0]["cells"]
-    assert cell["composite"] == pytest.approx(1.2 / 1.7)
-    found = invariants(document)
-    assert found["tests_pass"]["status"] == "pass"
-    assert found["no_debug_output"]["status"] == "fail"
-    assert found["changelog_written"]["status"] == "fail"
-
-
-def test_custom_check_fails_by_its_gate(tmp_path):
-    done, document = run_example(EXAMPLES / "custom-check" / "broken.keystone.yaml", tmp_path / "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    found = invariants(document)
-    assert found["api_responses_valid"]["status"] == "pass"
-    assert found["summary_correct"]["status"] == "fail"
-    assert "99999" in found["summary_correct"]["message"]
+def test_without_a_key_the_skipped_judge_is_said_in_the_head(tmp_path):
+    called = run_example(EXAMPLES / "reconcile" / "keystone.yaml", tmp_path)
+    head = (called.output / "summary.md").read_text().partition("\n| ")[0]
+    assert "email_quality" in head
+    assert "ANTHROPIC_API_KEY" in head
 
 
 def test_reconcile_is_judged_when_there_is_a_key(tmp_path):
-    from support.model_server import ModelServer  # noqa: PLC0415
+    with ModelServer([answer(0.9, "professional, with numbers")]) as models:
+        called = run_example(EXAMPLES / "reconcile" / "keystone.yaml", tmp_path, models.environ())
+    assert called.code == 0, called.out + called.err
+    judged = called.checks["email_quality"]
+    assert (judged["status"], judged["score"]) == ("pass", 0.9)
+    assert called.cells[0]["composite"] == pytest.approx((0.5 + 0.2 + 0.3 + 0.2 * 0.9) / 1.2)
+    assert "corrected 2 e-mail addresses" in models.requests[0].prompt
+    assert called.document["judge_usage"]["input_tokens"] > 0
 
-    assert ModelServer is not None
+
+def test_reconcile_fails_by_its_gate(tmp_path):
+    called = run_example(EXAMPLES / "reconcile" / "broken.keystone.yaml", tmp_path)
+    assert called.code == 1, called.out + called.err
+    (cell,) = called.cells
+    assert (cell["verdict"], cell["composite"]) == ("fail", 0.0)
+    assert "reconciliation_clean" in cell["reason"]
+    assert called.checks["reconciliation_clean"]["status"] == "fail"
+    # The agent's e-mail claims success; only the database tells the truth.
+    assert called.checks["email_sent_once"]["status"] == "pass"
+
+
+def test_fix_tests_fails_by_its_composite(tmp_path):
+    called = run_example(EXAMPLES / "fix-tests" / "broken.keystone.yaml", tmp_path)
+    assert called.code == 1, called.out + called.err
+    assert called.cells[0]["composite"] == pytest.approx(1.2 / 1.7)
+    statuses = {name: entry["status"] for name, entry in called.checks.items()}
+    assert statuses == {
+        "tests_pass": "pass",
+        "no_debug_output": "fail",
+        "changelog_written": "fail",
+        "no_leftovers": "pass",
+    }
+
+
+def test_custom_check_fails_by_its_gate(tmp_path):
+    called = run_example(EXAMPLES / "custom-check" / "broken.keystone.yaml", tmp_path)
+    assert called.code == 1, called.out + called.err
+    assert called.checks["api_responses_valid"]["status"] == "pass"
+    assert called.checks["summary_correct"]["status"] == "fail"
+    assert "99999" in called.checks["summary_correct"]["message"]
+
+
+def test_agents_of_examples_import_nothing_of_ours():
+    for source in EXAMPLES.rglob("*.py"):
+        assert "keystone_action" not in source.read_text(), source
+
+
+def test_the_schema_for_editors_accepts_every_example():
+    import json
+
+    import yaml
+    from jsonschema import Draft202012Validator
+
+    schema = json.loads(keystone("schema", directory=ROOT).out)
+    validator = Draft202012Validator(schema)
+    for path in EXAMPLES.rglob("*keystone.yaml"):
+        document = yaml.safe_load(path.read_text())
+        if "extends" not in document:
+            assert [error.message for error in validator.iter_errors(document)] == [], path
