@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
     from keystone_action.services.postgres_server import PostgresServer
 
-_SETTINGS = "SELECT setdatabase, setrole, setconfig FROM pg_db_role_setting"
+_OWN_SETTINGS = (
+    "(setdatabase = (SELECT oid FROM pg_database WHERE datname = %(database)s)"
+    " OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY(%(roles)s)))"
+)
+_SETTINGS = f"SELECT setdatabase, setrole, setconfig FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noqa: S608
+_RESET_SETTINGS = f"DELETE FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noqa: S608
 _SCHEMAS = (
     "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY nspname"
 )
@@ -99,7 +104,7 @@ class CellDatabase:
         with self._owner_session() as session:
             schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
         with self.server.admin(self.database) as admin:
-            settings = tuple(tuple(row) for row in admin.execute(_SETTINGS).fetchall())
+            settings = tuple(tuple(row) for row in admin.execute(_SETTINGS, self._own).fetchall())
             self.before = Before(schemas, settings, frozenset(_shadows_in(admin, schemas)))
         self._shadows = None
 
@@ -142,16 +147,13 @@ class CellDatabase:
                 (self.owner, self.database),
             )
             with admin.transaction():
-                ours = (
-                    "(setdatabase = (SELECT oid FROM pg_database WHERE datname = %s)"
-                    " OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY(%s)))"
-                )
-                admin.execute(
-                    f"DELETE FROM pg_db_role_setting WHERE {ours}",  # noqa: S608 - a constant
-                    (self.database, [self.owner, self.reader]),
-                )
+                admin.execute(_RESET_SETTINGS, self._own)
                 for row in self.before.settings:
-                    admin.execute("INSERT INTO pg_db_role_setting VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", row)
+                    admin.execute("INSERT INTO pg_db_role_setting VALUES (%s, %s, %s)", row)
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        return {"database": self.database, "roles": [self.owner, self.reader]}
 
     def _grant_reading(self, admin: psycopg.Connection[Any]) -> None:
         from psycopg import sql

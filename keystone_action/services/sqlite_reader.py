@@ -80,14 +80,16 @@ class SqliteReader:
 def copy_in(workspace: Path, path: str, target: Path) -> None:
     """Copy a regular file of the workspace to a place of ours. Raises PathProblem, OSError."""
     descriptor = open_inside(workspace, path)
-    with os.fdopen(descriptor, "rb") as source:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise PathProblem(f"{path} is no regular file")
         if status.st_size > SIZE_LIMIT:
             raise PathProblem(f"{path} has {status.st_size:,} bytes; at most {SIZE_LIMIT:,} are read")
-        with target.open("xb") as copy:
+        with os.fdopen(os.dup(descriptor), "rb") as source, target.open("xb") as copy:
             shutil.copyfileobj(source, copy)
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_super_journal(journal: Path, path: str) -> None:
@@ -108,7 +110,6 @@ def _lock_down(connection: sqlite3.Connection, deadline: float) -> None:
     connection.execute("PRAGMA mmap_size = 0")
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA query_only = ON")
-    connection.enable_load_extension(False)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_LIMIT)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.text_factory = _text

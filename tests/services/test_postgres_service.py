@@ -1,0 +1,215 @@
+"""The embedded PostgreSQL as a service: names of `env`, fresh state, fixtures, its process, and how it fails."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from anyio.from_thread import BlockingPortal
+from support.databases import PostgresCell, PostgresForTests
+
+from keystone_action.errors import NotSupportedYet, ServiceError, UsageError
+from keystone_action.sandbox import process
+from keystone_action.services import postgres_binaries, postgres_server
+from keystone_action.services.postgres import Credentials, EmbeddedPostgres
+from keystone_action.services.postgres_binaries import Binaries, find_binaries, reachable_binaries
+from keystone_action.spec.services import ContainerService, PostgresService
+
+
+def define(**fields: Any) -> PostgresService:
+    return PostgresService.model_validate({"type": "postgres", "name": "db", **fields})
+
+
+def test_one_cell_at_a_time_gets_exactly_the_names_of_env_and_fresh_state(postgres: PostgresForTests) -> None:
+    first = postgres.attach(exclusive=True)
+    address = first.attached.for_agent
+    assert (address.user, address.password, address.database) == ("app", "s3cret/@:", "shop")
+    assert address.host == "127.0.0.1"
+    assert address.url == f"postgresql://app:s3cret%2F%40%3A@127.0.0.1:{address.port}/shop"
+    first.agent().execute("CREATE TABLE left_behind (id int)")
+    first.agent().execute("ALTER ROLE CURRENT_USER SET work_mem = '1MB'")
+    first.close()
+
+    second = postgres.attach(exclusive=True)
+    assert second.attached.for_agent == address
+    assert second.agent().execute("SELECT to_regclass('left_behind')").fetchone() == (None,)
+    assert second.agent().execute("SHOW work_mem").fetchone() == ("4MB",)
+    second.close()
+
+
+def test_a_cell_that_was_never_detached_is_cleared_by_the_next(postgres: PostgresForTests) -> None:
+    abandoned = postgres.attach(exclusive=True)
+    session = abandoned.agent()
+    session.execute("CREATE TABLE left_behind (id int)")
+    after = postgres.attach(exclusive=True)
+    assert after.agent().execute("SELECT to_regclass('left_behind')").fetchone() == (None,)
+    after.close()
+
+
+def test_several_cells_at_once_get_a_database_and_a_role_each(postgres: PostgresForTests) -> None:
+    cells = [postgres.attach() for _ in range(3)]
+    addresses = [cell.attached.for_agent for cell in cells]
+    assert len({address.database for address in addresses}) == 3
+    assert len({address.user for address in addresses}) == 3
+    assert len({address.password for address in addresses}) == 3
+    assert "shop" not in {address.database for address in addresses}
+    for cell in cells:
+        cell.close()
+
+
+def test_the_name_postgres_makes_no_superuser(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path: Path
+) -> None:
+    service = EmbeddedPostgres(define(), sandboxes.root / "by-default", sandboxes)
+    portal.call(service.start)
+    try:
+        server = PostgresForTests(portal, service, tmp_path)
+        cell = server.attach(exclusive=True)
+        address = cell.attached.for_agent
+        assert (address.user, address.database) == ("postgres", "postgres")
+        assert len(address.password) >= 16
+        agent = cell.agent()
+        assert agent.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (False,)
+        assert agent.execute("SELECT count(*) FROM pg_stat_activity WHERE usename = current_user").fetchone() == (1,)
+        cell.close()
+    finally:
+        portal.call(service.stop)
+    assert not (sandboxes.root / "by-default").exists()
+
+
+def test_trust_lets_the_named_role_in_without_a_password(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path: Path
+) -> None:
+    definition = define(env={"POSTGRES_USER": 'o"dd', "POSTGRES_DB": "x", "POSTGRES_HOST_AUTH_METHOD": "trust"})
+    service = EmbeddedPostgres(definition, sandboxes.root / "trusting", sandboxes)
+    portal.call(service.start)
+    try:
+        cell = PostgresForTests(portal, service, tmp_path).attach(exclusive=True)
+        port = cell.attached.for_agent.port
+        with psycopg.connect(host="127.0.0.1", port=port, user='o"dd', dbname="x") as session:
+            assert session.execute("SELECT current_user").fetchone() == ('o"dd',)
+            others = session.execute("SELECT rolname FROM pg_roles WHERE rolsuper").fetchall()
+        for (name,) in others:
+            with pytest.raises(psycopg.OperationalError):
+                psycopg.connect(host="127.0.0.1", port=port, user=name, dbname="x")
+        cell.close()
+    finally:
+        portal.call(service.stop)
+
+
+def test_the_server_listens_on_the_loopback_only_and_inherits_nothing(cell: PostgresCell) -> None:
+    agent = cell.agent()
+    assert agent.execute("SHOW listen_addresses").fetchone() == ("127.0.0.1",)
+    assert f".s.PGSQL.{cell.attached.for_agent.port}" not in Path("/proc/net/unix").read_text()
+    pid = agent.execute("SELECT pg_backend_pid()").fetchone()
+    assert pid is not None
+    own = Path(f"/proc/{pid[0]}")
+    names = {entry.split(b"=", 1)[0].decode() for entry in (own / "environ").read_bytes().split(b"\0") if entry}
+    assert names <= {"PATH", "LANG", "LC_ALL", "HOME", "TMPDIR"} | {n for n in names if n.startswith(("PG", "LC_"))}
+    if os.geteuid() == 0:
+        assert own.stat().st_uid not in (0, os.getuid())
+
+
+def test_text_is_utf_8(cell: PostgresCell) -> None:
+    assert cell.query("SELECT upper('žluťoučký'), length('日本')").rows == (("ŽLUŤOUČKÝ", 2),)
+
+
+def test_a_fixture_that_fails_says_where(cell: PostgresCell) -> None:
+    with pytest.raises(ServiceError, match=r"service db: .* refused a fixture at line 3: .*nowhere"):
+        cell.fixture("SELECT 1;\n\nSELECT * FROM nowhere;")
+
+
+def test_a_fixture_has_the_owners_rights_not_ours(cell: PostgresCell) -> None:
+    with pytest.raises(ServiceError, match="permission denied"):
+        cell.fixture("COPY customers FROM PROGRAM 'id'")
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"POSTGRES_INITDB_ARGS": "--wal-segsize=64"}, "POSTGRES_INITDB_ARGS means nothing"),
+        ({"POSTGRES_PASSWORD_FILE": "/x"}, "POSTGRES_PASSWORD_FILE means nothing"),
+        ({"POSTGRES_HOST_AUTH_METHOD": "peer"}, "'peer' means nothing"),
+        ({"POSTGRES_USER": "pg_friend"}, "reserved"),
+        ({"POSTGRES_DB": "template1"}, "reserved"),
+        ({"POSTGRES_DB": "keystone"}, "reserved"),
+        ({"POSTGRES_USER": "x" * 64}, "at most 63 bytes"),
+        ({"POSTGRES_DB": "a\nb"}, "one line"),
+    ],
+)
+def test_an_env_that_can_not_be_honoured_is_refused(env: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Credentials.from_env("db", env)
+
+
+def test_what_only_a_container_has_is_refused(tmp_path: Path, sandboxes: process.ProcessSandboxes) -> None:
+    for fields in ({"command": "postgres -c x=y"}, {"isolation": "container"}):
+        with pytest.raises(NotSupportedYet):
+            EmbeddedPostgres(define(**fields), tmp_path / "db", sandboxes)
+
+
+def test_an_image_of_postgres_is_served_too(tmp_path: Path, sandboxes: process.ProcessSandboxes) -> None:
+    definition = ContainerService.model_validate({"name": "db", "image": "postgres:16"})
+    assert EmbeddedPostgres(definition, tmp_path / "db", sandboxes).name == "db"
+
+
+def fake_installation(root: Path, *, initdb: str, postgres: str) -> Binaries:
+    for part in ("bin", "lib", "share"):
+        (root / part).mkdir(parents=True)
+    for name, script in (("initdb", initdb), ("postgres", postgres)):
+        (root / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (root / "bin" / name).chmod(0o755)
+    return Binaries(root, 18)
+
+
+MAKE_DATA = 'for word; do case $word in --pgdata=*) mkdir -p "${word#--pgdata=}";; esac; done'
+
+
+@pytest.mark.parametrize(
+    ("initdb", "postgres", "timeout", "message"),
+    [
+        ("echo no room >&2; exit 3", "exit 0", 30.0, r"initdb ended with exit code 3.*it printed last:\nno room"),
+        (MAKE_DATA, "echo cannot go on; exit 7", 30.0, r"ended with exit code 7 before .*it printed last:\ncannot go"),
+        (MAKE_DATA, "echo thinking; sleep 100", 1.0, r"not ready within 1 s; it printed last:\nthinking"),
+    ],
+)
+def test_a_server_that_does_not_come_up_says_why(
+    portal: BlockingPortal,
+    sandboxes: process.ProcessSandboxes,
+    monkeypatch: pytest.MonkeyPatch,
+    initdb: str,
+    postgres: str,
+    timeout: float,
+    message: str,
+) -> None:
+    root = sandboxes.root / f"fake-{abs(hash((initdb, postgres)))}"
+    binaries = fake_installation(root, initdb=initdb, postgres=postgres)
+    monkeypatch.setattr(postgres_server, "reachable_binaries", lambda *_args, **_fields: binaries)
+    service = EmbeddedPostgres(define(ready_timeout=timeout), root / "run", sandboxes)
+    with pytest.raises(ServiceError, match=f"(?s)^service db: the embedded PostgreSQL .*{message}"):
+        portal.call(service.start)
+    portal.call(service.stop)
+
+
+def test_a_missing_wheel_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_binaries, "PACKAGE", "no_such_package_of_ours")
+    with pytest.raises(ServiceError, match="not installed") as missing:
+        find_binaries()
+    assert "pip install" in missing.value.help
+
+
+def test_binaries_behind_a_closed_directory_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = tmp_path / "home"
+    binaries = fake_installation(closed / "pginstall18", initdb="true", postgres="echo here")
+    closed.chmod(0o700)
+    monkeypatch.setattr(postgres_binaries, "find_binaries", lambda: binaries)
+    target = tmp_path / "passable"
+    target.mkdir()
+    copied = reachable_binaries(target, foreign_user=True)
+    assert copied.root == target / "postgresql"
+    assert copied.postgres.stat().st_mode & 0o777 == 0o755
+    assert reachable_binaries(target, foreign_user=True) == copied
+    assert reachable_binaries(target, foreign_user=False) == binaries

@@ -1,0 +1,184 @@
+"""The sqlite service: fixtures, reading what the agent left, and what a hostile file can't do."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+
+from keystone_action.errors import ServiceError
+from keystone_action.evidence.model import QueryFailed, QueryResult
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.sqlite import SqliteFile
+from keystone_action.spec.services import SqliteService
+
+
+@dataclass
+class Place:
+    service: SqliteFile
+    attached: Attached
+    workspace: Path
+    private: Path
+
+    @property
+    def file(self) -> Path:
+        return self.workspace / "data.db"
+
+    def fixture(self, script: str) -> None:
+        anyio.run(self.service.run_sql, self.attached, script)
+
+    def query(self, sql: str, timeout: float = 10.0) -> QueryResult:
+        assert self.attached.database is not None
+        return self.attached.database.query(sql, timeout=timeout)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    workspace, private = tmp_path / "workspace", tmp_path / "private"
+    workspace.mkdir()
+    private.mkdir()
+    service = SqliteFile(SqliteService.model_validate({"type": "sqlite", "name": "db", "path": "data.db"}))
+    scope = CellScope("cell", private, workspace, private / "audit.jsonl", exclusive=False)
+    anyio.run(service.start)
+    yield Place(service, anyio.run(service.attach, scope), workspace, private)
+    anyio.run(service.stop)
+
+
+def test_a_fixture_makes_the_file_and_checks_read_it(place: Place) -> None:
+    place.fixture("CREATE TABLE t (id INTEGER, name TEXT); INSERT INTO t VALUES (1, 'one'), (2, NULL);")
+    place.fixture("INSERT INTO t VALUES (3, 'three');")
+    assert place.file.stat().st_uid == place.workspace.stat().st_uid
+    assert [entry.name for entry in place.workspace.iterdir()] == ["data.db"]
+    result = place.query("SELECT id, name FROM t ORDER BY id")
+    assert result.columns == ("id", "name")
+    assert result.rows == ((1, "one"), (2, None), (3, "three"))
+    assert result.boolean_as_number
+
+
+def test_the_address_is_relative_to_the_workspace(place: Place) -> None:
+    assert place.attached.for_agent.as_mapping() == {"url": "sqlite:///data.db", "database": "data.db"}
+
+
+def test_a_fixture_that_fails_names_the_service(place: Place) -> None:
+    with pytest.raises(ServiceError, match=r"service db refused a fixture: .*syntax"):
+        place.fixture("CREATE NONSENSE")
+
+
+def test_a_fixture_does_not_write_through_a_link(place: Place, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.db"
+    sqlite3.connect(outside).close()
+    place.file.symlink_to(outside)
+    with pytest.raises(ServiceError, match="out of the workspace"):
+        place.fixture("CREATE TABLE t (id INTEGER)")
+    assert outside.stat().st_size == 0
+
+
+def test_a_write_ahead_log_that_was_never_folded_in_is_read(place: Place) -> None:
+    writer = sqlite3.connect(place.file)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("CREATE TABLE t (id INTEGER)")
+    writer.execute("INSERT INTO t VALUES (7)")
+    writer.commit()
+    assert (place.workspace / "data.db-wal").stat().st_size > 0
+    before = place.file.read_bytes()
+    assert place.query("SELECT id FROM t").rows == ((7,),)
+    assert place.file.read_bytes() == before
+    writer.close()
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM nowhere", "SELECT no_such_thing FROM sqlite_master"])
+def test_missing_tables_and_columns_are_the_agents_fault(place: Place, sql: str) -> None:
+    place.fixture("CREATE TABLE t (id INTEGER)")
+    with pytest.raises(QueryFailed) as missing:
+        place.query(sql)
+    assert missing.value.undefined
+
+
+def test_no_file_is_the_agents_fault(place: Place) -> None:
+    with pytest.raises(QueryFailed, match=r"data\.db does not exist") as missing:
+        place.query("SELECT 1")
+    assert missing.value.undefined
+
+
+def test_a_file_that_is_no_database_is_the_agents_fault(place: Place) -> None:
+    place.file.write_text("certainly not a database, but long enough to look at" * 100)
+    with pytest.raises(QueryFailed, match="not a database") as bad:
+        place.query("SELECT 1 FROM sqlite_master")
+    assert bad.value.undefined
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "link"])
+def test_things_that_are_no_files_are_refused_without_waiting(place: Place, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(place.file)
+    elif kind == "directory":
+        place.file.mkdir()
+    else:
+        place.file.symlink_to("/etc/passwd")
+    with pytest.raises(QueryFailed) as refused:
+        place.query("SELECT 1")
+    assert refused.value.undefined
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t VALUES (1)",
+        "DELETE FROM t",
+        "CREATE TABLE u (id INTEGER)",
+        "CREATE TEMP TABLE u (id INTEGER)",
+        "ATTACH '/tmp/other.db' AS other",
+        "PRAGMA writable_schema = ON",
+        "VACUUM INTO '/tmp/copy.db'",
+        "SELECT load_extension('/tmp/evil.so')",
+        "SELECT 1; SELECT 2",
+        "BEGIN",
+    ],
+)
+def test_a_query_can_only_read(place: Place, sql: str) -> None:
+    place.fixture("CREATE TABLE t (id INTEGER)")
+    with pytest.raises(QueryFailed) as refused:
+        place.query(sql)
+    assert not refused.value.undefined
+    assert place.query("SELECT count(*) FROM t").rows == ((0,),)
+
+
+def test_a_query_that_never_ends_hits_the_time_limit(place: Place) -> None:
+    place.fixture("CREATE VIEW v AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r")
+    with pytest.raises(QueryFailed, match=r"time limit of 0\.3 s") as late:
+        place.query("SELECT count(*) FROM v", timeout=0.3)
+    assert not late.value.undefined
+
+
+def test_a_journal_can_not_have_a_file_of_ours_deleted(place: Place) -> None:
+    """A hot journal names a super-journal, which SQLite deletes when no child journal refers to it any more."""
+    place.fixture("CREATE TABLE t (id INTEGER); INSERT INTO t VALUES (1);")
+    victim = place.private / "victim"
+    victim.write_bytes(b"")
+    name = str(victim).encode()
+    header = bytes.fromhex("d9d505f920a163d7") + (1).to_bytes(4) + b"\0" * 4 + (1).to_bytes(4) + (512).to_bytes(4)
+    checksum = sum(byte if byte < 128 else byte - 256 for byte in name) & 0xFFFFFFFF
+    trailer = b"\0\0\0\1" + name + len(name).to_bytes(4) + checksum.to_bytes(4) + bytes.fromhex("d9d505f920a163d7")
+    (place.workspace / "data.db-journal").write_bytes(header.ljust(512, b"\0") + trailer)
+    with pytest.raises(QueryFailed, match="several databases"):
+        place.query("SELECT id FROM t")
+    assert victim.exists()
+
+
+def test_text_that_is_no_utf_8_comes_as_bytes(place: Place) -> None:
+    place.fixture("CREATE TABLE t (v TEXT); INSERT INTO t VALUES (CAST(x'ff41' AS TEXT));")
+    assert place.query("SELECT v FROM t").rows == ((b"\xffA",),)
+
+
+def test_a_huge_result_is_cut_and_says_so(place: Place) -> None:
+    place.fixture("CREATE TABLE t (id INTEGER)")
+    result = place.query(
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 20000) SELECT n FROM r"
+    )
+    assert len(result.rows) == 10_000
+    assert result.more

@@ -1,0 +1,127 @@
+"""A CheckContext on a directory, with real process sandboxes: what `runner/` makes for a cell, without the cell."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+
+from keystone_action.evidence.model import AgentRun, Database, Evidence, RequestLog
+from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase
+from keystone_action.invariants.registry import CheckTypes
+from keystone_action.sandbox import process
+from keystone_action.sandbox.base import Limits, Sandbox
+from keystone_action.sandbox.workspace import copy_as_left
+
+
+@dataclass
+class Context:
+    """See CheckContext."""
+
+    provider: process.ProcessSandboxes
+    evidence: Evidence
+    directory: Path
+    phase: Phase = "observe"
+    name: str = "check"
+    timeout: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+    check_environment: Mapping[str, str] = field(default_factory=dict)
+    missing_programs: frozenset[str] = frozenset()
+    service_addresses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    host_removed_links: tuple[str, ...] = ()
+    judge: Any = None
+    sandboxes: list[Sandbox] = field(default_factory=list)
+    _numbers: Any = field(default_factory=itertools.count)
+
+    def _copy(self, *, drop_outside_links: bool) -> tuple[Path, tuple[str, ...]]:
+        target = self.provider.root / f"copy-{next(self._numbers)}"
+        return target, tuple(copy_as_left(self.evidence.workspace, target, drop_outside_links=drop_outside_links))
+
+    async def sandbox(self) -> Sandbox:
+        target, _ = self._copy(drop_outside_links=False)
+        self.sandboxes.append(await self.provider.open(target, limits=self.limits))
+        return self.sandboxes[-1]
+
+    async def host(self) -> Sandbox:
+        target, self.host_removed_links = self._copy(drop_outside_links=True)
+        self.sandboxes.append(await self.provider.open_host(target, limits=self.limits))
+        return self.sandboxes[-1]
+
+    def author_file(self, path: str) -> bytes:
+        return (self.directory / path).read_bytes()
+
+
+def make_evidence(
+    workspace: Path,
+    private: Path,
+    *,
+    databases: Mapping[str, Database] | None = None,
+    request_logs: Mapping[str, RequestLog] | None = None,
+    audit: str = "",
+    **fields: Any,
+) -> Evidence:
+    """Evidence of a cell whose agent left `workspace`; logs go to `private`."""
+    private.mkdir(parents=True, exist_ok=True)
+    audit_log, trace = private / "audit.jsonl", private / "trace.jsonl"
+    audit_log.write_text(audit)
+    trace.write_text("")
+    values: dict[str, Any] = {
+        "cell_id": "cell-1",
+        "task_prompt": "Do it.",
+        "params": {"model": "small"},
+        "agent": AgentRun(exit_code=0),
+        "changes": (),
+        "before": {},
+        "after": {},
+        "services": {},
+    }
+    return Evidence(
+        workspace=workspace,
+        databases=dict(databases or {}),
+        request_logs=dict(request_logs or {}),
+        audit_log=audit_log,
+        trace=trace,
+        **{**values, **fields},
+    )
+
+
+def make_check(document: Mapping[str, Any]) -> Check:
+    """A check from what stands under `check:`, as the loader makes it."""
+    found = CheckTypes()[document["type"]]
+    return found.model_validate(found.upgrade(dict(document)))
+
+
+def grade(
+    document: Mapping[str, Any],
+    workspace: Path,
+    *,
+    directory: Path | None = None,
+    evidence: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Outcome:
+    """The outcome of one check on a workspace. evidence: further fields of Evidence; fields: those of Context."""
+    check = make_check(document)
+
+    async def run() -> Outcome:
+        provider = await process.start()
+        try:
+            context = Context(
+                provider,
+                make_evidence(workspace, provider.root / "private", **(evidence or {})),
+                directory or workspace,
+                check.run_phase,
+                **fields,
+            )
+            try:
+                return await check.evaluate(cast(CheckContext, context))
+            finally:
+                for sandbox in context.sandboxes:
+                    await sandbox.close()
+        finally:
+            await provider.close()
+
+    return anyio.run(run)

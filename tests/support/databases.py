@@ -1,0 +1,122 @@
+"""Real databases for tests, one server a session: the embedded PostgreSQL and Debian's MariaDB.
+
+Fixtures; a folder's `conftest.py` imports those that its tests use.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from support.mariadb import MariaDb, running_mariadb
+
+from keystone_action.evidence.model import QueryResult
+from keystone_action.sandbox import process
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.postgres import EmbeddedPostgres
+from keystone_action.spec.services import PostgresService
+
+
+@dataclass
+class PostgresCell:
+    """One cell's database, and both sides of it: the agent's connection and a check's query."""
+
+    portal: BlockingPortal
+    service: EmbeddedPostgres
+    attached: Attached
+    _sessions: list[Any] = field(default_factory=list)
+
+    def agent(self, **fields: Any) -> psycopg.Connection[Any]:
+        """A connection as the agent has it, each statement its own transaction."""
+        session = psycopg.connect(self.attached.for_agent.url, **{"autocommit": True, **fields})
+        self._sessions.append(session)
+        return session
+
+    def fixture(self, script: str) -> None:
+        """What an sql fixture of the spec does before the agent starts."""
+        self.portal.call(self.service.run_sql, self.attached, script)
+
+    def query(self, sql: str, timeout: float = 10.0) -> QueryResult:
+        """What a check asks."""
+        assert self.attached.database is not None
+        return self.attached.database.query(sql, timeout=timeout)
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+        self.portal.call(self.service.detach, self.attached)
+
+
+@dataclass
+class PostgresForTests:
+    """A started embedded server and cells of it."""
+
+    portal: BlockingPortal
+    service: EmbeddedPostgres
+    root: Path
+    _numbers: Any = field(default_factory=itertools.count)
+
+    def attach(self, *, exclusive: bool = False) -> PostgresCell:
+        """One more cell."""
+        private = self.root / f"cell-{next(self._numbers)}"
+        private.mkdir()
+        scope = CellScope("cell", private, private, private / "audit.jsonl", exclusive)
+        return PostgresCell(self.portal, self.service, self.portal.call(self.service.attach, scope))
+
+
+@pytest.fixture(scope="session")
+def portal() -> Iterator[BlockingPortal]:
+    """An event loop that lives as long as the session's servers."""
+    with start_blocking_portal() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def sandboxes(portal: BlockingPortal) -> Iterator[process.ProcessSandboxes]:
+    """A real process sandbox that servers run in."""
+    provider = portal.call(process.start)
+    yield provider
+    portal.call(provider.close)
+
+
+@pytest.fixture(scope="session")
+def postgres(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PostgresForTests]:
+    """One embedded PostgreSQL."""
+    definition = PostgresService.model_validate(
+        {
+            "type": "postgres",
+            "name": "db",
+            "env": {"POSTGRES_USER": "app", "POSTGRES_PASSWORD": "s3cret/@:", "POSTGRES_DB": "shop"},
+        }
+    )
+    service = EmbeddedPostgres(definition, sandboxes.root / "postgres", sandboxes)
+    portal.call(service.start)
+    yield PostgresForTests(portal, service, tmp_path_factory.mktemp("postgres"))
+    portal.call(service.stop)
+
+
+@pytest.fixture
+def cell(postgres: PostgresForTests) -> Iterator[PostgresCell]:
+    """A fresh database with a table of customers, as a fixture of a spec laid it out."""
+    made = postgres.attach()
+    made.fixture(
+        "CREATE TABLE customers (id int PRIMARY KEY, email varchar(80));"
+        "INSERT INTO customers VALUES (1, 'a@example.com'), (2, 'b@example.com'), (3, NULL);"
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    """One MariaDB."""
+    with running_mariadb() as server:
+        yield server

@@ -1,0 +1,111 @@
+"""A real MariaDB for tests: Debian's `mariadb-server`, a random port, a data directory that is thrown away."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+SERVER = shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin:/usr/bin") or "/usr/sbin/mariadbd"
+INSTALL = shutil.which("mariadb-install-db") or "/usr/bin/mariadb-install-db"
+_READY_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class MariaDb:
+    """A running server. The superuser is `root` by this password over TCP."""
+
+    port: int
+    password: str
+
+    def connect(self, **fields: Any) -> Any:
+        return pymysql.connect(
+            **{"host": "127.0.0.1", "port": self.port, "user": "root", "password": self.password, **fields}
+        )
+
+    def make_database(self) -> tuple[str, str, str]:
+        """A new database with a user of its own who may do everything in it: (database, user, password)."""
+        name, password = f"db_{secrets.token_hex(4)}", secrets.token_hex(8)
+        with self.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+            cursor.execute(f"CREATE USER {name}@'%' IDENTIFIED BY '{password}'")
+            cursor.execute(f"GRANT ALL ON {name}.* TO {name}@'%'")
+        return name, name, password
+
+
+@contextmanager
+def running_mariadb() -> Iterator[MariaDb]:
+    """Start it, wait until it answers, end it."""
+    if not Path(SERVER).exists() or not Path(INSTALL).exists():
+        raise RuntimeError("MariaDB is missing: apt-get install mariadb-server")
+    directory = Path(tempfile.mkdtemp(prefix="mariadb-"))
+    options: list[str] = ["--no-defaults", f"--datadir={directory / 'data'}"]
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("mysql")
+        os.chown(directory, user.pw_uid, user.pw_gid)
+        options.append("--user=mysql")
+    try:
+        made = subprocess.run(
+            [INSTALL, *options, "--auth-root-authentication-method=normal", "--skip-test-db"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            raise RuntimeError(f"mariadb-install-db failed: {made.stdout}{made.stderr}")
+        password = secrets.token_hex(12)
+        start = directory / "start.sql"
+        start.write_text(
+            f"ALTER USER root@localhost IDENTIFIED BY '{password}';\n"
+            f"CREATE USER root@'127.0.0.1' IDENTIFIED BY '{password}';\n"
+            "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
+        )
+        start.chmod(0o644)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        log = (directory / "log").open("wb")
+        server = subprocess.Popen(
+            [
+                SERVER, *options, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory / 'socket'}",
+                f"--pid-file={directory / 'pid'}", f"--init-file={start}", "--innodb-flush-log-at-trx-commit=0",
+                "--innodb-buffer-pool-size=16M", "--skip-name-resolve", "--skip-log-bin",
+            ],
+            stdout=log,
+            stderr=log,
+        )  # fmt: skip
+        try:
+            found = MariaDb(port, password)
+            _wait(found, server, directory / "log")
+            yield found
+        finally:
+            server.kill()
+            server.wait()
+            log.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _wait(found: MariaDb, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while True:
+        try:
+            found.connect(connect_timeout=2).close()
+        except pymysql.err.OperationalError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"MariaDB did not start: {log.read_text(errors='replace')[-2000:]}") from None
+            time.sleep(0.05)
+        else:
+            return
