@@ -37,9 +37,10 @@ class AgentResult:
 def parse_result(data: bytes) -> AgentResult:
     """Read a document. Keys that are not known (latency_ms, raw_response) are passed over. Raises MalformedResult."""
     try:
-        # Twice: lone surrogates are legal in JSON, but can't be written anywhere.
+        # Twice: lone surrogates are legal in JSON, but can't be written anywhere; 1e999 is, and becomes infinite.
         value = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant)
-        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        clean = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        value = json.loads(clean, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise MalformedResult("it is not UTF-8") from None
     except RecursionError:

@@ -1,0 +1,48 @@
+"""The real process sandbox, for tests of what runs in it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from keystone_action.sandbox import process
+from keystone_action.sandbox.base import Limits, Sandbox
+from keystone_action.sandbox.process import ProcessSandboxes
+from keystone_action.sandbox.workspace import remove_tree
+
+
+@dataclass
+class World:
+    """provider: started. area: a directory whose entries the sandboxes' users can reach."""
+
+    provider: ProcessSandboxes
+    area: Path
+
+    @property
+    def workspace(self) -> Path:
+        return self.area / "workspace"
+
+    async def open(self, *readable: Path) -> Sandbox:
+        self.workspace.mkdir(exist_ok=True)
+        return await self.provider.open(self.workspace, limits=Limits(), readable=readable)
+
+
+@asynccontextmanager
+async def process_world() -> AsyncIterator[World]:
+    """A world of its own, gone when it is left. Not below pytest's directories, which other users can't enter."""
+    root = Path(tempfile.mkdtemp(prefix="keystone-test-")).resolve()
+    root.chmod(0o711)
+    try:
+        provider = await process.start(root)
+        try:
+            area = root / "area"
+            area.mkdir()
+            area.chmod(0o711)
+            yield World(provider, area)
+        finally:
+            await provider.close()
+    finally:
+        remove_tree(root)
