@@ -100,8 +100,7 @@ _documents = st.fixed_dictionaries({"output": st.text() | _json}, optional={"too
 def test_every_document_is_a_result_or_malformed(document: Any) -> None:
     try:
         found = _parse(document)
-    except MalformedResult as malformed:
-        assert str(malformed)
+    except MalformedResult:
         return
     found.output.encode()
     for number in (found.token_usage or {}).values():

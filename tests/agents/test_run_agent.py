@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from support.worlds import World, process_world
 
 from keystone_action.agents import output
 from keystone_action.agents.base import run_agent, write_inputs
@@ -16,7 +17,6 @@ from keystone_action.agents.environment import agent_environment
 from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.spec.agents import Agent
-from support.worlds import World, process_world
 
 _AGENTS: TypeAdapter[Any] = TypeAdapter(Agent)
 

@@ -33,16 +33,20 @@ class World:
 @asynccontextmanager
 async def process_world() -> AsyncIterator[World]:
     """A world of its own, gone when it is left. Not below pytest's directories, which other users can't enter."""
-    root = Path(tempfile.mkdtemp(prefix="keystone-test-")).resolve()
-    root.chmod(0o711)
+    root = _passable(tempfile.mkdtemp(prefix="keystone-test-"))
     try:
         provider = await process.start(root)
         try:
-            area = root / "area"
-            area.mkdir()
-            area.chmod(0o711)
-            yield World(provider, area)
+            (root / "area").mkdir()
+            yield World(provider, _passable(root / "area"))
         finally:
             await provider.close()
     finally:
         remove_tree(root)
+
+
+def _passable(directory: str | Path) -> Path:
+    """Other users may pass through, not look around."""
+    path = Path(directory).resolve()
+    path.chmod(0o711)
+    return path

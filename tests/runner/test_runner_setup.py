@@ -1,0 +1,198 @@
+"""Setup in the real process sandbox: files, packages, commands."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import os
+import stat
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.worlds import process_world
+
+from keystone_action.errors import HarnessError
+from keystone_action.runner.setup import PythonEnvironment, make_environment, run_setup
+from keystone_action.sandbox.base import Command, Completed, Limits
+from keystone_action.spec.models import Setup
+
+
+def run(document: Mapping[str, Any], directory: Path, **links: str) -> dict[str, tuple[bytes, int, int]]:
+    """The files of the workspace after the setup: contents, mode, owner (by name of the file)."""
+
+    async def main() -> dict[str, tuple[bytes, int, int]]:
+        async with process_world() as world:
+            sandbox = await world.open()
+            for name, target in links.items():
+                (world.workspace / name).symlink_to(target)
+            setup = Setup.model_validate(dict(document))
+            await run_setup(
+                setup,
+                sandbox=sandbox,
+                workspace=world.workspace,
+                directory=directory,
+                environment={"GIVEN": "given"},
+                timeout=20,
+            )
+            owner = world.workspace.stat().st_uid
+            found = {}
+            for path in world.workspace.rglob("*"):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    name = str(path.relative_to(world.workspace))
+                    found[name] = (path.read_bytes(), stat.S_IMODE(status.st_mode), status.st_uid - owner)
+            return found
+
+    return asyncio.run(main())
+
+
+def test_files_from_text_files_and_directories(tmp_path: Path) -> None:
+    (tmp_path / "tool.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "tool.sh").chmod(0o755)
+    (tmp_path / "data/deep").mkdir(parents=True)
+    (tmp_path / "data/deep/x").write_text("x")
+    (tmp_path / "data/deep/x").chmod(0o600)
+    found = run(
+        {
+            "files": [
+                {"path": "a/b.txt", "content": "ü\n"},
+                {"path": "secret", "content": "s", "mode": "0600"},
+                {"path": "bin/tool", "from": "tool.sh"},
+                {"path": "data", "from": "data"},
+            ]
+        },
+        tmp_path,
+    )
+    assert found == {
+        "a/b.txt": ("ü\n".encode(), 0o644, 0),
+        "secret": (b"s", 0o600, 0),
+        "bin/tool": (b"#!/bin/sh\n", 0o755, 0),
+        "data/deep/x": (b"x", 0o600, 0),
+    }
+
+
+def test_files_are_there_for_the_commands_and_env_for_both(tmp_path: Path) -> None:
+    found = run(
+        {
+            "files": [{"path": "a", "content": "1"}],
+            "commands": ["cat a > b", 'printf "$OWN $GIVEN" > c', "id -u > d"],
+            "env": {"OWN": "own"},
+        },
+        tmp_path,
+    )
+    assert (found["b"][0], found["c"][0]) == (b"1", b"own given")
+    assert (int(found["d"][0]) == 0) is False or os.geteuid() == 0
+    if os.geteuid() == 0:
+        assert int(found["d"][0]) != 0
+
+
+def test_a_command_that_fails_ends_the_setup_and_shows_both_streams(tmp_path: Path) -> None:
+    command = "echo on stdout; echo on stderr >&2; exit 4"
+    with pytest.raises(HarnessError) as error:
+        run({"commands": ["true", command, "touch never"]}, tmp_path)
+    assert error.value.message == (
+        f"setup.commands[1] (`{command}`) failed: exit code 4\nstdout: on stdout\nstderr: on stderr"
+    )
+    assert error.value.exit_code == 3
+
+
+def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with process_world() as world:
+            sandbox = await world.open()
+            setup = Setup(commands=["sleep 60"])
+            await run_setup(setup, sandbox=sandbox, workspace=world.workspace, directory=tmp_path, timeout=0.2)
+
+    with pytest.raises(HarnessError, match="took longer than its time limit"):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ({"path": "out/x", "content": ""}, r"setup.files\[0\] \(out/x\) can't be written: .*out of the workspace"),
+        ({"path": "a", "from": "nothing"}, "No such file"),
+        ({"path": ".", "content": ""}, "names no file"),
+    ],
+)
+def test_a_file_that_can_not_be_written(tmp_path: Path, file: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(HarnessError, match=said):
+        run({"files": [dict(file)]}, tmp_path, out="/tmp")
+
+
+def _wheel(directory: Path) -> Path:
+    """A package with one module and one command, as small as wheels get."""
+    files = {
+        "tinything.py": "def main():\n    print('tiny')\n",
+        "tinything-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tinything\nVersion: 1.0\n",
+        "tinything-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "tinything-1.0.dist-info/entry_points.txt": "[console_scripts]\ntiny = tinything:main\n",
+    }
+    record = "tinything-1.0.dist-info/RECORD"
+    lines = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"
+        for name, text in files.items()
+    ]
+    path = directory / "tinything-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, text in {**files, record: "\n".join([*lines, f"{record},,", ""])}.items():
+            wheel.writestr(name, text)
+    path.chmod(0o644)
+    return path
+
+
+def test_packages_are_there_for_every_sandbox_and_closed_to_it() -> None:
+    script = (
+        'tiny; python3 -c "import sys; print(sys.prefix)"; pip --version >/dev/null && echo pip;'
+        ' echo "print(0)" > "$VIRTUAL_ENV/lib/x.py" || echo closed'
+    )
+
+    async def main() -> tuple[Completed, PythonEnvironment]:
+        async with process_world() as world:
+            packages = world.area / "packages"
+            packages.mkdir()
+            found = await make_environment(
+                [str(_wheel(packages))],
+                provider=world.provider,
+                directory=packages,
+                limits=Limits(),
+                environment={"PIP_NO_INDEX": "1"},
+                timeout=120,
+            )
+            assert found.directory == packages
+            sandbox = await world.open(packages)
+            return await sandbox.run(Command(("sh", "-c", script), env=found.variables)), found
+
+    done, found = asyncio.run(main())
+    assert done.stdout.text().split() == ["tiny", found.variables["VIRTUAL_ENV"], "pip", "closed"], done.stderr.text()
+    assert found.variables["PATH"].startswith(f"{found.variables['VIRTUAL_ENV']}/bin:/")
+
+
+def test_a_package_that_can_not_be_installed_is_named() -> None:
+    async def main() -> None:
+        async with process_world() as world:
+            await make_environment(
+                ["no-such-package-of-ours==1"],
+                provider=world.provider,
+                directory=world.area / "packages",
+                limits=Limits(),
+                environment={"PIP_NO_INDEX": "1"},
+            )
+
+    with pytest.raises(HarnessError, match=r"(?s)pip could not install no-such-package-of-ours==1.*No matching"):
+        asyncio.run(main())
+
+
+def test_without_packages_nothing_is_made() -> None:
+    async def main() -> None:
+        async with process_world() as world:
+            target = world.area / "packages"
+            found = await make_environment([], provider=world.provider, directory=target, limits=Limits())
+            assert found == PythonEnvironment()
+            assert not target.exists()
+
+    asyncio.run(main())
