@@ -33,18 +33,26 @@ def read_bytes(path: Path, name: str, limit: int = MAX_BYTES) -> bytes:
         raise _whole_file(name, "there is no such file", "check the path") from None
     except OSError as error:
         raise _whole_file(name, f"can't be read: {error.strerror}", "check the path and its permissions") from None
-    with open(descriptor, "rb") as stream:  # noqa: PTH123 - a descriptor
-        status = os.fstat(stream.fileno())
-        if stat.S_ISDIR(status.st_mode):
-            raise _whole_file(name, "is a directory", "name a file in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise _whole_file(name, "is no regular file", "name a file")
-        if status.st_size > limit:
-            raise _too_large(name, status.st_size, limit)
-        content = stream.read(limit + 1)
-    if len(content) > limit:
+    try:
+        _check_kind(os.fstat(descriptor), name, limit)
+        with open(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise _whole_file(name, f"can't be read: {error.strerror}", "check the disk") from None
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:  # it grew
         raise _too_large(name, len(content), limit)
     return content
+
+
+def _check_kind(status: os.stat_result, name: str, limit: int) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise _whole_file(name, "is a directory", "name a file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise _whole_file(name, "is no regular file", "name a file")
+    if status.st_size > limit:
+        raise _too_large(name, status.st_size, limit)
 
 
 def decode(content: bytes, name: str) -> str:

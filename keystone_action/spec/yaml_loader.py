@@ -28,6 +28,7 @@ Path = tuple[str | int, ...]
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
 _NUMBER_STARTS = frozenset("0123456789+-.")
 _CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -305,7 +306,7 @@ class _Builder:
     def _pairs(self, node: MappingNode) -> Iterator[tuple[str, Any]]:
         first: dict[str, Node] = {}
         for key_node, value_node in node.value:
-            key = key_node.value if key_node.tag == _QUOTED else self._key(key_node)
+            key = self._key(key_node)
             if key is None:
                 continue
             if key in first:
@@ -321,6 +322,8 @@ class _Builder:
         if not isinstance(node, ScalarNode):
             self._problem(node, "a key that is a list or mapping", expected="a text")
             return None
+        if node.tag == _QUOTED:
+            return str(self._scalar(node))
         if node.tag == _PLAIN and node.value == "<<":
             advice = "YAML 1.2 has none; use `extends`, or an alias for a whole value"
             self._problem(node, "a merge key `<<`", help_text=advice)
@@ -334,6 +337,8 @@ class _Builder:
     def _scalar(self, node: ScalarNode) -> Any:
         tag = node.tag
         if tag == _QUOTED:
+            if _UNUSABLE.search(node.value):
+                self._problem(node, "the escape of a character that no file, command or variable can hold")
             return node.value
         try:
             value = resolve_plain(node.value)
