@@ -26,6 +26,8 @@ HEAD_LIMIT = 64 << 10
 """Bytes of the request's target and headers together; more is 431."""
 LINGER = 2.0
 """Seconds for a refused client to read why, while what it still sends is thrown away."""
+_READ = 32 << 10
+"""Bytes read in one turn of the loop: a client that pipelines thousands of requests must not keep others waiting."""
 _PIPELINE = 32
 """Replies that may wait on one connection before no more is read from it."""
 _GARBAGE = b"\x16\x03\xff\x00\xfekeystone\x00\xf0\x9f\r\x80 HTTP/-1\r\n\xc3\x28\r\n\r\n"
@@ -54,12 +56,13 @@ class _Outgoing(NamedTuple):
     linger: bool
 
 
-class MockConnection(asyncio.Protocol):
+class MockConnection(asyncio.BufferedProtocol):
     """Serves one accepted connection."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
         self._transport: asyncio.Transport | None = None
+        self._buffer = memoryview(bytearray(_READ))
         self._parser = httptools.HttpRequestParser(self)
         self._arrived: list[tuple[RawRequest, bool, bool]] = []
         self._outgoing: deque[_Outgoing] = deque()
@@ -84,13 +87,16 @@ class MockConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._deaf:
             return
         if self._in_head:
-            self._head_bytes += len(data)
+            self._head_bytes += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._buffer[:nbytes])
         except httptools.HttpParserUpgrade:
             # We speak nothing but HTTP/1: the request was read as such, what follows would be another protocol.
             self._deaf = True

@@ -238,9 +238,9 @@ class _CountedConnection(MockConnection):
         self._listener = listener
         self._touched: Callable[[], None] = server.touched
 
-    def data_received(self, data: bytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         self._touched()
-        super().data_received(data)
+        super().buffer_updated(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._touched()
