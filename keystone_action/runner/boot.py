@@ -83,6 +83,8 @@ class _Boot:
         self.spec = cell.loaded.spec
         self.notices: list[str] = []
         self.users: set[int] = set()
+        # A run's own results may lie inside the workspace that it copies.
+        self.withheld = {*cell.loaded.withheld, world.results.resolve()}
         resources = self.spec.resources
         self.limits = Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
 
@@ -174,21 +176,21 @@ class _Boot:
             workspace=self.roots.workspace,
             directory=self.cell.loaded.directory,
             environment=opened.environment(),
-            withheld=self.cell.loaded.withheld,
+            withheld=self.withheld,
         )
         return opened
 
     def _lay_out(self) -> tuple[Path | None, Path, Path]:
         """Workspace, task files, the agent's own code, and our two logs (always there, empty at first)."""
-        loaded, roots = self.cell.loaded, self.roots
+        loaded, roots, withheld = self.cell.loaded, self.roots, self.withheld
         if self.spec.workspace is not None:
-            report = copy_tree(loaded.directory / self.spec.workspace, roots.workspace, withheld=loaded.withheld)
+            report = copy_tree(loaded.directory / self.spec.workspace, roots.workspace, withheld=withheld)
             self.notices += report.notices
-        copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, loaded.withheld)
+        copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, withheld)
         agent_directory = None
         if self.spec.agent.dir is not None:
             agent_directory = roots.area / "agent"
-            report = copy_tree(loaded.directory / self.spec.agent.dir, agent_directory, withheld=loaded.withheld)
+            report = copy_tree(loaded.directory / self.spec.agent.dir, agent_directory, withheld=withheld)
             self.notices += report.notices
             make_readable(agent_directory)
         audit_log, trace = roots.private / "audit.jsonl", roots.private / "trace.jsonl"
@@ -244,7 +246,7 @@ class _Boot:
                 fixtures,
                 workspace=self.roots.workspace,
                 directory=self.cell.loaded.directory,
-                withheld=self.cell.loaded.withheld,
+                withheld=self.withheld,
                 run_sql=run_sql,
             )
 

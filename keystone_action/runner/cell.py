@@ -21,6 +21,7 @@ from keystone_action.runner.boot import Booted, boot
 from keystone_action.runner.checks import Graded, run_checks
 from keystone_action.runner.context import CheckWorld
 from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, usage
+from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
 from keystone_action.scoring.composite import grade
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult
@@ -84,13 +85,17 @@ class _Life:
             if self.world.service_defects():
                 raise ServiceError(f"the mock server broke while it served: {self.world.service_defects()[0]}")
             self.enter("checks")
-            evidence, patch = await anyio.to_thread.run_sync(self._observe, booted, self.agent, before)
+            try:
+                evidence, patch = await anyio.to_thread.run_sync(self._observe, booted, self.agent, before)
+            except PathUnreadable as error:
+                # A workspace that the agent made unreadable is the agent's failure (contract, 5.1).
+                return self._cell("fail", 0.0, f"the workspace can't be graded: {error}", started, ())
             await self._check(booted, evidence)
         await anyio.to_thread.run_sync(self._write, self.agent, evidence, patch)
         return self._result(booted, started)
 
     def _observe(self, booted: Booted, agent: AgentRun, before: dict[str, FileState]) -> tuple[Evidence, str]:
-        after = snapshot(self.roots.workspace)
+        after = snapshot(self.roots.workspace, before)
         found = changes(before, after)
         patch = write_patch(booted.originals, self.roots.workspace, found)
         evidence = Evidence(
