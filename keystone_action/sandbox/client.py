@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,19 +17,29 @@ from keystone_action.sandbox import wire
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from keystone_action.sandbox.launcher import main; main()"
 _START_TIMEOUT = 30.0
 _GREETING_SIZE = 4096
+_PR_SET_DUMPABLE = 4
 _STOP_TIMEOUT = 30.0
 
 
+Limits = tuple[int | None, int | None]
+"""(disk, pids) as the kernel keeps them."""
+
+
 class Channel:
-    """Our end of the socket to one supervisor. When it closes, the supervisor ends its command."""
+    """Our end of the socket to one supervisor. When it closes, the supervisor ends its command.
+
+    limits: what the supervisor has bound itself to, for good, with its first request.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
+        self.limits: Limits | None = None
         self._socket = end
 
     async def request(self, request: wire.Request, passed: list[int]) -> None:
         """Have a command started; `passed` are the descriptors that go along. Raises OSError when the supervisor is
         gone."""
+        self.limits = _limits(request)
         socket.send_fds(self._socket, [wire.MARK], passed)
         await self.send(request)
 
@@ -64,10 +74,24 @@ class Channel:
 
     def hang_up(self) -> None:
         """Tell the supervisor to end everything; its report can still be received."""
-        try:
+        with contextlib.suppress(OSError):  # it is gone already
             self._socket.shutdown(socket.SHUT_WR)
+
+    async def ended(self) -> None:
+        """Until the other side has closed, its last messages unread: then nothing of the command is left."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while await loop.sock_recv(self._socket, 1 << 16):
+                pass
+
+    def is_alive(self) -> bool:
+        """Whether an idle supervisor still waits at the other end."""
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
         except OSError:
-            pass  # it is gone already
+            return False
 
     def close(self) -> None:
         """Hang up, and don't wait for anything."""
@@ -92,7 +116,8 @@ class LauncherClient:
         package_parent = Path(__file__).parents[2]
         command = [
             sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []),
-            "-c", _BOOT, str(package_parent), str(theirs.fileno()), str(users.start), str(len(users)), str(remove or ""),
+            "-c", _BOOT, str(package_parent),
+            str(theirs.fileno()), str(users.start), str(len(users)), str(remove or ""),
         ]  # fmt: skip
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 - vfork: over in a millisecond
@@ -130,10 +155,14 @@ class LauncherClient:
     def pid(self) -> int:
         return self._process.pid
 
-    async def supervisor(self) -> Channel:
-        """A channel to a supervisor that is free. Raises SandboxError."""
-        if self._idle:
-            return self._idle.pop()
+    async def supervisor(self, request: wire.Request | None = None) -> Channel:
+        """A channel to a supervisor that is free to serve this request. Raises SandboxError."""
+        suited = (None, _limits(request)) if request else ()
+        for channel in [each for each in self._idle if each.limits in suited]:
+            self._idle.remove(channel)
+            if channel.is_alive():
+                return channel
+            channel.close()
         ours, theirs = socket.socketpair()
         try:
             await self._pass(theirs.fileno())
@@ -175,4 +204,15 @@ class LauncherClient:
             self._process.kill()
         finally:
             self._control.close()
-            os.waitpid(self._process.pid, 0) if self._process.returncode is None else None
+            self._process.wait()
+
+
+def _limits(request: wire.Request) -> Limits:
+    return request["disk"], None if request["uid"] is None else request["pids"]
+
+
+def hide_memory() -> None:
+    """Keep processes of our own user from reading our memory and environment: for want of anything better."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -122,7 +122,6 @@ def _start(request: Request, stdin: int, stdout: int, stderr: int) -> int:
     except OSError as error:
         raise Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE) from None
     process.returncode = 0  # the supervisor reaps it
-    _limit(process.pid, request)
     return process.pid
 
 
@@ -137,11 +136,9 @@ def _check_directory(directory: str, inside: str) -> None:
         raise Refused(f"can't enter the directory {directory}: permission denied", NOT_EXECUTABLE)
 
 
-def _limit(pid: int, request: Request) -> None:
-    """Limits that the kernel keeps, from the first instructions of the command on; what happens before, the watch sees.
-
-    As the same user: only that needs no capability, which containers lack.
-    """
+def limit_for_good(request: Request) -> None:
+    """Take on, in the supervisor itself, the limits that its commands inherit: set from outside, they would come too
+    late on a busy machine. They can't be raised again, so a supervisor serves requests with the same limits only."""
     wanted = []
     if request["disk"] is not None:
         wanted.append((resource.RLIMIT_FSIZE, request["disk"]))
@@ -150,10 +147,9 @@ def _limit(pid: int, request: Request) -> None:
         # the limit, so that reaching it is seen by who watches and said, instead of being odd failures of fork.
         wanted.append((resource.RLIMIT_NPROC, request["pids"] + max(8, request["pids"] // 8)))
     for kind, value in wanted:
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
-            hard = resource.prlimit(pid, kind)[1]
-            allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.prlimit(pid, kind, (allowed, allowed))
+        hard = resource.getrlimit(kind)[1]
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (allowed, allowed))
 
 
 def _prefer_as_victim(pid: int) -> None:

@@ -5,6 +5,7 @@ Only the standard library: the launcher imports this.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -83,10 +84,8 @@ def _freeze_and_kill(root: int, spare: frozenset[int]) -> None:
 
 def _kill_everything() -> None:
     # One system call, atomic against fork: the kernel walks all processes under the lock that fork needs.
-    try:
+    with contextlib.suppress(OSError):  # nobody is left
         os.kill(-1, signal.SIGKILL)
-    except OSError:
-        pass  # nobody is left
 
 
 def end_descendants(

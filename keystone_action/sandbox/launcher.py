@@ -168,9 +168,9 @@ def main() -> None:
     # Nobody but root may look into our memory or environment, whatever user the sandbox has.
     supervisor.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     control.sendall(wire.pack(_probe(first, count)))
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Handled, not ignored: exec gives handled signals back to the command, ignored ones stay so.
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.collect()
     gc.freeze()

@@ -1,4 +1,7 @@
-"""Reading /proc: who descends from a process, and what they use. Only the standard library: the launcher imports this."""
+"""Reading /proc: who descends from a process, and what they use.
+
+Only the standard library: the launcher imports this.
+"""
 
 from __future__ import annotations
 

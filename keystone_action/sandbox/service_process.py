@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import tempfile
@@ -56,21 +57,20 @@ class ServiceProcess:
         stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         channel = None
         try:
-            channel = await launcher.supervisor()
+            channel = await launcher.supervisor(request)
             await channel.request(request, [stdin, log, *([lease.lock] if lease else [])])
             answer = await channel.receive()
-            if answer is None:
-                raise SandboxError(f"{name}: the service's supervisor was killed")
-            if "started" not in answer[0]:
-                raise SandboxError(f"{name} could not be started: {_why(answer[0])}")
-        except BaseException:
+            pid = _started(name, answer)
+        except BaseException as error:
             os.close(log)
             if channel:
                 channel.close()
+            if isinstance(error, OSError):
+                raise SandboxError(f"{name}: the service's supervisor was killed") from error
             raise
         finally:
             os.close(stdin)
-        return cls(name, channel, answer[0]["started"], uid, lease, log)
+        return cls(name, channel, pid, uid, lease, log)
 
     async def _watch(self) -> int:
         """Its exit code as a shell shows it, once it and all its descendants are gone."""
@@ -107,10 +107,8 @@ class ServiceProcess:
     async def send_signal(self, number: int) -> None:
         """Send its first process a signal, if it still runs."""
         if self.running:
-            try:
+            with contextlib.suppress(OSError):  # it ended meanwhile
                 await self._channel.send({"signal": int(number)})
-            except OSError:
-                pass  # it ended meanwhile
 
     async def stop(self, timeout: float = 10.0, number: int = signal.SIGTERM) -> int:
         """Ask it by a signal to end; after `timeout` seconds kill it with all its descendants. Returns what wait()
@@ -123,6 +121,11 @@ class ServiceProcess:
         return await self.wait()
 
 
-def _why(report: dict[str, Any]) -> str:
+def _started(name: str, answer: tuple[dict[str, Any], bytes] | None) -> int:
+    if answer is None:
+        raise SandboxError(f"{name}: the service's supervisor was killed")
+    report = answer[0]
+    if "started" in report:
+        return int(report["started"])
     refusal = report.get("refusal") or {}
-    return str(report.get("broken") or refusal.get("refused") or "it ended at once")
+    raise SandboxError(f"{name} could not be started: {report.get('broken') or refusal.get('refused')}")

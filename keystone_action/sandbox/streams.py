@@ -27,7 +27,7 @@ class Stream:
         self._chunk = _CHUNK
 
     def read(self) -> int:
-        """Take what is there, up to a chunk. Returns how many bytes that was; 0 when the stream has ended or is empty."""
+        """Take what is there, up to a chunk. Returns 0 when the stream has ended or is empty, else more than 0."""
         try:
             data = os.read(self.descriptor, self._chunk)
         except BlockingIOError:
@@ -37,14 +37,15 @@ class Stream:
             return 0
         if len(data) == _CHUNK == self._chunk:
             self._enlarge()
-        self.total += len(data)
+        taken = len(data)
+        self.total += taken
         room = self._head_size - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
         if data:
             self._keep(data)
-        return self._chunk
+        return taken
 
     def _enlarge(self) -> None:
         """A talkative program: fewer, larger reads."""

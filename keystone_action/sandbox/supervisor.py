@@ -128,6 +128,7 @@ class Supervisor:
         return writer
 
     def _spawn(self, stdin: int, stdout: int, stderr: int) -> None:
+        confine.limit_for_good(self._request)
         try:
             self._pid = confine.spawn(self._request, stdin, stdout, stderr)
         except confine.Refused as refused:
@@ -220,7 +221,9 @@ class Supervisor:
         """Kill whatever is left. Returns whether that was possible."""
         if self._status is None or not self.reap():
             found = [processtree.process(pid) for pid in processtree.descendants(os.getpid())]
-            self._leftovers = sum(1 for each in found if each and each.alive and each.pid != self._pid)
+            left = [each for each in found if each and each.alive and each.pid != self._pid]
+            self._leftovers = len(left)
+            self._limit = self._limit or self._watch.judge_processes(left)
         return killing.end_descendants(self.reap, self._user, self._wakeup)
 
     def _report(self, gone: bool) -> tuple[Message, bytes]:

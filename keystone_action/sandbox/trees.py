@@ -9,8 +9,9 @@ import stat
 import subprocess
 from pathlib import Path
 
-_SHARED = ("/dev/shm", "/dev/mqueue", "/tmp", "/var/tmp")  # noqa: S108 - cleaned up, not used
-_SHMCTL_LINES = "/proc/sysvipc"
+SHARED_MEMORY = ("/dev/shm",)  # noqa: S108 - cleaned up, not used
+SHARED = (*SHARED_MEMORY, "/dev/mqueue", "/tmp", "/var/tmp")  # noqa: S108
+_SYSTEM_V = "/proc/sysvipc"
 
 
 def give(tree: Path, uid: int) -> None:
@@ -45,6 +46,12 @@ def _own(path: str, status: os.stat_result, uid: int) -> None:
         os.chown(path, uid, uid, follow_symlinks=False)
 
 
+def is_empty(directory: Path) -> bool:
+    """Raises OSError."""
+    with os.scandir(directory) as entries:
+        return next(entries, None) is None
+
+
 def take_back(directory: Path, uid: int) -> None:
     """Close a workspace to the user it was given to: a later sandbox may get the same one."""
     with contextlib.suppress(OSError):
@@ -75,9 +82,9 @@ def remove(tree: Path) -> None:
                 subprocess.run([*command, "--", str(tree)], stderr=subprocess.DEVNULL, check=False)
 
 
-def remove_shared_memory(uid: int) -> None:
-    """Remove what a user left in the places that all users share, where it could write there at all."""
-    for place in _SHARED:
+def remove_shared(uid: int, places: tuple[str, ...]) -> None:
+    """Remove what a user left in places that all users share, and its System V objects."""
+    for place in places:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
@@ -95,7 +102,7 @@ def _remove_system_v(uid: int) -> None:
     """System V shared memory, semaphores and message queues: nothing but their owner's number ties them to anyone."""
     for kind, option in (("shm", "-m"), ("sem", "-s"), ("msg", "-q")):
         try:
-            with open(f"{_SHMCTL_LINES}/{kind}") as table:  # noqa: PTH123
+            with open(f"{_SYSTEM_V}/{kind}") as table:  # noqa: PTH123
                 header = table.readline().split()
                 rows = [dict(zip(header, line.split(), strict=False)) for line in table]
         except OSError:

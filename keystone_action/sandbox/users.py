@@ -47,7 +47,7 @@ class Users:
         self._next = os.getpid() * 7919 % self.count
 
     def lease(self) -> Lease:
-        """A user that nobody else has. Not the one given back last: its files may still be around. Raises SandboxError."""
+        """A user that nobody else has, not the one given back last: its files may be around. Raises SandboxError."""
         lock = _open_lock_file()
         for _ in range(self.count):
             offset = self._next

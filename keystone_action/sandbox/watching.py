@@ -90,9 +90,10 @@ class Watch:
         pids = processtree.descendants(os.getpid())
         processes = [found for pid in pids if (found := processtree.process(pid)) and found.alive]
         self.interval = _CALM
-        return self._look_at_processes(processes) or self._look_at_memory(processes) or self._look_at_disk(processes)
+        return self.judge_processes(processes) or self._look_at_memory(processes) or self._look_at_disk(processes)
 
-    def _look_at_processes(self, processes: list[processtree.Process]) -> str | None:
+    def judge_processes(self, processes: list[processtree.Process]) -> str | None:
+        """The sentence if these are too many."""
         if self._pids is None:
             return None
         count = sum(found.threads for found in processes)
@@ -169,7 +170,7 @@ class Watch:
         start = time.monotonic()
         self._walk = self._walk or tree_size(self._roots)
         size = None
-        for size in self._walk:  # noqa: B007
+        for size in self._walk:
             if size is not None or time.monotonic() - start > _WALK_SLICE:
                 break
         self._walk_took += time.monotonic() - start

@@ -1,0 +1,198 @@
+"""One world of one cell as processes of this machine: what `process.ProcessSandboxes` opens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox import policy, trees
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture, Command, Completed, Limits
+from keystone_action.sandbox.client import Channel, LauncherClient
+from keystone_action.sandbox.users import Lease
+from keystone_action.sandbox.wire import Message, Request
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class ProcessSandbox:
+    """See `Sandbox`. uid: the numeric user that everything inside runs as, None when that is our own."""
+
+    def __init__(
+        self,
+        launcher: LauncherClient,
+        forget: Callable[[ProcessSandbox], None],
+        workspace: Path,
+        home: Path,
+        temporary: Path,
+        limits: Limits,
+        environment: dict[str, str],
+        lease: Lease | None,
+        rules: policy.Rules | None,
+    ) -> None:
+        self.workspace = workspace
+        self.workspace_inside = str(workspace)
+        self.uid = lease.uid if lease else None
+        self._launcher = launcher
+        self._forget = forget
+        self._home = home
+        self._temporary = temporary
+        self._limits = limits
+        self._lease = lease
+        self._rules = rules
+        self._running: set[Channel] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._closed = False
+        self._environment = {
+            "HOME": str(home),
+            "TMPDIR": str(temporary),
+            "PATH": DEFAULT_PATH,
+            "LANG": "C.UTF-8",
+            **environment,
+        }
+
+    def which(self, program: str) -> str | None:
+        """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
+        places = [""] if "/" in program else self._environment["PATH"].split(":")
+        for place in places:
+            path = self.workspace / place / program
+            if path.is_file() and self._may_execute(path.resolve()):
+                return str(path)
+        return None
+
+    def _may_execute(self, path: Path) -> bool:
+        if self._rules is not None and not policy.may_execute(self._rules, path):
+            return False
+        return os.access(path, os.X_OK) if self.uid is None else policy.user_may_execute(path, self.uid)
+
+    async def run(self, command: Command) -> Completed:
+        """See `Sandbox.run`."""
+        if self._closed:
+            raise SandboxError("the sandbox has been closed")
+        request = self._request(command)
+        stdin = _standard_input(command.stdin)
+        channel = await self._launcher.supervisor(request)
+        self._running.add(channel)
+        self._quiet.clear()
+        again = False
+        try:
+            await channel.request(request, [stdin, *([self._lease.lock] if self._lease else [])])
+            answer = await channel.receive()
+            again = answer is not None and answer[0]["again"]
+        except OSError as error:
+            raise SandboxError("the sandbox's supervisor was killed") from error
+        except BaseException:
+            await _end(channel)
+            raise
+        finally:
+            os.close(stdin)
+            self._running.discard(channel)
+            if not self._running:
+                self._quiet.set()
+            if again:
+                self._launcher.give_back(channel)
+            else:
+                channel.close()
+        if answer is None:
+            raise SandboxError("the sandbox's supervisor was killed")
+        return completed(*answer)
+
+    def _request(self, command: Command) -> Request:
+        strings = [*command.argv, *command.env, *command.env.values()]
+        if not command.argv or any("\0" in text for text in strings):
+            raise SandboxError(f"not a command that can be run: {command.argv!r} (empty, or with a NUL character)")
+        return Request(
+            argv=list(command.argv),
+            env={**self._environment, **command.env},
+            cwd=str(self.workspace / command.cwd),
+            inside=str(self.workspace),
+            uid=self.uid,
+            guard=self._lease.guard if self._lease else None,
+            rules=self._rules,
+            timeout=command.timeout,
+            memory=self._limits.memory,
+            disk=self._limits.disk,
+            pids=self._limits.pids,
+            disk_roots=[str(self.workspace), str(self._home), str(self._temporary)],
+            head=CAPTURE_HEAD,
+            tail=CAPTURE_TAIL,
+            service=False,
+        )
+
+    async def close(self) -> None:
+        """See `Sandbox.close`. Twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        for channel in list(self._running):
+            channel.hang_up()
+        await self._quiet.wait()
+        place = self._home.parent
+        for path in (self._home, self._temporary):
+            if not trees.remove_if_empty(path):
+                await asyncio.to_thread(trees.remove, path)
+        trees.remove_if_empty(place)
+        if self._lease:
+            trees.take_back(self.workspace, self._lease.uid)
+            trees.remove_shared(self._lease.uid, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)
+            self._lease.release()
+        self._forget(self)
+
+
+def _standard_input(data: bytes) -> int:
+    """A descriptor to read `data` from: a sealed file in memory, so that nothing can be stored there."""
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    import fcntl
+
+    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with os.fdopen(os.dup(descriptor), "wb") as stream:
+        stream.write(data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    fcntl.fcntl(
+        descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    )
+    return descriptor
+
+
+async def _end(channel: Channel) -> None:
+    """Hang up and wait until everything is gone, cancelled or not."""
+    import anyio
+
+    channel.hang_up()
+    with anyio.CancelScope(shield=True):
+        await channel.ended()
+
+
+def completed(report: Message, blob: bytes) -> Completed:
+    """A supervisor's report as what callers get. Raises SandboxError when it tells of a failure of ours."""
+    if "broken" in report:
+        raise SandboxError(f"the sandbox's supervisor failed: {report['broken']}")
+    refusal = report["refusal"] or {}
+    if not report["gone"]:
+        raise SandboxError("some of the command's processes could not be killed: they hang in the kernel")
+    parts = []
+    for size in report["parts"]:
+        parts.append(blob[:size])
+        blob = blob[size:]
+    out = Capture(parts[0], parts[1], report["totals"][0])
+    err = Capture(parts[2], parts[3], report["totals"][1])
+    exit_code, number = report["exit_code"], report["signal"]
+    if refusal:
+        sentence = f"keystone: {refusal['refused']}\n".encode("utf-8", "replace")
+        err = Capture(sentence + err.head, err.tail, err.total + len(sentence))
+        exit_code, number = refusal["code"], None
+    return Completed(
+        exit_code=exit_code,
+        signal=number,
+        timed_out=report["timed_out"],
+        limit=report["limit"],
+        not_found=bool(refusal.get("not_found")),
+        duration_s=report["duration"],
+        stdout=out,
+        stderr=err,
+        leftovers=report["leftovers"],
+    )

@@ -1,0 +1,256 @@
+"""How commands start and end in the process sandbox, and what is kept of what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from process_world import another, in_shell, run, shell, world
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, Limits
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 127, 255])
+def test_exit_codes_are_the_program_s_own(code: int) -> None:
+    result = in_shell(f"exit {code}")
+    assert (result.exit_code, result.signal, result.not_found, result.timed_out) == (code, None, False, False)
+
+
+@pytest.mark.parametrize("number", [9, 11, 15])
+def test_death_by_signal(number: int) -> None:
+    result = in_shell(f"kill -{number} $$")
+    assert (result.exit_code, result.signal, result.shell_code) == (None, number, 128 + number)
+
+
+def test_signals_have_their_usual_effect_inside() -> None:
+    # What our own processes do with signals must not be inherited: exec keeps ignored ones ignored.
+    result = in_shell("grep -E 'Sig(Ign|Blk)' /proc/self/status")
+    assert [line.split()[1] for line in result.stdout.text().splitlines()] == ["0" * 16, "0" * 16]
+
+
+def test_a_timeout_ends_it_and_keeps_what_it_printed() -> None:
+    result = in_shell("echo before; sleep 600; echo after", timeout=0.3)
+    assert result.timed_out
+    assert (result.signal, result.stdout.text(), result.limit) == (9, "before\n", None)
+
+
+def test_a_program_that_is_not_there() -> None:
+    async def main() -> None:
+        async with world() as (_, sandbox):
+            missing = await sandbox.run(Command(("no-such-program", "x")))
+            assert (missing.exit_code, missing.signal, missing.not_found) == (127, None, True)
+            assert "no-such-program: not found in PATH (/usr/local/sbin:" in missing.stderr.text()
+            path = await sandbox.run(Command(("./no-such-file",)))
+            assert (path.exit_code, path.not_found) == (127, True)
+            assert path.stderr.text() == "keystone: ./no-such-file: no such program\n"
+            inside = await sandbox.run(shell("no-such-program"))
+            assert (inside.exit_code, inside.not_found) == (127, False)
+
+    run(main)
+
+
+def test_files_that_can_not_be_executed() -> None:
+    async def main() -> None:
+        async with world() as (_, sandbox):
+            await sandbox.run(shell("echo 'exit 0' > plain; printf '#!/no/such/thing\\n' > orphan; chmod +x orphan"))
+            plain = await sandbox.run(Command(("./plain",)))
+            assert (plain.exit_code, plain.not_found) == (126, True)
+            assert "./plain may not be executed by this user" in plain.stderr.text()
+            orphan = await sandbox.run(Command(("./orphan",)))
+            assert (orphan.exit_code, orphan.not_found) == (127, True)
+            assert "its interpreter does not exist" in orphan.stderr.text()
+            await sandbox.run(shell("printf 'no program' > junk; chmod +x junk"))
+            junk = await sandbox.run(Command(("./junk",)))
+            assert (junk.exit_code, junk.not_found) == (126, False)
+            assert "Exec format error" in junk.stderr.text()
+
+    run(main)
+
+
+def test_the_environment_is_exactly_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "ghs_secret")
+    monkeypatch.setenv("INPUT_SPEC", "x")
+
+    async def main() -> None:
+        async with world() as (sandboxes, _):
+            sandbox = await another(sandboxes, environment={"FROM_SETUP": "1", "LANG": "C"})
+            result = await sandbox.run(Command(("env",), env={"OWN": "two\nlines", "FROM_SETUP": "2"}))
+            home = next(line for line in result.stdout.text().splitlines() if line.startswith("HOME="))
+            place = home.removeprefix("HOME=").removesuffix("/home")
+            assert result.stdout.text() == (
+                f"HOME={place}/home\nTMPDIR={place}/tmp\n"
+                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+                "LANG=C\nFROM_SETUP=2\nOWN=two\nlines\n"
+            )
+
+    run(main)
+
+
+def test_home_and_temporary_directory_are_writable_and_go_away() -> None:
+    async def main() -> None:
+        async with world() as (_, sandbox):
+            result = await sandbox.run(shell("touch $HOME/a $TMPDIR/b && mktemp && echo $HOME && mkdir -p $HOME/c/d"))
+            assert result.exit_code == 0
+            home = Path(result.stdout.text().splitlines()[-1])
+            assert home.is_dir()
+            await sandbox.close()
+            assert not home.parent.exists()
+            assert sandbox.workspace.is_dir()
+
+    run(main)
+
+
+def test_standard_input() -> None:
+    data = os.urandom(3 << 20)
+
+    async def main() -> None:
+        async with world() as (_, sandbox):
+            assert (await sandbox.run(Command(("wc", "-c"), stdin=data))).stdout.text().split() == [str(len(data))]
+            assert (await sandbox.run(shell("cat /dev/stdin", stdin=b"text"))).stdout.head == b"text"
+            assert (await sandbox.run(Command(("wc", "-c")))).stdout.text().split() == ["0"]
+            grown = await sandbox.run(shell("cat > /dev/null; echo more >&0", stdin=b"text"))
+            assert grown.exit_code != 0
+
+    run(main)
+
+
+def test_output_by_the_names_of_the_streams() -> None:
+    result = in_shell("echo one > /dev/stdout; echo two > /dev/stderr")
+    assert (result.stdout.text(), result.stderr.text()) == ("one\n", "two\n")
+
+
+def test_bytes_that_are_no_text() -> None:
+    result = in_shell(r"printf 'a\377\000b'")
+    assert result.stdout.head == b"a\xff\0b"
+    assert result.stdout.text() == "a�\0b"
+
+
+def test_a_gigabyte_costs_two_megabytes() -> None:
+    async def main() -> None:
+        async with world() as (sandboxes, sandbox):
+            talk = shell("echo begin; head -c 1000000000 /dev/zero; echo; echo end; echo done >&2")
+            running = asyncio.ensure_future(sandbox.run(talk))
+            peak = 0
+            while not running.done():
+                await asyncio.sleep(0.05)
+                peak = max(peak, *map(_peak_memory, _tree(sandboxes.launcher.pid)), 0)
+            result: Completed = await running
+            assert result.stdout.total == 1_000_000_000 + len("begin\n\nend\n")
+            assert (len(result.stdout.head), len(result.stdout.tail)) == (CAPTURE_HEAD, CAPTURE_TAIL)
+            assert result.stdout.head.startswith(b"begin\n\0")
+            assert result.stdout.tail.endswith(b"\0\nend\n")
+            assert result.stdout.cut == result.stdout.total - CAPTURE_HEAD - CAPTURE_TAIL
+            assert result.stderr.text() == "done\n"
+            assert 0 < peak < 64 << 20
+
+    run(main)
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:
+        children = Path(f"/proc/{each}/task/{each}/children")
+        found.extend(map(int, children.read_text().split() if children.exists() else ()))
+    return found
+
+
+def _peak_memory(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def test_directories_to_run_in() -> None:
+    async def main() -> None:
+        async with world() as (_, sandbox):
+            await sandbox.run(shell("mkdir -p a/b closed; ln -s /etc out; ln -s a in; touch file; chmod 0 closed"))
+            inside = await sandbox.run(shell("pwd -P", cwd="in/b"))
+            assert inside.stdout.text() == f"{sandbox.workspace_inside}/a/b\n"
+            for cwd, why in (("out", "leads out of"), ("missing", "No such file"), ("../..", "leads out of")):
+                result = await sandbox.run(shell("pwd", cwd=cwd))
+                assert (result.exit_code, result.not_found, result.stdout.total) == (126, False, 0)
+                assert why in result.stderr.text()
+            assert (await sandbox.run(shell("pwd", cwd="file"))).exit_code == 126
+            assert (await sandbox.run(shell("pwd", cwd="closed"))).exit_code == 126
+
+    run(main)
+
+
+def test_commands_that_make_no_sense_are_refused() -> None:
+    async def main() -> None:
+        async with world() as (_, sandbox):
+            for command in (Command(()), Command(("a\0b",)), Command(("true",), env={"A": "\0"})):
+                with pytest.raises(SandboxError, match="not a command"):
+                    await sandbox.run(command)
+            huge = await sandbox.run(Command(("true", "x" * (1 << 20))))
+            assert (huge.exit_code, huge.not_found) == (126, False)
+            assert "Argument list too long" in huge.stderr.text()
+            assert (await sandbox.run(Command(("true",)))).exit_code == 0
+
+    run(main)
+
+
+def test_eight_at_a_time() -> None:
+    async def main() -> None:
+        async with world() as (sandboxes, _):
+            cells = [await another(sandboxes) for _ in range(8)]
+
+            async def each(number: int) -> str:
+                text = f"echo {number} > mine; sleep 0.2; cat mine; ls | wc -l"
+                return (await cells[number].run(shell(text))).stdout.text()
+
+            assert await asyncio.gather(*map(each, range(8))) == [f"{number}\n1\n" for number in range(8)]
+
+    run(main)
+
+
+def test_two_commands_at_once_in_one_sandbox() -> None:
+    async def main() -> None:
+        async with world() as (_, sandbox):
+            server = asyncio.ensure_future(sandbox.run(shell("touch ready; sleep 600", timeout=600)))
+            while not (sandbox.workspace / "ready").exists():
+                await asyncio.sleep(0.01)
+            # Ending what this one leaves must not end the other.
+            short = await sandbox.run(shell("sleep 500 & sleep 500 & exit 4"))
+            assert (short.exit_code, short.leftovers) == (4, 2)
+            assert not server.done()
+            await sandbox.close()
+            assert (await server).signal == 9
+
+    run(main)
+
+
+def test_which_looks_with_the_eyes_of_the_sandbox() -> None:
+    async def main() -> None:
+        async with world() as (sandboxes, sandbox):
+            found = sandbox.which("sh")
+            assert found is not None
+            assert os.access(found, os.X_OK)
+            assert sandbox.which("no-such-program") is None
+            await sandbox.run(shell("echo x > tool; chmod 700 tool; mkdir bin; cp tool bin/tool2; echo > plain"))
+            assert sandbox.which("./tool") == f"{sandbox.workspace}/tool"
+            assert sandbox.which("./plain") is None
+            assert sandbox.which("tool2") is None
+            path = await another(sandboxes, environment={"PATH": f"{sandbox.workspace}/bin"})
+            assert path.which("sh") is None
+            assert path.which("tool2") is None  # another one's workspace
+
+    run(main)
+
+
+def test_the_author_s_own_scripts_run_as_us(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world() as (sandboxes, _):
+            host = await sandboxes.open_host(tmp_path, limits=Limits())
+            assert host.uid is None
+            result = await host.run(shell("id -u; pwd; cat; sleep 300 &", stdin=b"in", env={"PATH": "/usr/bin:/bin"}))
+            assert result.stdout.text() == f"{os.geteuid()}\n{tmp_path.resolve()}\nin"
+            assert result.leftovers == 1
+            assert tmp_path.stat().st_uid == os.geteuid()
+
+    run(main)
