@@ -79,7 +79,11 @@ class _Step:
         event.refuse_foreign_code()
         evaluation = self._evaluate(settings, event, evaluate)
         found = annotations_of(
-            evaluation.run, directory=settings.directory, workspace=settings.workspace, limit=settings.annotations
+            evaluation.run,
+            directory=settings.directory,
+            workspace=settings.workspace,
+            limit=settings.annotations,
+            issued=self.commands.issued,
         )
         for annotation in found:
             self.commands.annotate(annotation)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +31,15 @@ class _Finding:
     line: int | None
 
 
-def annotations_of(run: RunResult, *, directory: Path, workspace: Path, limit: int) -> list[Annotation]:
+def annotations_of(
+    run: RunResult, *, directory: Path, workspace: Path, limit: int, issued: Mapping[Level, int] | None = None
+) -> list[Annotation]:
     """At most `limit` annotations of a run, worst first: checks and cells in error, gates, failures in failed cells,
     failures in cells that passed, skipped judges. What several cells share is said once. When some don't fit, the
     last one is a notice that counts them.
 
-    directory: what the specs' paths are relative to. workspace: what paths of annotations are relative to.
+    directory: what the specs' paths are relative to. workspace: what paths of annotations are relative to. issued:
+    how many of each level this step has made already, since they count against what the runner keeps.
     """
     groups: dict[tuple[str, str, int], list[_Finding]] = {}
     for spec in run.specs:
@@ -45,7 +49,7 @@ def annotations_of(run: RunResult, *, directory: Path, workspace: Path, limit: i
                 groups.setdefault(finding.key, []).append(finding)
     ranked = sorted(groups.values(), key=lambda found: (found[0].severity, -found[0].weight, -len(found)))
     cells = {spec.id: len(spec.cells) for spec in run.specs}
-    return _fit([_merge(found, cells[found[0].key[0]]) for found in ranked], limit)
+    return _fit([_merge(found, cells[found[0].key[0]]) for found in ranked], limit, issued or {})
 
 
 def repository_path(path: str, directory: Path, workspace: Path) -> str:
@@ -113,20 +117,20 @@ def _merge(found: list[_Finding], cells: int) -> Annotation:
     return Annotation(first.level, message, first.title, first.file, first.line)
 
 
-def _fit(annotations: list[Annotation], limit: int) -> list[Annotation]:
+def _fit(annotations: list[Annotation], limit: int, issued: Mapping[Level, int]) -> list[Annotation]:
     if limit <= 0:
         return []
-    kept = _within_levels(annotations)[:limit]
-    if len(kept) == len(annotations):
+    kept = _within_levels(annotations, issued)
+    if len(kept) == len(annotations) <= limit:
         return kept
-    kept = _within_levels(annotations)[: limit - 1]
+    kept = kept[: limit - 1]
     more = len(annotations) - len(kept)
     return [*kept, Annotation("notice", f"{more} more in the summary", "Keystone")]
 
 
-def _within_levels(annotations: list[Annotation]) -> list[Annotation]:
-    """Those that the runner keeps, one place of each level left for what the log itself has to say."""
-    seen: dict[Level, int] = {"error": 0, "warning": 0, "notice": 0}
+def _within_levels(annotations: list[Annotation], issued: Mapping[Level, int]) -> list[Annotation]:
+    """Those that the runner keeps, one place of each level left for what is still to be said about reporting."""
+    seen = Counter(issued)
     kept = []
     for annotation in annotations:
         seen[annotation.level] += 1

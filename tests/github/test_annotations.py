@@ -129,5 +129,12 @@ def test_the_runner_keeps_all_of_them(failing: int, skipped: int, limit: int) ->
     assert limit == 0 or said + told == failing + skipped
 
 
+def test_what_the_log_has_said_already_counts() -> None:
+    run = RunResult("r", "0", None, "fail", 0.5, "", 1.0, (spec(cell(*(check(f"c{n}") for n in range(9)))),))
+    found = annotations_of(run, directory=WORKSPACE, workspace=WORKSPACE, limit=50, issued={"error": 4, "warning": 10})
+    assert [one.level for one in found] == ["error"] * 5 + ["notice"]
+    assert found[-1].message == "4 more in the summary"
+
+
 def test_nothing_is_shown_of_a_run_that_passed() -> None:
     assert annotations(spec(cell(check("a", "pass"), verdict="pass"))) == []
