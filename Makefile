@@ -22,9 +22,7 @@ test: .venv/.ready ## run all tests, installing what they need
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/.ready ## style, types, workflows, Dockerfile
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@bash tools/lint
 
 format: .venv/.ready ## rewrite to the style
 	$(BIN)/ruff check --fix .
