@@ -141,7 +141,7 @@ def test_a_cancelled_run_ends_by_itself_and_leaves_its_results(
 ) -> None:
     runner = job(tmp_path, "sleep 300")
     name = f"keystone-test-{uuid.uuid4().hex[:12]}"
-    mounted = ("-v", f"{runner.workspace}:/work", "-w", "/work")
+    mounted = ("-v", f"{runner.workspace}:/data", "-w", "/data")
     docker("run", "--name", name, "--detach", *mounted, image, "run", "keystone.yaml", "--output", "out")
     try:
         deadline = time.monotonic() + 60
