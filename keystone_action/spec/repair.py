@@ -44,9 +44,9 @@ def repair(data: dict[str, Any], unknown_keys: Iterable[Path], wrong: Iterable[P
     damaged: set[str] = set()
     for path in unknown_keys:
         result = _without(result, path)
-    units = {_unit(path) for path in wrong}
+    units = {_unit(path) for path in wrong if path}
     kept: dict[str, list[int]] = {}
-    for section in sorted({str(unit[0]) for unit in units if unit}):
+    for section in sorted({str(unit[0]) for unit in units}):
         damaged.add(section)
         _drop(result, section, {unit for unit in units if unit[0] == section}, kept)
     stand_ins = {name for name in _STAND_INS if name not in result}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,27 +79,39 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         assert expected in caught.value.message
 
 
-def test_a_file_without_permission(tmp_path: Path) -> None:
-    path = tmp_path / "closed.yaml"
-    path.write_text("version: 1")
-    path.chmod(0)
-    if os.geteuid() == 0:
-        # Root reads everything; a child that has given that up shows it.
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                tmp_path.chmod(0o755)
-                for parent in tmp_path.parents:
-                    if parent.stat().st_uid == 0 and parent.name.startswith("pytest"):
-                        parent.chmod(0o755)
-                os.setuid(65534)
+def test_a_file_without_permission() -> None:
+    # Not below tmp_path: nobody else may pass through the directories above it.
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "closed.yaml"
+        path.write_text("version: 1")
+        path.parent.chmod(0o755)
+        path.chmod(0)
+        if os.geteuid() != 0:
+            with pytest.raises(SpecError, match="Permission denied"):
                 read_text(path, "closed.yaml")
-            except SpecError as error:
-                status = 0 if "Permission denied" in error.message else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    else:
-        with pytest.raises(SpecError, match="Permission denied"):
-            read_text(path, "closed.yaml")
+            return
+        assert _as_nobody(lambda: read_text(path, "closed.yaml")) == "Permission denied"
+        path.chmod(0o644)
+        assert _as_nobody(lambda: read_text(path, "closed.yaml")) == "read"
+
+
+def _as_nobody(action: Callable[[], object]) -> str:
+    """What becomes of an action in a child that has given up root, which reads everything."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        outcome = "broke"
+        try:
+            os.setuid(65534)
+            action()
+            outcome = "read"
+        except SpecError as error:
+            outcome = "Permission denied" if "Permission denied" in error.message else error.message
+        finally:
+            os.write(writing, outcome.encode())
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        outcome = stream.read().decode()
+    os.waitpid(child, 0)
+    return outcome

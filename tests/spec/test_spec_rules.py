@@ -1,0 +1,244 @@
+"""Rules of more than one field, and what this version refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.check_types import CHECKS, HEAD, TYPES
+
+from keystone_action.spec.loader import LoadedSpec
+from keystone_action.spec.unsupported import CHECK_TYPES
+
+Errors = Callable[..., list[str]]
+Load = Callable[..., LoadedSpec]
+CHECK = "check: {type: file_exists, path: x}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("services: [{name: a, type: postgres}, {name: a, type: http_mock}]", "the service 'a' is there twice"),
+        ("services: [{name: a-b, type: postgres}, {name: a_b, type: postgres}]", "'a-b' and 'a_b' are too alike"),
+        ("services: [{name: A b, type: postgres}]", "expected a-z, 0-9 and single dashes or underscores"),
+        ("services: [{name: a, image: 'postgres:16', type: postgress}]", "did you mean 'postgres'?"),
+        ("services: [{name: a, type: sqlite}]", "the key 'path' is missing"),
+        ("services: [{name: a, type: external}]", "the key 'url' is missing"),
+        ("services: [{name: a, type: postgres, path: x}]", "unknown key 'path'"),
+        ("services: [{name: a, type: http_mock, default_response: 99}]", "expected a number of at least 100"),
+        (
+            "services: [{name: a, type: http_mock, routes: [{path: /, response: a, json: 1}]}]",
+            "'json' beside 'response', expected one of 'response' or 'json' or 'file'",
+        ),
+        (
+            "services: [{name: a, type: http_mock, routes: [{path: /, response: a, sequence: [{status: 200}]}]}]",
+            "'response' beside 'sequence'; put it into the sequence",
+        ),
+        (
+            "services: [{name: a, type: http_mock, routes: [{path: /, fault: boom}]}]",
+            "expected reset, empty or garbage",
+        ),
+        ("secrets: [A, {name: A}]", "the secret 'A' is there twice"),
+        ("secrets: [{name: A, source: env, from: generated}]", "'from' beside 'source'"),
+        ("fixtures: [{type: http, url: x}]", "unknown type of fixture, found 'http', expected one of git_repo, sql"),
+        ("fixtures: [{type: sql, service: db}]\nservices: [{name: db, type: postgres}]", "neither 'sql' nor 'file'"),
+        ("setup: {files: [{path: a}]}", "neither 'content' nor 'from' is there"),
+        ("setup: {files: [{path: a, content: x, from: y}]}", "'from' beside 'content'"),
+        (
+            "parallelism: {replicas: 2}\nscoring: {replica_aggregation: {at_least: 3}}",
+            "at_least is above the 2 replicas",
+        ),
+        ("scoring: {replica_aggregation: most}", "found 'most', expected all, any, majority or mean"),
+        ("scoring: {pass_threshold: 1.5}", "expected a number of at most 1"),
+        ("scoring: {pass_threshold: -0.1}", "expected a number of at least 0"),
+        ("scoring: {pass_threshold: .nan}", "pass_threshold, found the number nan, expected a"),
+        ("scoring: {pass_threshold: '0.5'}", "found '0.5', expected a number"),
+        ("parallelism: {matrix: {a: []}}", "a is empty, expected at least 1 entry"),
+        ("parallelism: {matrix: {a: b}}", "a, found 'b', expected a list"),
+        ("parallelism: {matrix: {'a b': [1]}}", "the name, found 'a b'"),
+        (
+            "parallelism: {matrix: {model: [1]}, exclude: [{modle: 1}]}",
+            "'modle' is not in the matrix, did you mean 'model'?",
+        ),
+        ("parallelism: {matrix: {model: [1]}, exclude: [{}]}", "an empty entry would exclude everything"),
+        ("scenarios: []", "no scenarios; there is nothing to run"),
+        ("scenarios: [{id: a, input: x}, {id: a, input: y}]", "the scenario 'a' is there twice"),
+        ("scenarios: [{id: scenario-2, input: x}, {input: y}]", "the scenario 'scenario-2' is there twice"),
+        ("scenarios: [{id: a/b, input: x}]", "expected letters, digits, '.', '_' and '-'"),
+        ("scenarios: [{prompt: ' '}]", "the prompt is empty"),
+        (f"scenarios: [{{input: x, invariants: {{there: {{{CHECK}}}}}}}]", "the invariant 'there' is there already"),
+        ("resources: {timeout: 0}", "expected a duration above zero"),
+        ("resources: {memory: lots}", "found 'lots', expected a size like 512Mi or 2G"),
+        ("tags: [1]", "tags[0], found the number 1, expected a text; put it into quotes"),
+        ("setup: {env: {A: [1]}}", "A, found a list, expected a text"),
+        ("setup: {commands: ['']}", "commands[0] is empty"),
+    ],
+)
+def test_rules(errors_of: Errors, lines: str, expected: str) -> None:
+    assert any(expected in one for one in errors_of(HEAD + lines + "\n" + CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("{prompt: '  '}", "the prompt is empty, expected what the agent is to do"),
+        ("{prompt: {file: gone.md}}", "there is no file 'gone.md'"),
+        ("{prompt: {file: blank.md}}", "the prompt's file is empty"),
+        ("{prompt: {fil: gone.md}}", "unknown key 'fil', expected one of file, did you mean 'file'?"),
+        ("{prompt: [a]}", "prompt, found a list, expected a text"),
+        ("{system: x}", "the key 'prompt' is missing"),
+        ("{prompt: x, files: [../up]}", "files keep their relative path in the workspace"),
+    ],
+)
+def test_tasks(errors_of: Errors, write: Callable[..., object], task: str, expected: str) -> None:
+    write("\n", "blank.md")
+    assert any(expected in one for one in errors_of(HEAD.replace("{prompt: do it}", task) + CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        ("{type: python, entrypoint: 'a:B'}", "the key 'dir' is missing"),
+        ("{type: python, entrypoint: a, dir: .}", "expected module:Class"),
+        ("{type: command}", "the key 'command' is missing"),
+        ("{type: command, command: ''}", "command is empty"),
+        ("{type: command, command: {a: b}}", "command, found a mapping, expected a text"),
+        ("{type: cli, command: x}", "the key 'binary' is missing"),
+        ("{type: none, output: {}}", "neither 'file' nor 'json' is there"),
+        ("{type: none, output: {file: a, json: stdout}}", "'json' beside 'file'"),
+        ("{type: none, output: {file: /a}}", "the path '/a' is absolute"),
+        ("{type: none, output: stdin}", "output, found 'stdin', expected stdout"),
+        ("{type: none, stdin: yes}", "found 'yes', expected prompt"),
+        ("{type: none, json_from: stdout}", "unknown key 'json_from'"),
+        ("{command: x}", "the key 'type' is missing, expected one of command, cli, python, none"),
+        ("none", "agent, found 'none', expected a mapping"),
+    ],
+)
+def test_agents(errors_of: Errors, agent: str, expected: str) -> None:
+    assert any(expected in one for one in errors_of(HEAD.replace("{type: none}", agent) + CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("invariants", "expected"),
+    [
+        (f"{{a: {{weight: 0, {CHECK}}}, b: {{weight: 0.0, {CHECK}}}}}", "every invariant has the weight 0"),
+        (f"{{a: {{weight: -1, {CHECK}}}}}", "weight, found the number -1, expected a number of at least 0"),
+        (f"{{a: {{weight: .inf, {CHECK}}}}}", "expected a finite number"),
+        (f"{{a: {{weight: true, {CHECK}}}}}", "weight, found true, expected a number"),
+        (f"{{a: {{gate: yes, {CHECK}}}}}", "gate, found 'yes', expected true or false or passed"),
+        (f"{{a/b: {{{CHECK}}}}}", "the name, found 'a/b', expected letters, digits, '_' and '-'"),
+        (f"[{{{CHECK}}}]", "invariants, found a list, expected a mapping"),
+        ("{a: {type: file_exists, path: x}}", "the key 'check' is missing"),
+        ("{a: {check: file_exists}}", "check, found 'file_exists', expected a mapping with a type"),
+    ],
+)
+def test_invariants(errors_of: Errors, invariants: str, expected: str) -> None:
+    found = errors_of(HEAD + f"invariants: {invariants}\n")
+    assert any(expected in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("base: python:3", "base (a container image) is not supported yet"),
+        ("services: [{name: a, image: redis}]", "a service of kind container is not supported yet"),
+        ("services: [{name: a, type: mysql}]", "a service of kind mysql is not supported yet"),
+        ("services: [{name: a, image: 'mariadb:11'}]", "a service of kind mysql is not supported yet"),
+        ("services: [{name: a, type: postgres, isolation: container}]", "isolation: container is not supported yet"),
+        (
+            "services: [{name: a, image: 'postgres:16', ports: [5432]}]",
+            "'ports' of an embedded server is not supported",
+        ),
+        ("services: [{name: a, type: postgres, command: x}]", "'command' of an embedded server is not supported yet"),
+        ("services: [{name: a, type: postgres, wait_for: x}]", "'wait_for' of an embedded server is not supported yet"),
+        ("network: {egress: {default: deny}}", "network.egress is not supported yet"),
+        ("network: {dns_overrides: {a.b: db}}\nservices: [{name: db, type: postgres}]", "network.dns_overrides is not"),
+        ("determinism: {clock: '2026-01-01T00:00:00Z'}", "determinism.clock is not supported yet"),
+        ("audit: {db_writes: true}", "audit.db_writes is not supported yet"),
+        ("forbidden: {db_writes_outside: []}", "forbidden.db_writes_outside is not supported yet"),
+        ("forbidden: {secrets_in_logs: deny}", "forbidden.secrets_in_logs is not supported yet"),
+        ("forbidden: {commands: ['rm -rf']}", "forbidden.commands is not supported yet"),
+    ],
+)
+def test_what_this_version_refuses(errors_of: Errors, lines: str, expected: str) -> None:
+    (found,) = errors_of(HEAD + lines + "\n" + CHECKS)
+    assert expected in found
+    assert found.split(":")[0] == "5"
+
+
+@pytest.mark.parametrize("kind", ["claude-code", "codex", "gemini", "anthropic", "paragon", "http"])
+def test_agents_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
+    extra = ", url: x" if kind == "http" else ""
+    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: {kind}{extra}}}") + CHECKS)
+    assert found == f"4:15: the agent type '{kind}' is not supported yet; use command, cli, python or none"
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("trace: {format: claude, stdout: true}", "agent.trace is not supported yet"),
+        ("user: root", "the agent user 'root' is not supported yet"),
+    ],
+)
+def test_fields_of_agents_that_this_version_refuses(errors_of: Errors, field: str, expected: str) -> None:
+    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: none, {field}}}") + CHECKS)
+    assert expected in found
+
+
+@pytest.mark.parametrize("kind", CHECK_TYPES)
+def test_check_types_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
+    (found,) = errors_of(HEAD + f"invariants: {{a: {{check: {{type: {kind}, anything: 1}}}}}}\n")
+    assert found == f"5:32: check type '{kind}' is not supported yet; this version has {', '.join(TYPES)}"
+
+
+def test_what_says_nothing_is_no_use_of_it(load_text: Load) -> None:
+    harmless = "network: {egress: {default: allow}}\naudit: {db_writes: false}\nforbidden: {}\ndeterminism: {seed: 7}\n"
+    assert load_text(HEAD + harmless + CHECKS).spec.determinism.seed == 7
+
+
+def test_defaults_and_units(load_text: Load) -> None:
+    text = """version: 1
+id: sample
+task: {prompt: do it}
+agent: {type: command, command: [run, --fast], timeout: 1h30m, env: {PORT: 8080, ON: true}}
+resources: {memory: 512Mi, disk: 2G, timeout: 90}
+setup: {files: [{path: x, content: "", mode: "0755"}]}
+services:
+  - {name: db, image: registry:5000/library/postgres:16}
+  - {name: ext, type: external, url: "postgres://u@h/d"}
+  - {name: api, type: http_mock, routes: [{path: /, json: null}]}
+secrets: [A, {name: B, from: generated}]
+invariants: {a: {gate: passed, timeout: 250ms, check: {type: command, cmd: x, expect_exit: 3}}}
+scoring: {replica_aggregation: {at_least: 1}}
+"""
+    spec = load_text(text).spec
+    assert spec.agent.timeout == 5400.0
+    assert spec.agent.env == {"PORT": "8080", "ON": "true"}
+    assert (spec.resources.memory, spec.resources.disk, spec.resources.timeout) == (512 * 2**20, 2 * 10**9, 90.0)
+    assert spec.setup.files[0].mode == 0o755
+    assert [service.kind for service in spec.services] == ["postgres", "external", "http_mock"]
+    assert spec.services[1].is_database
+    assert "json_body" in spec.services[2].routes[0].model_fields_set  # type: ignore[union-attr]
+    assert [secret.name for secret in spec.secrets] == ["A", "B"]
+    assert spec.invariants["a"].gate == "passed"
+    assert spec.invariants["a"].timeout == 0.25
+    assert spec.invariants["a"].check.exit_code == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("image", "kind"),
+    [
+        ("postgres", "postgres"),
+        ("postgres:16-alpine", "postgres"),
+        ("ghcr.io/x/postgres@sha256:0", "postgres"),
+        ("localhost:5000/postgres", "postgres"),
+        ("mysql:8", "mysql"),
+        ("mariadb", "mysql"),
+        ("postgrest/postgrest", "container"),
+        ("me/mypostgres:1", "container"),
+    ],
+)
+def test_images_of_databases_are_recognised(image: str, kind: str) -> None:
+    from keystone_action.spec.services import ContainerService
+
+    assert ContainerService(name="a", image=image).kind == kind
