@@ -37,7 +37,7 @@ class NearMisses:
 
     def sentence(self, matched: int) -> str:
         """`0 requests matched POST /api/messages; 1 request: POST /api/message`; without the full stop."""
-        text = f"{_counted(matched)} matched {self._asked()}" if self._filters else f"{_counted(matched)} came altogether"
+        text = f"{_counted(matched)} {f'matched {self._asked()}' if self._filters else 'came altogether'}"
         if not self._kinds:
             return text if matched or not self._filters else f"{text}; none came at all"
         asked = self._asked()

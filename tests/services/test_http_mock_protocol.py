@@ -185,7 +185,7 @@ def test_content_codings_are_removed(mock, coding, encode):
     [
         ("br", b"abc", 415),
         ("gzip", b"no gzip", 400),
-        ("gzip", gzip.compress(b"abc" * 100)[:-6], 400),
+        ("gzip", gzip.compress(b"abc" * 100, mtime=0)[:-6], 400),
         ("deflate", zlib.compress(b"abc") + b"more", 400),
         (", ".join(["gzip"] * 5), b"abc", 415),
     ],
