@@ -37,7 +37,6 @@ def system_rules(hidden: Iterable[Path]) -> Rules:
     for root in sorted(set(roots)):
         if not any(_within(root, Path(done)) for done, _ in rules):
             rules.extend((str(path), landlock.READ) for path in _around(root, secret))
-    rules.append(("/dev", landlock.READ_DIR))
     rules.extend((path, landlock.DEVICE) for path in _DEVICES)
     return rules
 

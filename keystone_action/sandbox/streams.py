@@ -56,7 +56,7 @@ class Stream:
     def _keep(self, data: bytes) -> None:
         self._tail.append(data)
         self._tail_held += len(data)
-        while self._tail_held - len(self._tail[0]) >= self._tail_size:
+        while self._tail and self._tail_held - len(self._tail[0]) >= self._tail_size:
             self._tail_held -= len(self._tail.popleft())
 
     def drain(self) -> None:

@@ -1,5 +1,7 @@
 """How commands start and end in the process sandbox, and what is kept of what they print."""
 
+# ruff: noqa: ASYNC110, ASYNC240 - the loop has nothing else to do meanwhile
+
 from __future__ import annotations
 
 import asyncio

@@ -1,0 +1,200 @@
+"""The parts of the process sandbox that can be looked at alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox import client, killing, landlock, process_sandbox, processtree, users, wire
+from keystone_action.sandbox.streams import Stream
+
+
+@given(
+    chunks=st.lists(st.binary(max_size=300), max_size=30),
+    head=st.integers(0, 500),
+    tail=st.integers(0, 500),
+)
+def test_a_stream_keeps_its_two_ends(chunks: list[bytes], head: int, tail: int) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    stream = Stream(reader, head, tail)
+    try:
+        for chunk in chunks:
+            os.write(writer, chunk)
+            stream.read()
+        os.close(writer)
+        stream.drain()
+    finally:
+        os.close(reader)
+    data = b"".join(chunks)
+    kept_head, kept_tail = stream.parts()
+    rest = data[head:]
+    assert (kept_head, stream.total) == (data[:head], len(data))
+    assert kept_tail == (rest[-tail:] if tail else b"")
+
+
+@given(
+    message=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    ).map(lambda value: {"value": value}),
+    blob=st.binary(max_size=200),
+)
+def test_messages_arrive_as_they_were_sent(message: dict[str, object], blob: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(wire.pack(message, blob) + wire.pack(message))
+        assert wire.receive(theirs) == wire.receive(theirs) == message
+        ours.sendall(wire.pack(message, blob)[:-1])
+        ours.close()
+        assert wire.receive(theirs) is None
+
+
+def test_descriptors_are_not_inheritable_where_they_arrive() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Path("/dev/null").open("rb") as file:
+        socket.send_fds(ours, [wire.MARK], [file.fileno(), file.fileno()])
+        mark, passed = wire.receive_descriptors(theirs)
+        assert (mark, len(passed)) == (wire.MARK, 2)
+        for descriptor in passed:
+            assert not os.get_inheritable(descriptor)
+            os.close(descriptor)
+        ours.close()
+        assert wire.receive_descriptors(theirs) == (b"", [])
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_descendants_are_found_in_either_way(has_files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not processtree.HAS_CHILDREN_FILES and has_files:
+        has_files = False
+    monkeypatch.setattr(processtree, "HAS_CHILDREN_FILES", has_files)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        grandchild = os.fork()
+        if grandchild:
+            os.write(writer, grandchild.to_bytes(4, "big"))
+        signal.pause()
+    grandchild = int.from_bytes(os.read(reader, 4), "big")
+    os.close(reader)
+    os.close(writer)
+    try:
+        assert {child, grandchild} <= set(processtree.descendants(os.getpid()))
+        assert grandchild not in processtree.descendants(os.getpid(), frozenset({child}))
+        assert grandchild not in processtree.children(os.getpid())
+        assert processtree.children(child) == [grandchild]
+        found = processtree.process(child)
+        assert found is not None
+        assert (found.parent, found.alive, found.threads, found.rss > 0) == (os.getpid(), True, 1, True)
+        assert processtree.owner(child) == os.geteuid()
+        memory = processtree.proportional_memory(os.getpid())
+        assert memory is not None
+        assert memory[0] > 1 << 20
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert processtree.process(child) is None
+    assert processtree.children(child) == []
+
+
+def test_files_without_names_are_found(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"x" * 50_000)
+        file.flush()
+        before = processtree.unlinked_files(os.getpid())
+        (tmp_path / "file").unlink()
+        status = os.fstat(file.fileno())
+        after = processtree.unlinked_files(os.getpid())
+        assert after.keys() - before.keys() == {(status.st_dev, status.st_ino)}
+        assert after[status.st_dev, status.st_ino] >= 50_000
+    assert processtree.unlinked_files(2**22 + 1) == {}
+
+
+def test_processes_that_can_not_be_killed_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(killing, "DEADLINE", 0.05)
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    try:
+        assert (
+            killing.end_descendants(lambda: False, None, reader, spare=frozenset(processtree.children(os.getpid())))
+            is False
+        )
+        assert killing.end_descendants(lambda: True, None, reader) is True
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_rights_by_version() -> None:
+    assert landlock._handled(1) == 0x1FFF
+    assert landlock._handled(2) == 0x3FFF
+    assert landlock._handled(3) == landlock._handled(4) == 0x7FFF
+    assert landlock._handled(5) == landlock._handled(9) == 0xFFFF
+    assert not landlock.WRITE & (landlock.MAKE_CHAR | landlock.MAKE_BLOCK)
+
+
+def test_leased_users_are_nobody_s() -> None:
+    if os.geteuid() != 0:
+        return
+    taken = {int(line.split(":")[2]) for line in Path("/etc/passwd").read_text().splitlines() if line}
+    some = users.Users()
+    leases = [some.lease() for _ in range(20)]
+    try:
+        numbers = [lease.uid for lease in leases]
+        assert len(set(numbers)) == 20
+        assert not taken & set(numbers)
+        assert not {lease.guard for lease in leases} & set(numbers)
+        other = users.Users()
+        other._next = numbers[0] - other.first  # another run that wants the very same ones
+        wanted = other.lease()
+        assert wanted.uid not in numbers
+        wanted.release()
+    finally:
+        for lease in leases:
+            lease.release()
+            lease.release()
+
+
+def test_no_free_user_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        return
+    some = users.Users()
+    some.count = 3
+    some._next = 0
+    some._taken = set()
+    leases = [some.lease() for _ in range(3)]
+    with pytest.raises(SandboxError, match="no free user"):
+        some.lease()
+    for lease in leases:
+        lease.release()
+    some.lease().release()
+
+
+def test_a_report_of_failure_is_an_error_and_never_a_result() -> None:
+    with pytest.raises(SandboxError, match="OSError: no"):
+        process_sandbox.completed({"broken": "OSError: no", "gone": True}, b"")
+    report = {"refusal": None, "gone": False}
+    with pytest.raises(SandboxError, match="hang in the kernel"):
+        process_sandbox.completed(report, b"")
+
+
+def test_a_launcher_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    monkeypatch.setattr(client, "_BOOT", "import sys; sys.exit('broken')")
+    start = time.monotonic()
+    with pytest.raises(SandboxError, match="did not start"):
+        asyncio.run(client.LauncherClient.start(range(0), None))
+    assert time.monotonic() - start < client._START_TIMEOUT
+    monkeypatch.setattr(client.sys, "executable", "/no/such/python")
+    with pytest.raises(SandboxError, match="could not be started"):
+        asyncio.run(client.LauncherClient.start(range(0), None))
