@@ -7,7 +7,6 @@ from pathlib import Path
 
 import anyio
 
-from keystone_action.report.write import write_reports
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.runner.run import run
 from keystone_action.scoring.aggregate import exit_code
@@ -30,5 +29,7 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     can't be written.
     """
     ran = anyio.run(run, options, progress)
+    from keystone_action.report.write import write_reports
+
     write_reports(ran.result, ran.directory)
     return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))

@@ -14,7 +14,6 @@ import anyio
 from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.evidence.model import Address
-from keystone_action.runner.fixtures import run_fixtures
 from keystone_action.runner.layout import copy_task_files, first_words, make_readable, names_a_cell, shielded
 from keystone_action.runner.names import cell_names, with_services
 from keystone_action.runner.setup import make_environment, run_setup
@@ -242,6 +241,8 @@ class _Boot:
 
         fixtures = [interpolate(fixture, names) for fixture in self.spec.fixtures]
         if fixtures:
+            from keystone_action.runner.fixtures import run_fixtures
+
             self.notices += await run_fixtures(
                 fixtures,
                 workspace=self.roots.workspace,

@@ -13,7 +13,6 @@ import anyio
 from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import Masker
 from keystone_action.invariants.base import Check
-from keystone_action.judge.model_judge import ModelJudge
 from keystone_action.runner.layout import shielded
 from keystone_action.runner.secrets import Resolved, resolve
 from keystone_action.runner.service_pool import ServicePool
@@ -23,6 +22,7 @@ from keystone_action.spec.annotations import leaves
 from keystone_action.spec.expressions import references
 
 if TYPE_CHECKING:
+    from keystone_action.judge.base import Judge, Judgement, JudgeRequest
     from keystone_action.plan import Plan
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.services.base import RunningService
@@ -76,18 +76,35 @@ async def start_world(
         provider=provider,
         services=services,
         service_defects=lambda: starter.defects,
-        judge=ModelJudge(
-            options.environ,
-            fast=options.judge_fast,
-            strong=options.judge_strong,
-            cache_dir=options.cache_dir / "judge" if options.cache_dir else None,
-            on_note=progress.note,
-        ),
+        judge=LazyJudge(options, progress),
         masker=Masker(values),
         secrets=secrets,
         concurrent=_concurrent(options, planned),
         author_files=files,
     )
+
+
+class LazyJudge:
+    """The run's judge, made (and its modules imported) when the first check asks it."""
+
+    def __init__(self, options: RunOptions, progress: Progress) -> None:
+        self._options, self._progress = options, progress
+        self._judge: Judge | None = None
+
+    async def judge(self, request: JudgeRequest) -> Judgement:
+        """See `judge.base.Judge`."""
+        if self._judge is None:
+            from keystone_action.judge.model_judge import ModelJudge
+
+            options = self._options
+            self._judge = ModelJudge(
+                options.environ,
+                fast=options.judge_fast,
+                strong=options.judge_strong,
+                cache_dir=options.cache_dir / "judge" if options.cache_dir else None,
+                on_note=self._progress.note,
+            )
+        return await self._judge.judge(request)
 
 
 class Starter:
