@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from keystone_action.errors import NotSupportedYet, UsageError
@@ -35,10 +36,17 @@ class CheckReader:
                 raise _error("type", expected="the name of a check type", found=True, at="type", value=name)
             raise _error("the key 'type' is missing", expected=f"one of {listed(self.types)}")
         model = self._model(name)
-        upgraded = model.upgrade(dict(document))
-        if upgraded.keys() != document.keys():
-            self._remember(document, upgraded)
-        return model.model_validate(upgraded, by_alias=True, by_name=False)
+        try:
+            upgraded = model.upgrade(dict(document))
+            if upgraded.keys() != document.keys():
+                self._remember(document, upgraded)
+            return model.model_validate(upgraded, by_alias=True, by_name=False)
+        except (ValidationError, PydanticCustomError):
+            raise
+        except Exception as error:
+            # A check type may be anybody's; what it can't read is reported at its place, like all else.
+            reason = f"{type(error).__name__}: {error}"
+            raise _error(f"check type {shown(name)} can't read this check: {reason}") from error
 
     def _model(self, name: str) -> type[CheckModel]:
         if name in self.found:

@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from support.check_types import TYPES
 
 from keystone_action.spec.loader import LoadedSpec, load
+
+# Files are written and read in properties, on machines that others use too: no test here is about time.
+settings.register_profile("spec", deadline=None)
+settings.load_profile("spec")
 
 
 @pytest.fixture

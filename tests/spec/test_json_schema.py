@@ -12,7 +12,7 @@ from support.check_types import CHECKS, HEAD, TYPES
 
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.json_schema import json_schema
-from keystone_action.spec.loader import LoadedSpec
+from keystone_action.spec.loader import LoadedSpec, load
 from keystone_action.spec.yaml_loader import construct, parse
 
 EXAMPLES = {
@@ -105,6 +105,21 @@ def test_the_schema_of_the_real_check_types_is_valid() -> None:
     assert {name for name in schema["$defs"] if name.startswith("check.")} == {
         f"check.{types[name].type_name}" for name in types
     }
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "examples").rglob("*keystone.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_example_of_ours_loads_and_fits(path: Path) -> None:
+    types = CheckTypes()
+    assert load(path, types)
+    errors = Draft202012Validator(json_schema(types)).iter_errors(data_of(path.read_text()))
+    assert [error.message for error in errors] == []
+
+
+def test_there_are_examples_of_ours() -> None:
+    assert {path.parent.name for path in SHIPPED} >= {"reconcile", "fix-tests", "custom-check"}
 
 
 def test_every_reference_leads_somewhere() -> None:

@@ -111,7 +111,7 @@ def _as_nobody(action: Callable[[], object]) -> str:
             os.write(writing, outcome.encode())
             os._exit(0)
     os.close(writing)
-    with open(reading, "rb") as stream:
+    with os.fdopen(reading, "rb") as stream:
         outcome = stream.read().decode()
     os.waitpid(child, 0)
     return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -308,6 +309,24 @@ def test_a_lazy_registry_reports_at_the_type(write: Write, name: str, expected: 
     (found,) = caught.value.diagnostics
     assert (found.line, found.column) == (7, 19)
     assert expected in found.sentence
+
+
+class Fragile(CheckModel):
+    """A third party's, which breaks on what it did not expect."""
+
+    type_name = "fragile"
+    value: str
+
+    @classmethod
+    def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "value": document["value"].strip()}
+
+
+def test_a_check_type_that_breaks_is_reported_at_its_place(write: Write) -> None:
+    path = write(HEAD + "invariants:\n  a:\n    check: {type: fragile, value: 3}\n")
+    with pytest.raises(SpecError) as caught:
+        load(path, {"fragile": Fragile})
+    assert ":7:12: check type 'fragile' can't read this check: AttributeError" in caught.value.message
 
 
 def test_hostile_text_is_made_visible(errors_of: Errors) -> None:
