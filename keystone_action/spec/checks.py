@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,9 +81,6 @@ class CheckReader:
         }
         self.renamed[id(document)] = names
         self.upgraded.append(document)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.types)
 
 
 def _error(message: str, *, found: bool = False, value: Any = None, **context: str) -> PydanticCustomError:

@@ -92,11 +92,6 @@ def names_used(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reference.name for reference in references(text)))
 
 
-def has_expression(text: str) -> bool:
-    """Whether interpolation would change the text (or fail)."""
-    return "{{" in text
-
-
 def interpolate(value: Value, names: Mapping[str, Any]) -> Value:
     """The value with every expression replaced; the same object when there is nothing to do.
 

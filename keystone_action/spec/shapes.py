@@ -31,13 +31,6 @@ Second = TypeVar("Second")
 TEXT, LIST, MAPPING = "<text>", "<list>", "<mapping>"
 
 
-def shape_of(value: Any) -> str:
-    """`<text>`, `<list>` or `<mapping>`; anything that is no list and no mapping counts as text."""
-    if isinstance(value, dict | BaseModel):
-        return MAPPING
-    return LIST if isinstance(value, list | tuple) else TEXT
-
-
 def text_or_list(value: Any) -> str:
     """For unions without a mapping: a mapping is reported as no text."""
     return LIST if isinstance(value, list | tuple) else TEXT
