@@ -1,1 +1,9 @@
-"""Its place makes `tests/` importable: what several tests share is `support.…`."""
+"""What all tests share. Its place makes `tests/` importable: helpers are `support.…`."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# A slow machine is no defect: hypothesis' own time limits would be timing assertions.
+settings.register_profile("keystone", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("keystone")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.report import escape, view, words
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import BytecodeCache, Environment
 
 SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "count": words.count,
@@ -39,6 +43,29 @@ def html_environment() -> Environment:
     return _environment(lambda text: str(escape_html(escape.visible(text))), {"style_sheet": str})
 
 
+def _compiled_templates() -> BytecodeCache:
+    """Compiled templates beside our own byte code: compiling them takes longer than a small run's whole report.
+
+    Constants of a template are finished while it is compiled, by our escaping: so a change of this room's code is
+    another cache. Where nothing can be written there, templates are compiled each time.
+    """
+    from jinja2 import FileSystemBytecodeCache
+    from jinja2.bccache import Bucket
+
+    class Cache(FileSystemBytecodeCache):
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            with contextlib.suppress(OSError):
+                super().dump_bytecode(bucket)
+
+    here = Path(__file__).parent
+    stamps = sorted((path.name, path.stat().st_mtime_ns) for path in here.glob("*.py"))
+    key = hashlib.sha256(repr((sys.version, stamps)).encode()).hexdigest()[:16]
+    folder = here / "templates" / "__pycache__"
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    return Cache(str(folder), f"{key}.%s.cache")
+
+
 def _environment(default: Callable[[str], str], markup: Mapping[str, Callable[..., str]]) -> Environment:
     from jinja2 import PackageLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -60,6 +87,7 @@ def _environment(default: Callable[[str], str], markup: Mapping[str, Callable[..
         lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,
+        bytecode_cache=_compiled_templates(),
     )
     environment.filters.update(SHARED_FILTERS)
     environment.filters.update({name: marked(function) for name, function in markup.items()})
