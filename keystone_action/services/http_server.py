@@ -66,13 +66,17 @@ class MockServer:
         return self._loop is not None
 
     def start(self) -> None:
-        """Returns when the loop runs. Harmless when it does already."""
+        """Returns when the loop runs. Harmless when it does already. Raises ServiceError."""
         with self._lock:
             if self._loop is not None:
                 return
             ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
             self._thread = threading.Thread(target=self._serve, args=(ready,), name="keystone-mock", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                # Python's words for a machine (or a container) that is at its limit of processes.
+                raise ServiceError(f"the mock server can't be started: {error}") from error
             self._loop = ready.result()
 
     def _serve(self, ready: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from keystone_action.spec.base import (
     AuthorPath,
@@ -17,6 +18,7 @@ from keystone_action.spec.base import (
     Text,
     WorkspacePath,
 )
+from keystone_action.spec.path_patterns import compile_path
 from keystone_action.spec.shapes import TextOrList, by_type, text_like
 
 ServiceKind = Literal["http_mock", "postgres", "mysql", "sqlite", "external", "container"]
@@ -150,13 +152,23 @@ class RouteMatch(StrictModel):
     body: str | None = None
 
 
+def _readable_path(text: str) -> str:
+    try:
+        compile_path(text)
+    except ValueError as error:
+        raise PydanticCustomError("path_pattern", "{message}", {"message": str(error)}) from None
+    return text
+
+
 class Route(MockResponse):
     """One route of a mock. method None = any. path: literal, `{param}`, `*` (one segment) and `**` (any number).
     times: how often it answers before it is as if it weren't there. sequence: answered one after the other, the last
     one from then on; excludes an answer of the route's own."""
 
     method: str | None = None
-    path: Annotated[str, text_like(r"^(/|\*)", "a path that begins with / or *"), PlainText()]
+    path: Annotated[
+        str, text_like(r"^(/|\*)", "a path that begins with / or *"), AfterValidator(_readable_path), PlainText()
+    ]
     match: RouteMatch = Field(default_factory=RouteMatch.model_construct)
     times: Annotated[int, Field(ge=1)] | None = None
     sequence: list[MockResponse] = Field(default_factory=list)

@@ -1,5 +1,6 @@
 """Which route answers, and with what (spec 1.2)."""
 
+import re
 import time
 
 import httpx
@@ -136,8 +137,6 @@ def test_files_are_read_when_the_service_is_made_and_are_no_templates(tmp_path):
     ("route", "sentence"),
     [
         ({"path": "/a", "file": "gone.json"}, "gone.json can't be read"),
-        ({"path": "/a/{b"}, "don't pair up"),
-        ({"path": "/a?b=c"}, "a path without ? and #"),
         ({"path": "/a", "status": 101}, "a final status"),
         ({"path": "/a", "headers": {"Content-Length": "3"}}, "set by the mock itself"),
         ({"path": "/a", "headers": {"a b": "3"}}, "no name of a header"),
@@ -218,6 +217,12 @@ def test_delay_and_a_failing_template_over_the_wire(tmp_path):
         assert httpx.get(f"{mock.url}/t").status_code == 500
         assert [(one.path, one.status) for one in mock.requests()] == [("/slow", 200), ("/t", 500)]
         assert "'nothing' is undefined" in mock.requests()[1].response_body
+
+
+@pytest.mark.parametrize(("path", "sentence"), [("/a/{b", "don't pair up"), ("/a?b=c", "a path without ? and #")])
+def test_paths_that_make_no_sense_are_refused_by_the_loader(path, sentence):
+    with pytest.raises(ValidationError, match=re.escape(sentence)):
+        model(routes=[{"path": path}])
 
 
 def test_unknown_keys_of_a_route_are_refused():
