@@ -1,7 +1,6 @@
 """Path patterns of routes and filters: `spec/path_patterns.py`."""
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -112,10 +111,8 @@ def test_parameters_are_handed_out_as_they_came(one, other):
     assert compile_path("/x/{one}/y/{other}").match(f"/x/{one}/y/{other}") == {"one": one, "other": other}
 
 
-def test_a_path_made_to_take_forever_takes_no_time():
+def test_a_path_made_to_take_forever_ends():
+    # An algorithm that backtracks would need longer than the universe has.
     pattern = compile_path("/" + "/".join(["**", "a", "b*b*b*b*c"] * 6) + "/end")
-    started = time.process_time()
     assert pattern.match("/a" + "/a/bbbbbbbbbbbbbbbbbbbb" * 2_000) is None
     assert pattern.match("/" + "b" * 60_000) is None
-    # An algorithm that backtracks needs longer than the universe has; this bound is no budget.
-    assert time.process_time() - started < 60
