@@ -208,7 +208,7 @@ class LauncherClient:
 
 
 def _limits(request: wire.Request) -> Limits:
-    return request["disk"], None if request["uid"] is None else request["pids"]
+    return request["disk"], request["pids"]
 
 
 def hide_memory() -> None:

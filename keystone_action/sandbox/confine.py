@@ -16,11 +16,12 @@ import subprocess
 import threading
 from pathlib import Path
 
-from keystone_action.sandbox import landlock
+from keystone_action.sandbox import landlock, processtree
 from keystone_action.sandbox.wire import Request
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+_ROOM_FOR_OTHERS = 4096
 
 # The wrappers in libc change all threads, so the bare system calls it is: (setgroups, setresgid, setresuid).
 _GENERIC = (159, 149, 147)
@@ -36,6 +37,15 @@ _CREDENTIAL_CALLS = {
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_priority = 0
+
+
+def take_priority() -> None:
+    """Who watches must not starve among thousands of processes; where we may, supervisors come first."""
+    global _priority  # noqa: PLW0603 - of this process, like the priority itself
+    _priority = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _priority - 10)
 
 
 class Refused(Exception):  # noqa: N818 - not an error of ours: the command can't be started, and why
@@ -79,6 +89,7 @@ def can_change_user(uid: int) -> bool:
 
 
 def _confine(request: Request) -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
     if request["uid"] is not None:
         _become(request["uid"])
     if request["uid"] is not None or request["rules"] is not None:
@@ -142,14 +153,24 @@ def limit_for_good(request: Request) -> None:
     wanted = []
     if request["disk"] is not None:
         wanted.append((resource.RLIMIT_FSIZE, request["disk"]))
-    if request["uid"] is not None and request["pids"] is not None:
-        # Counts the user's processes everywhere, so it needs a user that is this sandbox's alone. A little more than
-        # the limit, so that reaching it is seen by who watches and said, instead of being odd failures of fork.
-        wanted.append((resource.RLIMIT_NPROC, request["pids"] + max(8, request["pids"] // 8)))
+    if request["pids"] is not None:
+        wanted.append((resource.RLIMIT_NPROC, _most_processes(request["uid"], request["pids"])))
     for kind, value in wanted:
         hard = resource.getrlimit(kind)[1]
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (allowed, allowed))
+
+
+def _most_processes(uid: int | None, allowed: int) -> int:
+    """For RLIMIT_NPROC, which counts the processes that a user has everywhere.
+
+    A little more than what is allowed, so that reaching that is seen by who watches, and said, instead of being odd
+    failures of fork. Without a user of its own (and unless we are root, whom it doesn't bind) it is only there to keep
+    a bomb small enough to be watched: everything else of this user, and some thousands for what may come.
+    """
+    if uid is not None:
+        return allowed + max(8, allowed // 8)
+    return allowed + processtree.count_of_user(os.geteuid()) + _ROOM_FOR_OTHERS
 
 
 def _prefer_as_victim(pid: int) -> None:

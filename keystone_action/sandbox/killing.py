@@ -18,7 +18,6 @@ DEADLINE = 10.0
 """Seconds after which a process that won't go (stuck in the kernel) is reported instead of waited for."""
 
 _TREE_PASSES_BEFORE_ALL = 5
-_FREEZE_ROUNDS = 10
 
 
 class User:
@@ -48,38 +47,29 @@ def _acting_for(user: User, action: Callable[[], object]) -> None:
     os.waitpid(helper, 0)
 
 
-def _signal(pid: int, number: int, family: set[int]) -> None:
-    """Signal this process if its parent is of the family: a number alone may have been recycled meanwhile."""
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        found = processtree.process(pid)
-        if found and found.parent in family:
-            signal.pidfd_send_signal(handle, number)
-    except OSError:
-        pass  # ended by itself, or not ours to signal
-    finally:
-        os.close(handle)
+def _kill_tree(root: int, spare: frozenset[int]) -> None:
+    """Kill every process below `root`, by their process groups: one call ends a group, however fast it forks.
 
-
-def _freeze_and_kill(root: int, spare: frozenset[int]) -> None:
-    """Stop the whole tree first, so that nothing forks or reaps while it is being killed."""
-    frozen: set[int] = set()
-    for _ in range(_FREEZE_ROUNDS):
-        found = processtree.descendants(root, spare | {os.getpid()} if root != os.getpid() else spare)
-        fresh = [pid for pid in found if pid not in frozen]
-        if not fresh:
-            break
-        family = {root, *found}
-        for pid in fresh:
-            _signal(pid, signal.SIGSTOP, family)
-        frozen.update(fresh)
-    found = processtree.descendants(root, spare | {os.getpid()} if root != os.getpid() else spare)
-    family = {root, *found, *frozen}
-    for pid in found:
-        _signal(pid, signal.SIGKILL, family)
+    Every command starts in a session of its own, and a process can only join groups of its own session: so the groups
+    found below `root` hold nobody else. A number counts only if its parent is known too: it may have been recycled.
+    """
+    list_children = processtree.child_lister()
+    family = {root}
+    killed = {0, os.getpgid(root)}
+    waiting = [root]
+    while waiting:
+        for pid in list_children(waiting.pop()):
+            if pid in spare or pid in family or pid == os.getpid():
+                continue
+            found = processtree.process(pid)
+            if found is None or found.parent not in family:
+                continue
+            family.add(pid)
+            waiting.append(pid)
+            if found.group not in killed:
+                killed.add(found.group)
+                with contextlib.suppress(OSError):  # it ended by itself, or is not ours to signal
+                    os.killpg(found.group, signal.SIGKILL)
 
 
 def _kill_everything() -> None:
@@ -105,10 +95,10 @@ def end_descendants(
         if time.monotonic() - start > DEADLINE:
             return False
         if user is None:
-            _freeze_and_kill(root, spare)
+            _kill_tree(root, spare)
         elif passes < _TREE_PASSES_BEFORE_ALL:
             # By tree first: another command of the same sandbox may be running.
-            _acting_for(user, lambda: _freeze_and_kill(root, spare))
+            _acting_for(user, lambda: _kill_tree(root, spare))
         else:
             _acting_for(user, _kill_everything)
         passes += 1

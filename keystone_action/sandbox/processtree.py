@@ -5,9 +5,10 @@ Only the standard library: the launcher imports this.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ class Process(NamedTuple):
     pid: int
     state: str
     parent: int
+    group: int
     threads: int
     rss: int
 
@@ -50,13 +52,17 @@ def process(pid: int) -> Process | None:
     if not text:
         return None
     fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid, fields[0], int(fields[1]), int(fields[17]), int(fields[21]) * PAGE)
+    return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[17]), int(fields[21]) * PAGE)
 
 
 def _children_by_threads(pid: int) -> list[int]:
-    """From /proc/<pid>/task/*/children: each thread lists the processes it forked. Raises OSError without it."""
+    """From /proc/<pid>/task/*/children: each thread lists the processes it forked."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - called often, on few entries
+    except OSError:
+        return []
     found: list[int] = []
-    for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - called often, on few entries
+    for thread in threads:
         text = read_text(f"/proc/{pid}/task/{thread}/children")
         found.extend(map(int, (text or "").split()))
     return found
@@ -83,28 +89,40 @@ def owner(pid: int) -> int | None:
     return None
 
 
+def count_of_user(uid: int) -> int:
+    """How many processes and threads a user has on this machine."""
+    count = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid and (found := process(int(entry.name))):
+                    count += found.threads
+    return count
+
+
+def child_lister() -> Callable[[int], list[int]]:
+    """A function from a process to its children, those included that wait to be reaped. Use it at once: without the
+    kernel's help it is a picture of the moment."""
+    return _children_by_threads if HAS_CHILDREN_FILES else _children_by_parents()
+
+
 def children(pid: int) -> list[int]:
     """Its own children, those included that wait to be reaped."""
-    try:
-        return _children_by_threads(pid) if HAS_CHILDREN_FILES else _children_by_parents()(pid)
-    except OSError:
-        return []
+    return child_lister()(pid)
 
 
-def descendants(root: int, without: frozenset[int] = frozenset()) -> list[int]:
-    """Every process below `root`, but for the trees of `without`; may miss some while they start and end."""
-    list_children = _children_by_threads if HAS_CHILDREN_FILES else _children_by_parents()
-    seen: dict[int, None] = {}
+def descendants(root: int, without: frozenset[int] = frozenset()) -> Iterator[int]:
+    """Every process below `root`, but for the trees of `without`, found as it is asked for: among processes that fork
+    fast there may be no end of them, and some may be missed."""
+    list_children = child_lister()
+    seen: set[int] = set()
     waiting = [root]
     while waiting:
-        try:
-            found = list_children(waiting.pop())
-        except OSError:
-            continue
-        fresh = [child for child in found if child not in seen and child not in without]
-        waiting.extend(fresh)
-        seen.update(dict.fromkeys(fresh))
-    return list(seen)
+        for child in list_children(waiting.pop()):
+            if child not in seen and child not in without:
+                seen.add(child)
+                waiting.append(child)
+                yield child
 
 
 def proportional_memory(pid: int) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, cast
 
-from keystone_action.sandbox import confine, killing, processtree, wire
+from keystone_action.sandbox import confine, killing, wire
 from keystone_action.sandbox.killing import User
 from keystone_action.sandbox.streams import Stream
 from keystone_action.sandbox.watching import FIRST_LOOK, Watch
@@ -94,6 +94,7 @@ class Supervisor:
         self._timed_out = False
         self._limit: str | None = None
         self._ended: float | None = None
+        self._ending = False
         self._leftovers = 0
         self._log: int | None = None
         self._started = time.monotonic()
@@ -216,15 +217,16 @@ class Supervisor:
             if pid == self._pid:
                 self._status = status
                 self._ended = time.monotonic()
+            elif self._ending and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                self._leftovers += 1
 
     def end(self) -> bool:
-        """Kill whatever is left. Returns whether that was possible."""
+        """Kill whatever is left, without looking first how much that is. Returns whether that was possible."""
         if self._status is None or not self.reap():
-            found = [processtree.process(pid) for pid in processtree.descendants(os.getpid())]
-            left = [each for each in found if each and each.alive and each.pid != self._pid]
-            self._leftovers = len(left)
-            self._limit = self._limit or self._watch.judge_processes(left)
-        return killing.end_descendants(self.reap, self._user, self._wakeup)
+            self._ending = True
+        gone = killing.end_descendants(self.reap, self._user, self._wakeup)
+        self._limit = self._limit or self._watch.judge_processes(self._leftovers)
+        return gone
 
     def _report(self, gone: bool) -> tuple[Message, bytes]:
         for stream in self._streams:

@@ -6,6 +6,7 @@ Nothing here enforces; the supervisor ends the command when `Watch.look` returns
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import time
@@ -23,6 +24,7 @@ _WALK_SLICE = 0.02
 _WALK_PAUSE = 0.3
 _WALK_SHARE = 10  # walking takes at most one part in this many of the time
 _DEEPEST = 500
+_MOST_LOOKED_AT = 10_000
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read only
 
 
@@ -87,18 +89,23 @@ class Watch:
 
     def look(self) -> str | None:
         """The sentence for the limit that is exceeded, None while all is well. Sets `interval`, in seconds."""
-        pids = processtree.descendants(os.getpid())
-        processes = [found for pid in pids if (found := processtree.process(pid)) and found.alive]
         self.interval = _CALM
-        return self.judge_processes(processes) or self._look_at_memory(processes) or self._look_at_disk(processes)
+        processes = []
+        count = 0
+        for pid in itertools.islice(processtree.descendants(os.getpid()), _MOST_LOOKED_AT):
+            found = processtree.process(pid)
+            if found is None or not found.alive:
+                continue
+            processes.append(found)
+            count += found.threads
+            if sentence := self.judge_processes(count):
+                return sentence  # counting on would only give a bomb time to grow
+        return self._look_at_memory(processes) or self._look_at_disk(processes)
 
-    def judge_processes(self, processes: list[processtree.Process]) -> str | None:
-        """The sentence if these are too many."""
-        if self._pids is None:
-            return None
-        count = sum(found.threads for found in processes)
-        if count > self._pids:
-            return f"processes: {count} running, {self._pids} allowed"
+    def judge_processes(self, count: int) -> str | None:
+        """The sentence if so many processes (and threads) are too many."""
+        if self._pids is not None and count > self._pids:
+            return f"processes: at least {count} running, {self._pids} allowed"
         return None
 
     def _look_at_memory(self, processes: list[processtree.Process]) -> str | None:

@@ -89,7 +89,7 @@ def test_descendants_are_found_in_either_way(has_files: bool, monkeypatch: pytes
     os.close(writer)
     try:
         assert {child, grandchild} <= set(processtree.descendants(os.getpid()))
-        assert grandchild not in processtree.descendants(os.getpid(), frozenset({child}))
+        assert grandchild not in list(processtree.descendants(os.getpid(), frozenset({child})))
         assert grandchild not in processtree.children(os.getpid())
         assert processtree.children(child) == [grandchild]
         found = processtree.process(child)
