@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ _TIME_LIMIT = {
     1205,  # lock wait timeout
 }
 _LOST = {2006, 2013}
+_READS = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW", "EXPLAIN", "DESCRIBE", "DESC"})
+_BEFORE_THE_FIRST_WORD = re.compile(r"(?:[\s(]+|--\s[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?![!M]).*?\*/)*", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z]+")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,9 @@ class MysqlReader:
         """Blocking. Raises QueryFailed; `undefined` for a missing table, column or database."""
         import pymysql
 
+        if first_word(sql) not in _READS:
+            # A read-only transaction stops INSERT and CREATE, but not MariaDB's DROP TABLE, which commits it first.
+            raise QueryFailed(f"a query was expected that begins with one of {', '.join(sorted(_READS))}")
         try:
             connection = self._connect(timeout)
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
@@ -85,6 +92,14 @@ class MysqlReader:
                 cursor.execute(f"SET SESSION max_execution_time = {max(1, int(timeout * 1000))}")
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             cursor.execute("START TRANSACTION READ ONLY")
+
+
+def first_word(sql: str) -> str:
+    """The first word of a statement in upper case, after comments, blanks and parentheses; empty for a comment that
+    MySQL would run (`/*! … */`)."""
+    start = _BEFORE_THE_FIRST_WORD.match(sql)
+    word = _WORD.match(sql, start.end() if start else 0)
+    return word[0].upper() if word else ""
 
 
 def _rows(connection: Any, sql: str) -> QueryResult:

@@ -45,6 +45,7 @@ _SETTINGS = {
     "jit": "off",
     "password_encryption": "scram-sha-256",
     "log_min_messages": "warning",
+    "log_checkpoints": "off",
     "logging_collector": "off",
     "TimeZone": "UTC",
     "log_timezone": "UTC",

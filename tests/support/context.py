@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,8 @@ from keystone_action.sandbox.workspace import copy_as_left
 
 @dataclass
 class Context:
-    """See CheckContext."""
+    """See CheckContext. The process sandbox is started by the first who needs it; `close` ends it."""
 
-    provider: process.ProcessSandboxes
     evidence: Evidence
     directory: Path
     phase: Phase = "observe"
@@ -35,21 +35,32 @@ class Context:
     host_removed_links: tuple[str, ...] = ()
     judge: Any = None
     sandboxes: list[Sandbox] = field(default_factory=list)
+    provider: process.ProcessSandboxes | None = None
     _numbers: Any = field(default_factory=itertools.count)
 
-    def _copy(self, *, drop_outside_links: bool) -> tuple[Path, tuple[str, ...]]:
+    async def _copy(self, *, drop_outside_links: bool) -> tuple[process.ProcessSandboxes, Path, tuple[str, ...]]:
+        if self.provider is None:
+            self.provider = await process.start()
         target = self.provider.root / f"copy-{next(self._numbers)}"
-        return target, tuple(copy_as_left(self.evidence.workspace, target, drop_outside_links=drop_outside_links))
+        links = copy_as_left(self.evidence.workspace, target, drop_outside_links=drop_outside_links)
+        return self.provider, target, tuple(links)
 
     async def sandbox(self) -> Sandbox:
-        target, _ = self._copy(drop_outside_links=False)
-        self.sandboxes.append(await self.provider.open(target, limits=self.limits))
+        provider, target, _ = await self._copy(drop_outside_links=False)
+        self.sandboxes.append(await provider.open(target, limits=self.limits))
         return self.sandboxes[-1]
 
     async def host(self) -> Sandbox:
-        target, self.host_removed_links = self._copy(drop_outside_links=True)
-        self.sandboxes.append(await self.provider.open_host(target, limits=self.limits))
+        provider, target, self.host_removed_links = await self._copy(drop_outside_links=True)
+        self.sandboxes.append(await provider.open_host(target, limits=self.limits))
         return self.sandboxes[-1]
+
+    async def close(self) -> None:
+        """End its sandboxes and the process sandbox."""
+        for sandbox in self.sandboxes:
+            await sandbox.close()
+        if self.provider is not None:
+            await self.provider.close()
 
     def author_file(self, path: str) -> bytes:
         return (self.directory / path).read_bytes()
@@ -106,22 +117,14 @@ def grade(
     """The outcome of one check on a workspace. evidence: further fields of Evidence; fields: those of Context."""
     check = make_check(document)
 
-    async def run() -> Outcome:
-        provider = await process.start()
+    async def run(private: Path) -> Outcome:
+        context = Context(
+            make_evidence(workspace, private, **(evidence or {})), directory or workspace, check.run_phase, **fields
+        )
         try:
-            context = Context(
-                provider,
-                make_evidence(workspace, provider.root / "private", **(evidence or {})),
-                directory or workspace,
-                check.run_phase,
-                **fields,
-            )
-            try:
-                return await check.evaluate(cast(CheckContext, context))
-            finally:
-                for sandbox in context.sandboxes:
-                    await sandbox.close()
+            return await check.evaluate(cast(CheckContext, context))
         finally:
-            await provider.close()
+            await context.close()
 
-    return anyio.run(run)
+    with tempfile.TemporaryDirectory() as private:
+        return anyio.run(run, Path(private))

@@ -25,14 +25,14 @@ _READY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class MariaDb:
-    """A running server. The superuser is `root` by this password over TCP."""
+    """A running server. Its superuser is `tester`, by this password."""
 
     port: int
     password: str
 
     def connect(self, **fields: Any) -> Any:
         return pymysql.connect(
-            **{"host": "127.0.0.1", "port": self.port, "user": "root", "password": self.password, **fields}
+            **{"host": "127.0.0.1", "port": self.port, "user": "tester", "password": self.password, **fields}
         )
 
     def make_database(self) -> tuple[str, str, str]:
@@ -68,9 +68,7 @@ def running_mariadb() -> Iterator[MariaDb]:
         password = secrets.token_hex(12)
         start = directory / "start.sql"
         start.write_text(
-            f"ALTER USER root@localhost IDENTIFIED BY '{password}';\n"
-            f"CREATE USER root@'127.0.0.1' IDENTIFIED BY '{password}';\n"
-            "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
+            f"CREATE USER tester@'%' IDENTIFIED BY '{password}';\nGRANT ALL ON *.* TO tester@'%' WITH GRANT OPTION;\n"
         )
         start.chmod(0o644)
         with socket.socket() as listener:

@@ -1,0 +1,171 @@
+"""Services that run already: addresses taken apart, readiness, and sql against real servers."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from support.databases import PostgresForTests
+from support.mariadb import MariaDb
+
+from keystone_action.errors import ServiceError, UsageError
+from keystone_action.evidence.model import QueryFailed
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.external import External, Target
+from keystone_action.spec.services import ExternalService
+
+
+def external(url: str, ready_timeout: float = 10.0) -> External:
+    return External(
+        ExternalService.model_validate({"type": "external", "name": "db", "url": url, "ready_timeout": ready_timeout})
+    )
+
+
+def attach(service: External, tmp_path: Path, *, exclusive: bool = True) -> Attached:
+    async def run() -> Attached:
+        await service.start()
+        return await service.attach(CellScope("cell", tmp_path, tmp_path, tmp_path / "audit", exclusive))
+
+    return anyio.run(run)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "expected"),
+    [
+        (
+            "postgresql://us%40er:p%2Fw@db.local:6000/shop?sslmode=disable",
+            "postgresql",
+            {"host": "db.local", "port": 6000, "user": "us@er", "password": "p/w", "database": "shop"},
+        ),
+        ("postgres://u@h/d", "postgresql", {"host": "h", "port": 5432, "user": "u", "database": "d"}),
+        ("postgresql+psycopg://u:p@h/d", "postgresql", {"host": "h", "port": 5432}),
+        ("mysql://u:p@h/d", "mysql", {"host": "h", "port": 3306, "database": "d"}),
+        ("mariadb+pymysql://u:p@[::1]:3307/d", "mysql", {"host": "::1", "port": 3307}),
+        ("http://api.local/v1", "http", {"host": "api.local", "port": 80}),
+        ("https://api.local:8443", "https", {"host": "api.local", "port": 8443}),
+        ("redis://cache/0", "redis", {"host": "cache", "port": 6379}),
+        ("nats://queue:4222", "nats", {"host": "queue", "port": 4222}),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, kind: str, expected: dict[str, object]) -> None:
+    target = Target.from_url("db", url)
+    assert target.kind == kind
+    found = target.address.as_mapping()
+    assert found["url"] == url
+    assert expected.items() <= found.items()
+    if kind not in ("postgresql", "mysql"):
+        assert "database" not in found
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("just-text", "names no scheme"),
+        ("postgresql:///d", "names no host"),
+        ("http://h:99999", "can't be read"),
+        ("nats://queue", "has no port"),
+        ("sqlite:///x.db", "is a file"),
+        ("mysql://u:secret@h/d?ssl=1", "parameters"),
+        ("postgresql://u:secret@h/d?nonsense=1", "can't be read"),
+    ],
+)
+def test_a_bad_address_is_refused_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        Target.from_url("db", url)
+    assert "service db" in refused.value.message
+    assert "secret" not in refused.value.message + refused.value.help
+
+
+def test_postgresql_is_asked_by_its_own_user(postgres: PostgresForTests, tmp_path: Path) -> None:
+    cell = postgres.attach()
+    try:
+        service = external(cell.attached.for_agent.url)
+        attached = attach(service, tmp_path)
+        assert attached.for_agent == cell.attached.for_agent
+        anyio.run(service.run_sql, attached, "CREATE TABLE t (id int); INSERT INTO t VALUES (7);")
+        assert attached.database is not None
+        assert attached.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
+        cell.agent().execute("CREATE SCHEMA evil")
+        cell.agent().execute("CREATE TABLE evil.t (id int)")
+        cell.agent().execute("ALTER ROLE CURRENT_USER SET search_path = evil")
+        assert attached.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
+        with pytest.raises(QueryFailed, match="read-only"):
+            attached.database.query("DELETE FROM t", timeout=10)
+        with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
+            anyio.run(service.run_sql, attached, "SELECT * FROM nowhere")
+    finally:
+        cell.close()
+
+
+def test_mariadb_is_asked_by_its_own_user(mariadb: MariaDb, tmp_path: Path) -> None:
+    database, user, password = mariadb.make_database()
+    service = external(f"mysql://{user}:{password}@127.0.0.1:{mariadb.port}/{database}")
+    attached = attach(service, tmp_path)
+    anyio.run(service.run_sql, attached, "CREATE TABLE t (id int); INSERT INTO t VALUES (7); SELECT 1;")
+    assert attached.database is not None
+    assert attached.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
+    with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
+        anyio.run(service.run_sql, attached, "INSERT INTO t VALUES (8); SELECT * FROM nowhere")
+
+
+def test_several_cells_at_once_are_told_that_they_share_it(mariadb: MariaDb, tmp_path: Path) -> None:
+    url = f"mysql://tester:{mariadb.password}@127.0.0.1:{mariadb.port}/mysql"
+    assert attach(external(url), tmp_path).notices == ()
+    (notice,) = attach(external(url), tmp_path, exclusive=False).notices
+    assert "shared by all cells and never reset" in notice
+
+
+@pytest.fixture
+def web() -> Iterator[int]:
+    """A server that has nothing but 404s."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_any_answer_makes_a_web_service_ready(web: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    attached = attach(external(f"http://127.0.0.1:{web}/"), tmp_path)
+    assert attached.database is None
+    assert attached.for_host.port == web
+
+
+def test_other_protocols_are_ready_when_they_accept(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert attach(external(f"redis://127.0.0.1:{port}"), tmp_path).for_agent.port == port
+
+
+def test_a_service_that_starts_late_is_waited_for(tmp_path: Path) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        timer = threading.Timer(0.5, reserved.listen)
+        timer.start()
+        try:
+            assert attach(external(f"redis://127.0.0.1:{port}"), tmp_path).for_agent.port == port
+        finally:
+            timer.join()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "http", "redis"])
+def test_a_service_that_never_answers_says_who_and_how_long(scheme: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        service = external(f"{scheme}://user:hidden@127.0.0.1:{port}/d", ready_timeout=0.5)
+        with pytest.raises(ServiceError) as late:
+            anyio.run(service.start)
+    assert late.value.message.startswith(
+        f"service db: nothing answered at {scheme}://127.0.0.1:{port}/d within 0.5 s; the last try said: "
+    )
+    assert "hidden" not in late.value.message

@@ -1,0 +1,112 @@
+"""Starting all services of a spec at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import BlockingPortal
+from pydantic import TypeAdapter
+
+from keystone_action.errors import NotSupportedYet, ServiceError
+from keystone_action.sandbox import process
+from keystone_action.services.base import CellScope, RunningService
+from keystone_action.services.http_server import MockServer
+from keystone_action.services.start import refuse_unsupported, start_services, stop_services
+from keystone_action.spec.services import Service
+
+
+def define(*documents: dict[str, Any]) -> list[Service]:
+    return TypeAdapter(list[Service]).validate_python(list(documents))
+
+
+@pytest.fixture
+def mocks() -> Iterator[MockServer]:
+    server = MockServer()
+    yield server
+    server.stop()
+
+
+def test_every_kind_starts_and_hands_out_an_address(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, mocks: MockServer, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        definitions = define(
+            {"name": "db", "image": "postgres:16", "env": {"POSTGRES_PASSWORD": "x"}},
+            {"name": "smtp", "type": "http_mock", "record": True},
+            {"name": "file", "type": "sqlite", "path": "data.db"},
+            {"name": "cache", "type": "external", "url": f"redis://127.0.0.1:{listener.getsockname()[1]}"},
+        )
+
+        async def run() -> tuple[list[RunningService], list[Any]]:
+            running = await start_services(definitions, provider=sandboxes, directory=tmp_path, mocks=mocks)
+            scope = CellScope("cell", tmp_path, tmp_path, tmp_path / "audit.jsonl", exclusive=True)
+            attached = [await service.attach(scope) for service in running]
+            for service, one in zip(running, attached, strict=True):
+                await service.detach(one)
+            await stop_services(running)
+            return running, attached
+
+        running, attached = portal.call(run)
+    assert [service.name for service in running] == ["db", "smtp", "file", "cache"]
+    assert [one.name for one in attached] == ["db", "smtp", "file", "cache"]
+    assert all(one.for_agent.url for one in attached)
+    assert [one.database is not None for one in attached] == [True, False, True, False]
+    assert [one.requests is not None for one in attached] == [False, True, False, False]
+    assert not [path for path in sandboxes.root.iterdir() if path.name.startswith("postgres-")]
+
+
+def test_the_first_failure_tells_which_and_stops_the_others(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, mocks: MockServer, tmp_path: Path
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        definitions = define(
+            {"name": "db", "type": "postgres"},
+            {
+                "name": "gone",
+                "type": "external",
+                "url": f"redis://127.0.0.1:{silent.getsockname()[1]}",
+                "ready_timeout": "500ms",
+            },
+        )
+
+        async def run() -> None:
+            await start_services(definitions, provider=sandboxes, directory=tmp_path, mocks=mocks)
+
+        with pytest.raises(ServiceError, match=r"^service gone: nothing answered at redis://.* within 0\.5 s"):
+            portal.call(run)
+    assert not [path for path in sandboxes.root.iterdir() if path.name.startswith("postgres-")]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"name": "x", "image": "redis:7"}, "service x: image redis:7 without a container engine"),
+        ({"name": "x", "image": "mysql:8"}, "service x: image mysql:8 without"),
+        ({"name": "x", "type": "mysql"}, "service x: type mysql without"),
+        ({"name": "x", "type": "postgres", "isolation": "container"}, "service x: isolation: container"),
+        ({"name": "x", "image": "postgres:16", "command": "postgres -c a=b"}, "service x: command"),
+    ],
+)
+def test_what_needs_a_container_engine_is_refused_before_anything_starts(
+    document: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(NotSupportedYet, match=message) as refused:
+        refuse_unsupported(define(document))
+    assert refused.value.exit_code == 2
+
+
+def test_what_runs_here_is_not_refused() -> None:
+    refuse_unsupported(
+        define(
+            {"name": "a", "type": "postgres"},
+            {"name": "b", "image": "docker.io/library/postgres:16@sha256:" + "0" * 64},
+            {"name": "c", "type": "http_mock"},
+            {"name": "d", "type": "sqlite", "path": "{{ params.file }}"},
+            {"name": "e", "type": "external", "url": "{{ secrets.URL }}"},
+        )
+    )
