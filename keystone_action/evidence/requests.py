@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import overload
 
@@ -12,6 +13,7 @@ from keystone_action.evidence.audit import LineFile
 from keystone_action.evidence.model import RecordedRequest
 
 _FIELDS = RecordedRequest.__slots__
+_values = attrgetter(*_FIELDS)
 
 
 class RequestJournal:
@@ -23,7 +25,7 @@ class RequestJournal:
 
     def append(self, request: RecordedRequest) -> None:
         """With the kernel when this returns: it outlives us. Raises OSError."""
-        self.file.append({name: getattr(request, name) for name in _FIELDS})
+        self.file.append(dict(zip(_FIELDS, _values(request), strict=True)))
 
     def close(self) -> None:
         """Harmless when repeated."""

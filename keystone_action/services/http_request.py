@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -30,7 +29,8 @@ class RawRequest:
 
 @dataclass
 class Request:
-    """path: percent-decoded. query and headers: a name maps to a text, or to a list of texts when repeated."""
+    """path: percent-decoded. query and headers: a name maps to a text, or to a list of texts when repeated; headers by
+    the spelling that came first. body: as text, by its charset; what can't be decoded is replaced."""
 
     raw: RawRequest
     params: dict[str, str] = field(default_factory=dict)
@@ -43,15 +43,16 @@ class Request:
         path, _, query = target.partition("#")[0].partition("?")
         self.path = unquote(path) if "%" in path else path
         self.query = collected(parse_qsl(query, keep_blank_values=True)) if query else {}
+        self.headers = collected(self.raw.headers, fold=True)
+        self.body = self._text()
 
-    @cached_property
-    def headers(self) -> Texts:
-        """By the spelling in which a name came first."""
-        return collected(self.raw.headers, fold=True)
+    def cut_body(self, size: int) -> None:
+        """Keep only the first bytes of the body, and count the others as cut."""
+        self.raw.cut += max(0, len(self.raw.body) - size)
+        self.raw.body = self.raw.body[:size]
+        self.body = self._text()
 
-    @cached_property
-    def body(self) -> str:
-        """As text, by its charset; what can't be decoded is replaced."""
+    def _text(self) -> str:
         raw = self.raw
         if not raw.body:
             return ""

@@ -112,9 +112,7 @@ class MockCell:
         raw = request.raw
         sent = reply.text if reply.has_body and request.method != "HEAD" else ""
         if self._written() > FULL_RECORD:
-            raw.cut += max(0, len(raw.body) - KIB)
-            raw.body = raw.body[:KIB]
-            request.__dict__.pop("body", None)
+            request.cut_body(KIB)
             sent = sent if len(sent) <= KIB else f"{sent[:KIB]}\n[… {len(sent) - KIB:,} characters cut …]"
         return RecordedRequest(
             service=self._name,

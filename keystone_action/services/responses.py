@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
@@ -43,6 +43,7 @@ class Reply:
     text: str
     delay: float = 0.0
     fault: Fault | None = None
+    _encoded: dict[tuple[bool | None, bool], tuple[int, bytes]] = field(default_factory=dict, compare=False)
 
     @property
     def has_body(self) -> bool:
@@ -51,25 +52,23 @@ class Reply:
 
     def encode(self, *, keep_alive: bool | None, head_only: bool) -> bytes:
         """The bytes on the wire. keep_alive: None = as the protocol's version has it without a word."""
-        lines = [f"HTTP/1.1 {self.status} {_REASONS.get(self.status, 'Unknown')}", f"Date: {_date()}"]
+        second = int(time.time())
+        found = self._encoded.get((keep_alive, head_only))
+        if found is not None and found[0] == second:  # most replies are the same for every request
+            return found[1]
+        lines = [
+            f"HTTP/1.1 {self.status} {_REASONS.get(self.status, 'Unknown')}",
+            f"Date: {formatdate(second, usegmt=True)}",
+        ]
         lines += [f"{name}: {value}" for name, value in self.headers]
         if self.has_body:
             lines.append(f"Content-Length: {len(self.body)}")
         if keep_alive is not None:
             lines.append("Connection: keep-alive" if keep_alive else "Connection: close")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
-        return head if head_only or not self.has_body else head + self.body
-
-
-_clock = (0, "")
-
-
-def _date() -> str:
-    global _clock  # noqa: PLW0603 - formatting the same second ten thousand times shows in the profile
-    second = int(time.time())
-    if _clock[0] != second:
-        _clock = (second, formatdate(second, usegmt=True))
-    return _clock[1]
+        encoded = head if head_only or not self.has_body else head + self.body
+        self._encoded[keep_alive, head_only] = (second, encoded)
+        return encoded
 
 
 def json_reply(status: int, document: Any) -> Reply:
