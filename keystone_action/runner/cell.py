@@ -95,6 +95,8 @@ class _Life:
         return self._result(booted, started)
 
     def _observe(self, booted: Booted, agent: AgentRun, before: dict[str, FileState]) -> tuple[Evidence, str]:
+        if booted.attached:
+            self.world.settle_services()
         after = snapshot(self.roots.workspace, before)
         found = changes(before, after)
         patch = write_patch(booted.originals, self.roots.workspace, found)
