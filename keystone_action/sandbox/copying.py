@@ -10,10 +10,12 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keystone_action.sandbox.paths import inside_of, open_directory
+from keystone_action.sandbox.descent import Descent
+from keystone_action.sandbox.paths import inside_of
 
 _FICLONE = 0x40049409
 _NO_REFLINKS = {errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS}
@@ -48,26 +50,23 @@ def copy_entries(source: Path, destination: Path, *, leave_out: LeaveOut | None 
     and times of files are kept. Absolute links into `source` are made relative, so that the copy stands alone.
     Raises OSError when the source itself can't be opened, or the destination not written (disk full).
     """
-    copy = _Copy(source, leave_out)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    copy.source_fd = os.open(source, flags)
-    try:
-        copy.destination_fd = os.open(destination, flags)
-        try:
-            copy.run()
-        finally:
-            os.close(copy.destination_fd)
-    finally:
-        os.close(copy.source_fd)
+    with ExitStack() as stack:
+        roots = []
+        for directory in (source, destination):
+            roots.append(os.open(directory, flags))
+            stack.callback(os.close, roots[-1])
+        here, there = (stack.enter_context(Descent(root)) for root in roots)
+        copy = _Copy(source, here, there, leave_out)
+        copy.run()
     return copy.copied
 
 
 class _Copy:
-    source_fd: int
-    destination_fd: int
-
-    def __init__(self, source: Path, leave_out: LeaveOut | None) -> None:
+    def __init__(self, source: Path, here: Descent, there: Descent, leave_out: LeaveOut | None) -> None:
         self.source = source
+        self.here = here
+        self.there = there
         self.leave_out = leave_out
         self.copied = Copied()
         self.reflinks = True
@@ -78,7 +77,7 @@ class _Copy:
         while self.todo:
             directory, mode = self.todo.pop()
             try:
-                source = open_directory(self.source_fd, directory)
+                source = self.here.open(directory)
             except OSError as error:
                 if error.errno not in _NOT_OURS or not directory:
                     raise
@@ -91,14 +90,14 @@ class _Copy:
                 os.close(source)
         # Directories that their owner may not write are closed when all is in them, the deepest first.
         for directory, mode in reversed(self.closed_modes):
-            fd = open_directory(self.destination_fd, directory)
+            fd = self.there.open(directory)
             try:
                 os.fchmod(fd, mode)
             finally:
                 os.close(fd)
 
     def _directory(self, directory: str, mode: int, source: int) -> None:
-        destination = open_directory(self.destination_fd, directory)
+        destination = self.there.open(directory)
         try:
             if mode >= 0:
                 if mode & 0o700 == 0o700:

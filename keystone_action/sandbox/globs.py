@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from keystone_action.sandbox.descent import Descent
 from keystone_action.sandbox.paths import (
     PathMissing,
     PathProblem,
     PathUnreadable,
     exists_inside,
-    open_directory,
     open_inside,
 )
 
@@ -107,28 +107,33 @@ def _walk(root: Path, start: str, *, levels: int | None, dot: bool) -> Iterator[
         root_fd = open_inside(root, start or ".", os.O_RDONLY | os.O_DIRECTORY)
     except PathMissing:
         return
-    todo = [("", 1)]
-    seen = 0
     try:
-        while todo:
-            directory, level = todo.pop()
-            for name, is_directory in _entries(root_fd, directory):
-                seen += 1
-                if seen > ENTRIES_LIMIT:
-                    raise PathUnreadable(f"more than {ENTRIES_LIMIT:,} entries below {start or 'the workspace'}")
-                if name.startswith(".") and not dot:
-                    continue
-                path = f"{directory}/{name}" if directory else name
-                yield path, is_directory
-                if is_directory and (levels is None or level < levels):
-                    todo.append((path, level + 1))
+        with Descent(root_fd) as descent:
+            yield from _listing(descent, start, levels=levels, dot=dot)
     finally:
         os.close(root_fd)
 
 
-def _entries(root_fd: int, directory: str) -> list[tuple[str, bool]]:
+def _listing(descent: Descent, start: str, *, levels: int | None, dot: bool) -> Iterator[tuple[str, bool]]:
+    todo = [("", 1)]
+    seen = 0
+    while todo:
+        directory, level = todo.pop()
+        for name, is_directory in _entries(descent, directory):
+            seen += 1
+            if seen > ENTRIES_LIMIT:
+                raise PathUnreadable(f"more than {ENTRIES_LIMIT:,} entries below {start or 'the workspace'}")
+            if name.startswith(".") and not dot:
+                continue
+            path = f"{directory}/{name}" if directory else name
+            yield path, is_directory
+            if is_directory and (levels is None or level < levels):
+                todo.append((path, level + 1))
+
+
+def _entries(descent: Descent, directory: str) -> list[tuple[str, bool]]:
     try:
-        fd = open_directory(root_fd, directory)
+        fd = descent.open(directory)
     except OSError:
         return []
     try:

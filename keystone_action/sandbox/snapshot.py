@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keystone_action.evidence.model import FileState
-from keystone_action.sandbox.paths import PathUnreadable, open_directory
+from keystone_action.sandbox.descent import Descent
+from keystone_action.sandbox.paths import PathUnreadable
 
 ENTRIES_LIMIT = 2_000_000
 HASHED_LIMIT = 4 << 30
@@ -62,9 +63,10 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> S
         taken.unreadable.append("")
         return taken
     try:
-        todo = [""]
-        while todo:
-            todo.extend(reader.directory(root, todo.pop()))
+        with Descent(root) as descent:
+            todo = [""]
+            while todo:
+                todo.extend(reader.directory(descent, todo.pop()))
     finally:
         os.close(root)
     return taken
@@ -75,10 +77,10 @@ class _Reader:
         self.taken = taken
         self.known = known
 
-    def directory(self, root: int, directory: str) -> list[str]:
+    def directory(self, descent: Descent, directory: str) -> list[str]:
         """Record one directory's entries; returns the directories among them that are to be entered."""
         try:
-            fd = open_directory(root, directory)
+            fd = descent.open(directory)
         except OSError:
             self.taken.unreadable.append(directory)
             return []

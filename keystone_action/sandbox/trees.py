@@ -9,6 +9,8 @@ import stat
 import subprocess
 from pathlib import Path
 
+from keystone_action.sandbox.descent import Descent
+
 SHARED_MEMORY = ("/dev/shm",)  # noqa: S108 - cleaned up, not used
 SHARED = (*SHARED_MEMORY, "/dev/mqueue", "/tmp", "/var/tmp")  # noqa: S108
 _SYSTEM_V = "/proc/sysvipc"
@@ -20,30 +22,55 @@ def give(tree: Path, uid: int) -> None:
     A file with several names is given only if all of them lie in the tree: else the agent could have had one of ours
     given to itself by linking it here. Raises OSError.
     """
-    names: dict[tuple[int, int], list[str]] = {}
+    names: dict[tuple[int, int], list[tuple[str, str]]] = {}
     counts: dict[tuple[int, int], int] = {}
-    _own(str(tree), os.lstat(tree), uid)
-    waiting = [str(tree)]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
+    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with Descent(root) as descent:
+            _own(".", root, os.fstat(root), uid)
+            waiting = [""]
+            while waiting:
+                directory = waiting.pop()
+                for name, status in _entries_given(descent, directory, uid):
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append(f"{directory}/{name}" if directory else name)
+                    else:
+                        key = (status.st_dev, status.st_ino)
+                        names.setdefault(key, []).append((directory, name))
+                        counts[key] = status.st_nlink
+            for key, places in names.items():
+                if len(places) == counts[key]:
+                    directory, name = places[0]
+                    fd = descent.open(directory)
+                    try:
+                        _own(name, fd, os.stat(name, dir_fd=fd, follow_symlinks=False), uid)
+                    finally:
+                        os.close(fd)
+    finally:
+        os.close(root)
+
+
+def _entries_given(descent: Descent, directory: str, uid: int) -> list[tuple[str, os.stat_result]]:
+    """Give away what is in one directory; returns what is left to do: its directories, and files of several names."""
+    left = []
+    fd = descent.open(directory)
+    try:
+        with os.scandir(fd) as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(status.st_mode):
-                    waiting.append(entry.path)
-                elif status.st_nlink > 1:
-                    key = (status.st_dev, status.st_ino)
-                    names.setdefault(key, []).append(entry.path)
-                    counts[key] = status.st_nlink
-                    continue
-                _own(entry.path, status, uid)
-    for key, paths in names.items():
-        if len(paths) == counts[key]:
-            _own(paths[0], os.lstat(paths[0]), uid)
+                several = not stat.S_ISDIR(status.st_mode) and status.st_nlink > 1
+                if several or stat.S_ISDIR(status.st_mode):
+                    left.append((entry.name, status))
+                if not several:
+                    _own(entry.name, fd, status, uid)
+    finally:
+        os.close(fd)
+    return left
 
 
-def _own(path: str, status: os.stat_result, uid: int) -> None:
+def _own(name: str, directory: int, status: os.stat_result, uid: int) -> None:
     if (status.st_uid, status.st_gid) != (uid, uid):
-        os.chown(path, uid, uid, follow_symlinks=False)
+        os.chown(name, uid, uid, dir_fd=directory, follow_symlinks=False)
 
 
 def is_empty(directory: Path) -> bool:
