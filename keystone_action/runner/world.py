@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class World:
     """The shared parts of a run.
 
-    roots: private directories of the run. results: the output directory. service_defects: what went
-    wrong in our own mock server so far. settle_services: waits until all that reached it is on record. secrets: by spec id. concurrent: by
-    spec id, whether several of its cells may run at once. author_files: bytes of the author's files, read before
-    the first agent started.
+    roots: private directories of the run. results: the output directory. service_defects: what went wrong in our own
+    mock server so far. settle_services: waits until all that reached it is on record. secrets: by spec id.
+    concurrent: by spec id, whether several of its cells may run at once. author_files: bytes of the author's files,
+    read before the first agent started.
     """
 
     options: RunOptions
