@@ -18,6 +18,7 @@ _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from keystone_action.sand
 _START_TIMEOUT = 30.0
 _GREETING_SIZE = 4096
 _PR_SET_DUMPABLE = 4
+_PIECE = 1 << 18
 _STOP_TIMEOUT = 30.0
 
 
@@ -34,14 +35,17 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self.limits: Limits | None = None
+        self._received = bytearray()
         self._socket = end
 
     async def request(self, request: wire.Request, passed: list[int]) -> None:
         """Have a command started; `passed` are the descriptors that go along. Raises OSError when the supervisor is
         gone."""
         self.limits = _limits(request)
-        socket.send_fds(self._socket, [wire.MARK], passed)
-        await self.send(request)
+        data = wire.MARK + wire.pack(request)
+        sent = socket.send_fds(self._socket, [data], passed)
+        if sent < len(data):
+            await asyncio.get_running_loop().sock_sendall(self._socket, data[sent:])
 
     async def send(self, message: object) -> None:
         """Raises OSError when the supervisor is gone."""
@@ -49,28 +53,28 @@ class Channel:
 
     async def receive(self) -> tuple[dict[str, Any], bytes] | None:
         """The next message with its raw bytes, None when the supervisor is gone."""
-        header = await self._exactly(wire.HEADER.size)
-        if header is None:
+        if not await self._fill(wire.HEADER.size):
             return None
-        size, extra = wire.HEADER.unpack(header)
-        body = await self._exactly(size + extra)
-        if body is None:
+        size, extra = wire.HEADER.unpack_from(self._received)
+        start, end = wire.HEADER.size, wire.HEADER.size + size + extra
+        if not await self._fill(end):
             return None
-        return json.loads(body[:size]), bytes(body[size:])
+        message, blob = json.loads(self._received[start : start + size]), bytes(self._received[start + size : end])
+        del self._received[:end]
+        return message, blob
 
-    async def _exactly(self, count: int) -> bytearray | None:
-        data = bytearray(count)
-        view = memoryview(data)
+    async def _fill(self, count: int) -> bool:
+        """Receive until there are so many bytes."""
         loop = asyncio.get_running_loop()
-        while view:
+        while len(self._received) < count:
             try:
-                received = await loop.sock_recv_into(self._socket, view)
+                data = await loop.sock_recv(self._socket, _PIECE)
             except OSError:
-                return None
-            if not received:
-                return None
-            view = view[received:]
-        return data
+                return False
+            if not data:
+                return False
+            self._received += data
+        return True
 
     def hang_up(self) -> None:
         """Tell the supervisor to end everything; its report can still be received."""

@@ -8,12 +8,12 @@ Only the standard library: the launcher imports this.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import os
 import resource
 import subprocess
-import threading
 from pathlib import Path
 
 from keystone_action.sandbox import landlock, processtree
@@ -38,6 +38,7 @@ _CREDENTIAL_CALLS = {
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _priority = 0
+_landlock_abi = landlock.abi()
 
 
 def take_priority() -> None:
@@ -61,6 +62,8 @@ class Refused(Exception):  # noqa: N818 - not an error of ours: the command can'
 def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
     """Start the command. Returns its process number. Raises Refused, or OSError where confining it failed."""
     outcome: list[int | BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
 
     def life() -> None:
         try:
@@ -68,10 +71,11 @@ def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
             outcome.append(_start(request, stdin, stdout, stderr))
         except BaseException as error:  # noqa: BLE001 - raised again below
             outcome.append(error)
+        finally:
+            done.release()
 
-    thread = threading.Thread(target=life)
-    thread.start()
-    thread.join()
+    _thread.start_new_thread(life, ())  # half the price of a threading.Thread
+    done.acquire()
     result = outcome[0]
     if isinstance(result, BaseException):
         raise result
@@ -95,7 +99,7 @@ def _confine(request: Request) -> None:
     if request["uid"] is not None or request["rules"] is not None:
         landlock.no_new_privileges()
     if request["rules"] is not None:
-        landlock.restrict(request["rules"], landlock.abi())
+        landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
 
 
 def _become(uid: int) -> None:

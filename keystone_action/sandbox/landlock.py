@@ -46,6 +46,10 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+_Target = tuple[int, bool]
+"""A descriptor, and whether it is a directory's."""
+_kept: dict[str, _Target | None] = {}
+
 
 def _check(result: int, what: str) -> int:
     if result < 0:
@@ -71,11 +75,12 @@ def _handled(version: int) -> int:
     return {1: (1 << 13) - 1, 2: (1 << 14) - 1}.get(version, (1 << 15) - 1)
 
 
-def restrict(rules: list[tuple[str, int]], version: int) -> None:
-    """Leave this process, for good, no files but those below the rules' paths, with the access given there.
+def restrict(rules: list[tuple[str, int]], version: int, lasting: list[tuple[str, int]] | None = None) -> None:
+    """Leave this thread, for good, no files but those below the rules' paths, with the access given there.
 
-    Paths that don't exist are skipped. With ABI 6 and later it can't signal processes outside either, nor connect to
-    their abstract sockets. no_new_privileges() must have been called. Raises OSError.
+    Paths that don't exist are skipped. What `lasting` rules name is opened once and kept open. With ABI 6 and later it
+    can't signal processes outside either, nor connect to their abstract sockets. no_new_privileges() must have been
+    called. Raises OSError.
     """
     handled = _handled(version)
     if version >= 6:
@@ -86,22 +91,31 @@ def restrict(rules: list[tuple[str, int]], version: int) -> None:
         _libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset"
     )
     try:
+        for path, access in lasting or ():
+            if path not in _kept:
+                _kept[path] = _open(path)
+            _add_rule(ruleset, path, _kept[path], access & handled)
         for path, access in rules:
-            _add_rule(ruleset, path, access & handled)
+            target = _open(path)
+            _add_rule(ruleset, path, target, access & handled)
+            if target:
+                os.close(target[0])
         _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
 
 
-def _add_rule(ruleset: int, path: str, access: int) -> None:
+def _open(path: str) -> _Target | None:
     try:
-        target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
+        return None
+    return descriptor, stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+def _add_rule(ruleset: int, path: str, target: _Target | None, access: int) -> None:
+    if target is None:
         return
-    try:
-        if not stat.S_ISDIR(os.fstat(target).st_mode):
-            access &= _ON_FILES
-        rule = struct.pack("=Qi", access, target)
-        _check(_libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule for {path}")
-    finally:
-        os.close(target)
+    descriptor, is_directory = target
+    rule = struct.pack("=Qi", access if is_directory else access & _ON_FILES, descriptor)
+    _check(_libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule for {path}")

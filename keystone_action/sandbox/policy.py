@@ -36,7 +36,7 @@ def system_rules(hidden: Iterable[Path]) -> Rules:
     rules: Rules = []
     for root in sorted(set(roots)):
         if not any(_within(root, Path(done)) for done, _ in rules):
-            rules.extend((str(path), landlock.READ) for path in _around(root, secret))
+            rules.extend((str(path), landlock.READ) for path in _around(root, secret) if path.exists())
     rules.extend((path, landlock.DEVICE) for path in _DEVICES)
     return rules
 

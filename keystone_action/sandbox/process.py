@@ -152,7 +152,7 @@ class ProcessSandboxes:
             raise
         rules = None
         if self._rules is not None:
-            rules = self._rules + policy.own_rules((workspace, home, temporary), [_real(path) for path in readable])
+            rules = policy.own_rules((workspace, home, temporary), [_real(path) for path in readable])
         sandbox = ProcessSandbox(
             self.launcher,
             self._sandboxes.discard,
@@ -163,6 +163,7 @@ class ProcessSandboxes:
             dict(environment or {}),
             lease,
             rules,
+            self._rules,
         )
         self._sandboxes.add(sandbox)
         return sandbox

@@ -31,6 +31,7 @@ class ProcessSandbox:
         environment: dict[str, str],
         lease: Lease | None,
         rules: policy.Rules | None,
+        lasting_rules: policy.Rules | None = None,
     ) -> None:
         self.workspace = workspace
         self.workspace_inside = str(workspace)
@@ -42,6 +43,7 @@ class ProcessSandbox:
         self._limits = limits
         self._lease = lease
         self._rules = rules
+        self._lasting_rules = lasting_rules or []
         self._running: set[Channel] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -64,7 +66,7 @@ class ProcessSandbox:
         return None
 
     def _may_execute(self, path: Path) -> bool:
-        if self._rules is not None and not policy.may_execute(self._rules, path):
+        if self._rules is not None and not policy.may_execute(self._rules + self._lasting_rules, path):
             return False
         return os.access(path, os.X_OK) if self.uid is None else policy.user_may_execute(path, self.uid)
 
@@ -112,6 +114,7 @@ class ProcessSandbox:
             uid=self.uid,
             guard=self._lease.guard if self._lease else None,
             rules=self._rules,
+            lasting_rules=self._lasting_rules,
             timeout=command.timeout,
             memory=self._limits.memory,
             disk=self._limits.disk,

@@ -25,9 +25,10 @@ class Request(TypedDict):
     """One command for a supervisor. Sizes in bytes, times in seconds, None = not limited or not used.
 
     inside: cwd must be this directory or lie below it. uid: the user (and group) it runs as. guard: a user that
-    nothing runs as, see `killing.acting_for`. rules: Landlock rules as (path, access), see `landlock`.
-    disk_roots: the trees whose size is watched. head, tail: how much of each stream is kept. service: report the
-    start, take signals, and write to the log that came with the order instead of keeping streams.
+    nothing runs as, see `killing`. rules: Landlock rules as (path, access), see `landlock`, None = not confined;
+    lasting_rules: further ones, the same in every request of a run. disk_roots: the trees whose size is watched.
+    head, tail: how much of each stream is kept. service: report the start, take signals, and write to the log that
+    came with the order instead of keeping streams.
     """
 
     argv: list[str]
@@ -37,6 +38,7 @@ class Request(TypedDict):
     uid: int | None
     guard: int | None
     rules: list[tuple[str, int]] | None
+    lasting_rules: list[tuple[str, int]]
     timeout: float | None
     memory: int | None
     disk: int | None
