@@ -18,7 +18,9 @@ from urllib.parse import quote, quote_plus
 
 MINIMUM = 4
 MASK = "***"
-_NOTICE = re.compile(r"(\n\[… [\d,]+ bytes cut …\]\n)")
+# How we say that something was cut: `[… 1,234 bytes cut …]` where a stream was, `[… 1,234 bytes before this …]`
+# before a tail, and a bare ellipsis after a value that was too long for a message.
+_CUT = re.compile(r"(\n?\[… [\d,]+ (?:bytes|characters) (?:cut|before this) …\]\n|…)")
 _ENCODING = ("utf-8", "surrogatepass")
 
 
@@ -37,13 +39,13 @@ class Masker:
         self._bytes = tuple(shape.encode(*_ENCODING) for shape in self._texts)
 
     def text(self, text: str) -> str:
-        """The text without the values, also without the halves of one that `Capture.text` cut in two."""
+        """The text without the values, also without the halves of one that a cut of ours went through."""
         if not self._texts:
             return text
-        pieces = _NOTICE.split(text)
-        if len(pieces) > 1:
-            for index in range(0, len(pieces), 2):
-                pieces[index] = self._edges(pieces[index], start=index > 0, end=index < len(pieces) - 1)
+        pieces = ["", *_CUT.split(text), ""]  # text between marks, the ends of the text as empty ones
+        if len(pieces) > 3:
+            for index in range(1, len(pieces), 2):
+                pieces[index] = self._edges(pieces[index], _least(pieces[index - 1]), _least(pieces[index + 1]))
             text = "".join(pieces)
         return _masked(text, self._texts, MASK)
 
@@ -61,16 +63,22 @@ class Masker:
         tail = _cut_start(self.bytes(tail), self._bytes, mask)
         return self.bytes(head), self.bytes(tail)
 
-    def _edges(self, text: str, *, start: bool, end: bool) -> str:
+    def _edges(self, text: str, start: int, end: int) -> str:
+        """start, end: from how many characters on a half counts there, 0 where nothing was cut."""
         text = _masked(text, self._texts, MASK)
         # A character cut in two was decoded as a replacement; it stands between the half of a value and the edge.
         if start:
             body = text.lstrip("\ufffd")
-            text = text[: len(text) - len(body)] + _cut_start(body, self._texts, MASK)
+            text = text[: len(text) - len(body)] + _cut_start(body, self._texts, MASK, start)
         if end:
             body = text.rstrip("\ufffd")
-            text = _cut_end(body, self._texts, MASK) + text[len(body) :]
+            text = _cut_end(body, self._texts, MASK, end) + text[len(body) :]
         return text
+
+
+def _least(mark: str) -> int:
+    """Our notices are sure signs of a cut; an ellipsis may be anybody's, and one letter before it a coincidence."""
+    return 0 if not mark else MINIMUM if mark == "…" else 1
 
 
 def _shapes(value: str) -> Iterator[str]:
@@ -90,6 +98,8 @@ def _encoded(text: str) -> Iterator[str]:
         escaped = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
         yield escaped
         yield escaped.replace("/", "\\/")
+        # A JSON body, as text in our own audit log.
+        yield json.dumps(escaped, ensure_ascii=ascii_only)[1:-1]
     yield html.escape(text)
     yield html.escape(text, quote=False)
     yield repr(text)[1:-1]
@@ -135,25 +145,25 @@ def _spans(data: AnyStr, shapes: tuple[AnyStr, ...]) -> list[tuple[int, int]]:
     return joined
 
 
-def _cut_end(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
-    """Without the beginning of a shape at its very end."""
-    longest = max((_overlap(data, shape) for shape in shapes), default=0)
+def _cut_end(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr, least: int = 1) -> AnyStr:
+    """Without the beginning of a shape, of `least` or more, at its very end."""
+    longest = max((_overlap(data, shape, least) for shape in shapes), default=0)
     return data[: len(data) - longest] + mask if longest else data
 
 
-def _overlap(data: AnyStr, shape: AnyStr) -> int:
-    for size in range(min(len(shape) - 1, len(data)), 0, -1):
+def _overlap(data: AnyStr, shape: AnyStr, least: int) -> int:
+    for size in range(min(len(shape) - 1, len(data)), least - 1, -1):
         if data.endswith(shape[:size]):
             return size
     return 0
 
 
-def _cut_start(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
-    """Without the end of a shape at its very start."""
-    longest = 0
+def _cut_start(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr, least: int = 1) -> AnyStr:
+    """Without the end of a shape, of `least` or more, at its very start."""
+    longest = least - 1
     for shape in shapes:
         for size in range(min(len(shape) - 1, len(data)), longest, -1):
             if data.startswith(shape[-size:]):
                 longest = size
                 break
-    return mask + data[longest:] if longest else data
+    return mask + data[longest:] if longest >= least else data

@@ -112,7 +112,7 @@ def test_no_value_survives(values: list[str], data: st.DataObject) -> None:
 def test_text_without_any_value_stays(text: str, values: list[str]) -> None:
     masker = Masker(values)
     assume(not any(character in text for character in "xyzXYZ%0123456789abcdefghijklmnopqrstuvw+/="))
-    assume("\n[… " not in text)
+    assume("…" not in text)
     assert masker.text(text) == text
 
 
@@ -134,3 +134,23 @@ def test_no_half_of_a_value_survives_at_a_cut(secret: str, start: int, end: int)
 def test_a_value_across_both_halves_of_a_whole_stream() -> None:
     assert Masker(["secret"]).kept(b"a sec", b"ret b", cut=0) == (b"a *** b", b"")
     assert Masker(["secret"]).kept(b"a b", b"", cut=0) == (b"a b", b"")
+
+
+@given(st.text(alphabet="abcdé", min_size=8, max_size=16), st.integers(4, 15))
+def test_no_half_of_a_value_survives_where_a_message_was_cut(secret: str, size: int) -> None:
+    masker = Masker([secret])
+    assert masker.text(f"found {secret[: min(size, len(secret) - 1)]!s}… (text)") == f"found {MASK}… (text)"
+    tail = f"stdout:\n[… 1,234 bytes before this …]\n{secret[-min(size, len(secret) - 1) :]} 12345"
+    assert masker.text(tail) == f"stdout:\n[… 1,234 bytes before this …]\n{MASK} 12345"
+
+
+def test_an_ellipsis_of_anybody_costs_no_letter_that_is_like_a_value_by_chance() -> None:
+    assert Masker(["secret"]).text("…ret, class… [… sec …]") == "…ret, class… [… sec …]"
+
+
+def test_a_value_in_a_json_text_within_json() -> None:
+    secret = 'pass"word\\1'
+    for text in (json.dumps(secret), json.dumps({"body": json.dumps({"key": secret})})):
+        masked = Masker([secret]).text(text)
+        assert "pass" not in masked
+        assert json.loads(masked)
