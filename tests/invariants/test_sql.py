@@ -97,7 +97,7 @@ def test_the_sources_example_fails(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_a_syntax_error_is_an_error(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, "SELEC 1", equals=1)
+    outcome = ask(engine, tmp_path, "SELECT FROM WHERE", equals=1)
     assert (outcome.status, outcome.score) == ("error", None)
     assert outcome.message.startswith("db: ")
     assert "syntax" in outcome.message
