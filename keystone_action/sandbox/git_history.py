@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -201,8 +201,9 @@ def _with_modules(directory: Path) -> Iterator[Path]:
             names[:] = [name for name in names if name == "modules"]
 
 
-def clean(directory: Path) -> None:
-    """Take hooks, other work trees and all configuration that could hold a credential out of a git directory.
+def clean(directory: Path, within: Path | None = None) -> None:
+    """Take hooks, other work trees and all configuration that could hold a credential, or run a program, out of a git
+    directory. within: a work tree that is configured to lie outside of this is taken out too.
 
     Raises GitFailed, OSError, ValueError when its configuration can't be read.
     """
@@ -214,15 +215,22 @@ def clean(directory: Path) -> None:
     if config.is_symlink() or not config.is_file():
         raise ValueError("no configuration")
     listed = git.run("config", "--file", str(config), "--no-includes", "-z", "--list", directory=directory)
-    config.write_bytes(_harmless(listed))
+    config.write_bytes(_harmless(listed, lambda value: _is_own(directory, value, within)))
 
 
-def _harmless(listed: bytes) -> bytes:
-    """A configuration file of the kept keys. listed: `key\\nvalue` pairs as `git config -z --list` prints them."""
+def _is_own(directory: Path, worktree: str, within: Path | None) -> bool:
+    if worktree.startswith("/"):
+        return False
+    return within is None or Path(os.path.realpath(directory / worktree)).is_relative_to(os.path.realpath(within))
+
+
+def _harmless(listed: bytes, is_own: Callable[[str], bool]) -> bytes:
+    """A configuration file of the kept keys. listed: `key\\nvalue` pairs as `git config -z --list` prints them.
+    is_own: whether a work tree may stay."""
     lines = []
     for pair in os.fsdecode(listed).split("\0"):
         key, _, value = pair.partition("\n")
-        if not _KEPT.fullmatch(key) or (key == "core.worktree" and value.startswith("/")):
+        if not _KEPT.fullmatch(key) or (key == "core.worktree" and not is_own(value)):
             continue
         section, _, rest = key.partition(".")
         subsection, _, name = rest.rpartition(".")

@@ -11,6 +11,7 @@ from pathlib import Path
 from keystone_action.errors import HarnessError
 from keystone_action.sandbox.copying import Copied, copy_entries
 from keystone_action.sandbox.diff import changes
+from keystone_action.sandbox.disarm import GitDirectories
 from keystone_action.sandbox.patch import write_patch
 from keystone_action.sandbox.paths import PathEscape, PathProblem, display_path, resolve_inside
 from keystone_action.sandbox.removal import remove_tree
@@ -145,12 +146,15 @@ def copy_as_left(workspace: Path, destination: Path, *, drop_outside_links: bool
     Permissions are kept, owners are ours (whoever opens a sandbox on the copy gives it to its user), FIFOs, sockets
     and devices are left out, and so is what we may not read. Returns the links that lead out of the workspace, which
     were left out, when `drop_outside_links`; otherwise links are kept and nothing is returned. Absolute
-    links into the workspace lead into the copy.
+    links into the workspace lead into the copy. A copy without outside links is for our own user, so git directories
+    in it can run no program (see `disarm`).
     Raises HarnessError (disk full, no permission on the destination).
     """
     removed: list[str] = []
+    repositories = GitDirectories()
 
     def leads_out(path: str, status: os.stat_result) -> bool:
+        repositories.see(path)
         if stat.S_ISLNK(status.st_mode) and _leads_out(workspace, path):
             removed.append(path)
             return True
@@ -159,6 +163,7 @@ def copy_as_left(workspace: Path, destination: Path, *, drop_outside_links: bool
     try:
         destination.mkdir(parents=True)
         copy_entries(workspace, destination, leave_out=leads_out if drop_outside_links else None)
+        repositories.disarm(destination)
     except FileNotFoundError:
         return ()  # the agent deleted its workspace: the copy is as empty as that
     except OSError as error:
