@@ -9,16 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.evidence.model import Address
-from keystone_action.runner.layout import copy_task_files, first_words, make_readable, names_a_cell, shielded
+from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable, names_a_cell, shielded
 from keystone_action.runner.names import cell_names, with_services
 from keystone_action.runner.setup import make_environment, run_setup
 from keystone_action.sandbox.base import Limits, Sandbox
-from keystone_action.sandbox.workspace import copy_tree, keep_originals
+from keystone_action.sandbox.workspace import Snapshot, copy_tree, keep_originals, snapshot
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.spec.expressions import interpolate
 
@@ -40,6 +38,8 @@ class Booted:
     names: Mapping[str, Any]
     attached: Mapping[str, Attached]
     originals: Path | None
+    before: Snapshot
+    light: bool
     audit_log: Path
     trace: Path
     secrets: Mapping[str, str]
@@ -87,9 +87,21 @@ class _Boot:
         resources = self.spec.resources
         self.limits = Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
 
+    @property
+    def light(self) -> bool:
+        """Whether there is so little to lay out that a thread for it would cost more than it."""
+        spec = self.spec
+        many = (spec.workspace, spec.task.files, spec.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
+        return not any(many)
+
+    def _remember(self) -> tuple[Path | None, Snapshot]:
+        """What the workspace holds before the agent starts: the originals for the patch, and the snapshot."""
+        originals = keep_originals(self.roots.workspace, self.roots.private / "before")
+        return originals, snapshot(self.roots.workspace)
+
     async def run(self, enter: Callable[[str], None]) -> Booted:
         enter("workspace")
-        agent_directory, audit_log, trace = await anyio.to_thread.run_sync(self._lay_out)
+        agent_directory, audit_log, trace = await apart(self._lay_out, inline=self.light)
         secrets = self._secrets()
         names: dict[str, Any] = cell_names(
             self.cell,
@@ -107,9 +119,9 @@ class _Boot:
         await self._fixtures(names, attached)
         enter("setup")
         agent = interpolate(self.spec.agent, names)
-        inputs = await anyio.to_thread.run_sync(write_inputs, self.roots.area / "task", prompt, agent)
+        inputs = write_inputs(self.roots.area / "task", prompt, agent)
         opened = await self._open(names, prompt, inputs, agent_directory)
-        originals = await anyio.to_thread.run_sync(keep_originals, self.roots.workspace, self.roots.private / "before")
+        originals, before = await apart(self._remember, inline=self.light)
         invariants = {**self.spec.invariants, **self.cell.scenario.invariants}
         sandbox = opened.sandbox
         return Booted(
@@ -128,6 +140,8 @@ class _Boot:
             names=names,
             attached=attached,
             originals=originals,
+            before=before,
+            light=self.light,
             audit_log=audit_log,
             trace=trace,
             secrets=secrets,

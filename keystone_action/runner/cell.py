@@ -10,6 +10,7 @@ import time
 import traceback
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -21,6 +22,7 @@ from keystone_action.runner.boot import Booted, boot
 from keystone_action.runner.checks import Graded, run_checks
 from keystone_action.runner.context import CheckWorld
 from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, usage
+from keystone_action.runner.layout import apart
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
 from keystone_action.scoring.composite import grade
@@ -28,9 +30,14 @@ from keystone_action.scoring.results import AgentResult, CellResult, InvariantRe
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
-    from keystone_action.evidence.model import FileState
     from keystone_action.plan import Cell
     from keystone_action.runner.world import CellRoots, World
+
+
+SMALL_TREE = 100
+"""Entries of a workspace that is removed without a thread for it."""
+SMALL_OUTPUT = 1 << 16
+"""Bytes of output and diff that are written without a thread for it."""
 
 
 async def run_cell(cell: Cell, world: World) -> CellResult:
@@ -56,7 +63,7 @@ async def run_cell(cell: Cell, world: World) -> CellResult:
     finally:
         if not world.options.keep:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(roots.remove)
+                await apart(roots.remove, inline=life.light)
 
 
 class _Life:
@@ -68,6 +75,7 @@ class _Life:
         self.agent: AgentRun | None = None
         self.graded: list[Graded] = []
         self.notices: tuple[str, ...] = ()
+        self.light = False
 
     def enter(self, phase: str) -> None:
         self.phase = phase
@@ -78,7 +86,6 @@ class _Life:
             booted = await boot(self.cell, self.world, self.roots, stack, self.enter)
             self.notices = booted.notices
             self.enter("agent")
-            before = await anyio.to_thread.run_sync(snapshot, self.roots.workspace)
             self.agent = await booted.run_agent()
             # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
             await booted.sandbox.close()
@@ -86,15 +93,18 @@ class _Life:
                 raise ServiceError(f"the mock server broke while it served: {self.world.service_defects()[0]}")
             self.enter("checks")
             try:
-                evidence, patch = await anyio.to_thread.run_sync(self._observe, booted, self.agent, before)
+                evidence, patch = await anyio.to_thread.run_sync(self._observe, booted, self.agent)
             except PathUnreadable as error:
                 # A workspace that the agent made unreadable is the agent's failure (contract, 5.1).
                 return self._cell("fail", 0.0, f"the workspace can't be graded: {error}", started, ())
             await self._check(booted, evidence)
-        await anyio.to_thread.run_sync(self._write, self.agent, evidence, patch)
+        self.light = booted.light and len(evidence.after) < SMALL_TREE
+        little = self.agent.stdout_bytes + self.agent.stderr_bytes + len(patch) < SMALL_OUTPUT
+        await apart(partial(self._write, self.agent, evidence, patch), inline=self.light and little)
         return self._result(booted, started)
 
-    def _observe(self, booted: Booted, agent: AgentRun, before: dict[str, FileState]) -> tuple[Evidence, str]:
+    def _observe(self, booted: Booted, agent: AgentRun) -> tuple[Evidence, str]:
+        before = booted.before
         if booted.attached:
             self.world.settle_services()
         after = snapshot(self.roots.workspace, before)

@@ -7,7 +7,7 @@ import shutil
 import stat
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from keystone_action.spec.models import Invariant
 
+Result = TypeVar("Result")
 _OF_A_CELL = ("cell", "workspace", "record", "task")
 
 
@@ -81,3 +82,8 @@ async def shielded(close: Callable[[], Awaitable[None]]) -> None:
     """Run a clean-up to its end, also when the cell is being cancelled."""
     with anyio.CancelScope(shield=True):
         await close()
+
+
+async def apart(function: Callable[[], Result], *, inline: bool = False) -> Result:
+    """Call a blocking function in a thread of its own; inline where it is known to take less than the hand-over."""
+    return function() if inline else await anyio.to_thread.run_sync(function)
