@@ -37,7 +37,7 @@ def check(tmp_path, text: str, *, services: bool = False, environ=None):
         'version: 1\nid: check\ntask: {prompt: "do it"}\n'
         'agent: {type: command, command: [python3, "{{ agent.dir }}/agent.py"], dir: agent}\n'
         + (SERVICES if services else "")
-        + f"invariants:\n  it: {{check: {text}}}\n"
+        + f"invariants:\n  it: {{check: {text}}}\nscoring: {{pass_threshold: 0.5}}\n"
     )
     called = run_spec(tmp_path, document, environ=environ)
     assert "Traceback" not in called.err
