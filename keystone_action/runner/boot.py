@@ -121,6 +121,8 @@ class _Boot:
         agent = interpolate(self.spec.agent, names)
         inputs = write_inputs(self.roots.area / "task", prompt, agent)
         opened = await self._open(names, prompt, inputs, agent_directory)
+        for name, one in attached.items():
+            await self.running[name].seal(one)
         originals, before = await apart(self._remember, inline=self.light)
         invariants = {**self.spec.invariants, **self.cell.scenario.invariants}
         sandbox = opened.sandbox

@@ -21,7 +21,7 @@ from keystone_action.runner.artifacts import CellFiles, bounded, masked
 from keystone_action.runner.boot import Booted, boot
 from keystone_action.runner.checks import Graded, run_checks
 from keystone_action.runner.context import CheckWorld
-from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, usage
+from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, unreadable, usage
 from keystone_action.runner.layout import apart
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
@@ -76,6 +76,7 @@ class _Life:
         self.graded: list[Graded] = []
         self.notices: tuple[str, ...] = ()
         self.light = False
+        self.unreadable = ""
 
     def enter(self, phase: str) -> None:
         self.phase = phase
@@ -107,7 +108,11 @@ class _Life:
         before = booted.before
         if booted.attached:
             self.world.settle_services()
+        for attached in booted.attached.values():
+            if attached.settle is not None:
+                attached.settle()
         after = snapshot(self.roots.workspace, before)
+        self.unreadable = unreadable(before.unreadable, after.unreadable)
         found = changes(before, after)
         patch = write_patch(booted.originals, self.roots.workspace, found)
         evidence = Evidence(
@@ -170,7 +175,7 @@ class _Life:
             [entry.result for entry in self.graded],
             threshold=threshold,
             fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
-            forced_zero=forced_zero(booted.agent, self.agent),
+            forced_zero=forced_zero(booted.agent, self.agent) or self.unreadable,
         )
         return self._cell(graded.verdict, graded.composite, graded.reason, started, graded.invariants)
 

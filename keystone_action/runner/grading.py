@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.evidence.model import AgentRun
@@ -29,6 +29,13 @@ def forced_zero(agent: AgentBase, run: AgentRun | None) -> str:
     if run.exit_code == 0 and not run.timed_out and run.limit is None:
         return ""
     return f"the agent {ending(run)}, and must_exit_zero is set"
+
+
+def unreadable(before: Sequence[str], after: Sequence[str]) -> str:
+    """The sentence that disqualifies a cell whose agent closed directories to us: what can't be looked into can't be
+    said to hold nothing (contract, 5.1: a workspace the agent made unreadable is its failure)."""
+    closed = [name or "the workspace itself" for name in after if name not in before]
+    return f"the agent left what can't be read: {', '.join(closed[:5])}" if closed else ""
 
 
 def ending(run: AgentRun) -> str:

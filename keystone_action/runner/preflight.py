@@ -39,7 +39,13 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
         raise NotSupportedYet("--fail-on regression", help="--fail-on threshold decides by each spec's pass_threshold")
     planned_ids = {cell.loaded.spec.id for cell in planned.cells}
     for loaded in specs:
-        if loaded.spec.id in planned_ids and loaded.spec.resources.strict:
+        if loaded.spec.id not in planned_ids:
+            continue
+        if loaded.spec.services:
+            from keystone_action.services.start import refuse_unsupported
+
+            refuse_unsupported(loaded.spec.services)
+        if loaded.spec.resources.strict:
             raise UsageError(
                 f"{loaded.path}: resources.strict: true can't be kept: the process sandbox watches limits and stops"
                 " what exceeds them, it does not enforce them",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +29,11 @@ class CellScope:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there (the same for now)."""
+    """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there (the same for now).
+
+    settle: called when the agent has ended, before anything is observed: what its clients left running on the server
+    ends too. Blocking; raises ServiceError.
+    """
 
     name: str
     for_agent: Address
@@ -36,6 +41,7 @@ class Attached:
     database: Database | None = None
     requests: RequestLog | None = None
     notices: tuple[str, ...] = field(default=())
+    settle: Callable[[], None] | None = None
 
 
 class RunningService(Protocol):
@@ -53,6 +59,10 @@ class RunningService(Protocol):
 
     async def run_sql(self, attached: Attached, script: str) -> None:
         """For sql fixtures: run a script with the rights of the database's owner. Raises ServiceError."""
+
+    async def seal(self, attached: Attached) -> None:
+        """Just before the agent starts: what stands now (by fixtures and setup) stood before it. Raises
+        ServiceError."""
 
     async def detach(self, attached: Attached) -> None:
         """The cell has been graded."""

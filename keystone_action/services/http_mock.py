@@ -84,6 +84,9 @@ class HttpMock:
         """Raises ServiceError: there is no database here."""
         raise ServiceError(f"service {self.name} is an http_mock; sql needs a database")
 
+    async def seal(self, attached: Attached) -> None:
+        """Nothing to remember."""
+
     async def detach(self, attached: Attached) -> None:
         """The port closes; the journal stays readable."""
         port = attached.for_agent.port

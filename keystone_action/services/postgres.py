@@ -114,7 +114,15 @@ class EmbeddedPostgres:
             search_path=lambda: cell.before.schemas,
             prepare=cell.prepare,
         )
-        return Attached(self.name, address, address, database=reader)
+        return Attached(self.name, address, address, database=reader, settle=lambda: self._settle(cell))
+
+    def _settle(self, cell: CellDatabase) -> None:
+        import psycopg
+
+        try:
+            cell.end_sessions()
+        except psycopg.Error as error:
+            raise self._failure("went away", error) from None
 
     async def run_sql(self, attached: Attached, script: str) -> None:
         """See RunningService."""

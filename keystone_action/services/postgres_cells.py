@@ -114,6 +114,11 @@ class CellDatabase:
             session.execute(script.encode())
         self.remember()
 
+    def end_sessions(self) -> None:
+        """End all sessions of the agent's, whatever they are doing. Raises psycopg.Error."""
+        with self.server.admin() as admin:
+            self._end_sessions(admin)
+
     def prepare(self, query: str) -> str | None:
         """Before each query of a check: undo, once, what could keep the reader out or set up its session, and say
         what in the database would change the meaning of this query. Raises psycopg.Error."""
@@ -140,16 +145,20 @@ class CellDatabase:
                 admin, "ALTER ROLE {owner} LOGIN CONNECTION LIMIT -1 PASSWORD {password}", self.owner_password
             )
             self._execute(admin, "GRANT CONNECT ON DATABASE {database} TO {reader}")
-            # Its clients are dead, but a backend learns that only when its statement ends, and holds its locks.
-            admin.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE pid <> pg_backend_pid() AND (usename = %s OR datname = %s)",
-                (self.owner, self.database),
-            )
+            self._end_sessions(admin)
             with admin.transaction():
                 admin.execute(_RESET_SETTINGS, self._own)
                 for row in self.before.settings:
                     admin.execute("INSERT INTO pg_db_role_setting VALUES (%s, %s, %s)", row)
+
+    def _end_sessions(self, admin: psycopg.Connection[Any]) -> None:
+        # The clients are dead, but a backend learns that only when its statement ends: until then it holds its locks,
+        # and `DO $$ … pg_sleep … INSERT` goes on to write.
+        admin.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND (usename = %s OR datname = %s)",
+            (self.owner, self.database),
+        )
 
     @property
     def _own(self) -> dict[str, Any]:

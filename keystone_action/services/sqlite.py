@@ -69,6 +69,9 @@ class SqliteFile:
             for path in scope.private.glob(f"{place.name}*"):
                 path.unlink()
 
+    async def seal(self, attached: Attached) -> None:
+        """Nothing to remember."""
+
     async def detach(self, attached: Attached) -> None:
         """See RunningService."""
         self._scopes.pop(id(attached), None)
