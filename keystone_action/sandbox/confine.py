@@ -2,7 +2,9 @@
 
 Who a process is, what Landlock lets it touch and whether it may gain privileges belong, in the kernel, to a *thread*.
 So a thread of the supervisor gives all that up, for good, starts the command by vfork, and ends. Nothing of Python runs
-between fork and exec, no page of the supervisor is copied, and the supervisor itself stays what it was.
+between fork and exec, no page of the supervisor is copied, and the supervisor itself stays what it was. While the
+thread lives, a process of the same user could end it, and so the supervisor: that is an error of the cell, never a
+result. It can't look into it: the supervisor's memory is closed to all but root (the launcher sees to that).
 Only the standard library: the launcher imports this.
 """
 

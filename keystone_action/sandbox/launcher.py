@@ -177,4 +177,5 @@ def main() -> None:
     gc.freeze()
     Launcher(control, range(first, first + count), count).run()
     if sys.argv[4]:
-        shutil.rmtree(sys.argv[4], ignore_errors=True)
+        with contextlib.suppress(RecursionError):  # if we live, we do it better
+            shutil.rmtree(sys.argv[4], ignore_errors=True)

@@ -71,7 +71,14 @@ async def start(
     checkouts = [Path.cwd(), *hidden]
     if os.environ.get("GITHUB_WORKSPACE"):
         checkouts.append(Path(os.environ["GITHUB_WORKSPACE"]))
-    return ProcessSandboxes(place, launcher, users if launcher.setuid else None, found_landlock, checkouts)
+    return ProcessSandboxes(
+        place,
+        launcher,
+        users if launcher.setuid else None,
+        found_landlock,
+        hidden=checkouts,
+        own_root=own_root,
+    )
 
 
 def _insist(wanted: bool | None, available: bool, what: str) -> None:
@@ -86,8 +93,16 @@ class ProcessSandboxes:
     limits = "watched"
 
     def __init__(
-        self, root: Path, launcher: LauncherClient, users: Users | None, landlock_abi: int, hidden: Sequence[Path]
+        self,
+        root: Path,
+        launcher: LauncherClient,
+        users: Users | None,
+        landlock_abi: int,
+        *,
+        hidden: Sequence[Path],
+        own_root: bool,
     ) -> None:
+        self._own_root = own_root
         self.root = root
         self.launcher = launcher
         self._users = users
@@ -242,6 +257,8 @@ class ProcessSandboxes:
             await service.stop(0)
         self._services.clear()
         await self.launcher.close()
+        if self._own_root:
+            await asyncio.to_thread(trees.remove, self.root)
 
 
 def _real(path: Path) -> Path:

@@ -138,4 +138,12 @@ def _remove_system_v(uid: int) -> None:
             if row.get("uid") == str(uid):
                 with contextlib.suppress(OSError):
                     identifier = row.get(f"{kind}id") or row.get("msqid") or ""
-                    subprocess.run(["ipcrm", option, identifier], stderr=subprocess.DEVNULL, check=False)
+                    # As their owner: to root they are only open with a capability that containers lack.
+                    subprocess.run(
+                        ["ipcrm", option, identifier],
+                        user=uid,
+                        group=uid,
+                        extra_groups=[],
+                        stderr=subprocess.DEVNULL,
+                        check=False,
+                    )

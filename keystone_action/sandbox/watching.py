@@ -6,6 +6,7 @@ Nothing here enforces; the supervisor ends the command when `Watch.look` returns
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import stat
@@ -55,20 +56,30 @@ def tree_size(roots: list[str]) -> Iterator[int | None]:
         yield None
         if depth > _DEEPEST:
             raise TooDeep
-        with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        with _unless_too_long(), os.scandir(directory) as entries:
             for number, entry in enumerate(entries):
                 if number % 256 == 255:
                     yield None
-                with contextlib.suppress(OSError):
+                with _unless_too_long():
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append((entry.path, depth + 1))
-                    if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                    elif status.st_nlink > 1:
                         if (status.st_dev, status.st_ino) in seen:
                             continue
                         seen.add((status.st_dev, status.st_ino))
                     total += status.st_blocks * 512
     yield total
+
+
+@contextlib.contextmanager
+def _unless_too_long() -> Iterator[None]:
+    """What is gone meanwhile counts for nothing; what no path can reach is TooDeep."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise TooDeep from None
 
 
 class Watch:

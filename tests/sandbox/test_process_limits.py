@@ -144,6 +144,19 @@ def test_sizes_of_trees(tmp_path: Path) -> None:
         size()
 
 
+def test_names_too_long_to_be_walked(tmp_path: Path) -> None:
+    name = "n" * 250
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir(name, dir_fd=descriptor)
+        below = os.open(name, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    with pytest.raises(TooDeep):
+        list(tree_size([str(tmp_path)]))
+
+
 def test_sizes_for_people() -> None:
     assert [human(size) for size in (0, 1023, 1024, 1536 << 10, 2 << 30, 5 << 40)] == [
         "0 bytes",
