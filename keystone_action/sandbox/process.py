@@ -57,7 +57,12 @@ async def start(
     place.chmod(0o711)
     users = Users() if os.geteuid() == 0 and uid_isolation is not False else None
     numbers = range(users.first, users.first + users.count) if users else range(0)
-    launcher = await LauncherClient.start(numbers, place if own_root else None)
+    try:
+        launcher = await LauncherClient.start(numbers, place if own_root else None)
+    except SandboxError:
+        if own_root:
+            trees.remove(place)
+        raise
     launcher.give_back(await launcher.supervisor())  # forked while the run gets ready, so that the first finds it warm
     try:
         _insist(uid_isolation, launcher.setuid, "a user of its own (it needs root)")

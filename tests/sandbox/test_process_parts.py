@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import client, killing, landlock, process_sandbox, processtree, users, wire
+from keystone_action.sandbox import client, killing, landlock, process, process_sandbox, processtree, users, wire
 from keystone_action.sandbox.streams import Stream
 
 
@@ -187,14 +189,16 @@ def test_a_report_of_failure_is_an_error_and_never_a_result() -> None:
         process_sandbox.completed(report, b"")
 
 
-def test_a_launcher_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
+def test_a_launcher_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(client, "_BOOT", "import sys; sys.exit('broken')")
     start = time.monotonic()
     with pytest.raises(SandboxError, match="did not start"):
         asyncio.run(client.LauncherClient.start(range(0), None))
     assert time.monotonic() - start < client._START_TIMEOUT
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SandboxError, match="did not start"):
+        asyncio.run(process.start())
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(client.sys, "executable", "/no/such/python")
     with pytest.raises(SandboxError, match="could not be started"):
         asyncio.run(client.LauncherClient.start(range(0), None))
