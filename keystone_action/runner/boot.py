@@ -82,8 +82,9 @@ class _Boot:
         self.spec = cell.loaded.spec
         self.notices: list[str] = []
         self.users: set[int] = set()
-        # A run's own results may lie inside the workspace that it copies.
-        self.withheld = {*cell.loaded.withheld, world.results.resolve()}
+        # Results, this run's and earlier ones, may lie inside the workspace that is copied.
+        self.results = {world.results.resolve(), world.options.directory.resolve() / ".keystone"}
+        self.withheld = {*cell.loaded.withheld, *self.results}
         resources = self.spec.resources
         self.limits = Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
 
@@ -197,15 +198,16 @@ class _Boot:
 
     def _lay_out(self) -> tuple[Path | None, Path, Path]:
         """Workspace, task files, the agent's own code, and our two logs (always there, empty at first)."""
-        loaded, roots, withheld = self.cell.loaded, self.roots, self.withheld
+        loaded, roots = self.cell.loaded, self.roots
+        copy = partial(copy_tree, withheld=loaded.withheld, results=self.results)
         if self.spec.workspace is not None:
-            report = copy_tree(loaded.directory / self.spec.workspace, roots.workspace, withheld=withheld)
+            report = copy(loaded.directory / self.spec.workspace, roots.workspace)
             self.notices += report.notices
-        copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, withheld)
+        copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, self.withheld)
         agent_directory = None
         if self.spec.agent.dir is not None:
             agent_directory = roots.area / "agent"
-            report = copy_tree(loaded.directory / self.spec.agent.dir, agent_directory, withheld=withheld)
+            report = copy(loaded.directory / self.spec.agent.dir, agent_directory)
             self.notices += report.notices
             make_readable(agent_directory)
         audit_log, trace = roots.private / "audit.jsonl", roots.private / "trace.jsonl"

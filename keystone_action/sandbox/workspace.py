@@ -57,29 +57,40 @@ class CopyReport:
 
 
 def copy_tree(
-    source: Path, destination: Path, *, withheld: Collection[Path] = (), ignore: Collection[str] = ()
+    source: Path,
+    destination: Path,
+    *,
+    withheld: Collection[Path] = (),
+    results: Collection[Path] = (),
+    ignore: Collection[str] = (),
 ) -> CopyReport:
     """Copy the author's directory `source` to `destination`, which is made when it is not there.
 
     withheld: absolute files and directories that the agent must not see (spec 5.2); where a copied `.git` holds
     one of them, its history becomes one commit. Every copied `.git` loses its hooks and all configuration that could
-    hold a credential. ignore: names left out at any depth.
+    hold a credential. results: absolute directories that are left out too, but whose content, always another, is no
+    reason to replace a history. ignore: names left out at any depth.
     Raises HarnessError: unreadable source, something in the way, disk full, a source that is withheld as a whole.
     """
     try:
         if not any(True for _ in os.scandir(source)):
             destination.mkdir(parents=True, exist_ok=True)
             return CopyReport()
-        return _copy_tree(source.resolve(), destination, withheld, frozenset(ignore))
+        return _copy_tree(source.resolve(), destination, _places(withheld), _places(results), frozenset(ignore))
     except OSError as error:
         raise _copy_failed(source, error) from error
 
 
-def _copy_tree(source: Path, destination: Path, withheld: Collection[Path], ignore: frozenset[str]) -> CopyReport:
+def _places(paths: Collection[Path]) -> tuple[Path, ...]:
+    return tuple(sorted({place for path in paths for place in (Path(os.path.abspath(path)), path.resolve())}))  # noqa: PTH100
+
+
+def _copy_tree(
+    source: Path, destination: Path, places: tuple[Path, ...], results: tuple[Path, ...], ignore: frozenset[str]
+) -> CopyReport:
     from keystone_action.sandbox import git, git_history
 
-    places = tuple(sorted({place for path in withheld for place in (Path(os.path.abspath(path)), path.resolve())}))  # noqa: PTH100
-    selection = _Selection(source, destination.resolve(), places, ignore)
+    selection = _Selection(source, destination.resolve(), (*places, *results), ignore)
     destination.mkdir(parents=True, exist_ok=True)
     copied = copy_entries(source, destination, leave_out=selection)
     if copied.unreadable:
