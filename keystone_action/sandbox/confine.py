@@ -38,6 +38,11 @@ _CREDENTIAL_CALLS = {
     "i686": (206, 210, 208),
 }
 
+# rt_sigprocmask; the number is shared by the architectures that share the calls above.
+_SIGNAL_MASK_CALLS = {"x86_64": 14, "ppc64le": 174, "s390x": 175, "armv7l": 175, "i686": 175}
+_SET_MASK = 2
+_GENERIC_SIGNAL_MASK_CALL = 135
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _priority = 0
 _landlock_abi = landlock.abi()
@@ -69,6 +74,7 @@ def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
 
     def life() -> None:
         try:
+            _unblock_signals()
             _confine(request)
             outcome.append(_start(request, stdin, stdout, stderr))
         except BaseException as error:  # noqa: BLE001 - raised again below
@@ -102,6 +108,14 @@ def _confine(request: Request) -> None:
         landlock.no_new_privileges()
     if request["rules"] is not None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
+
+
+def _unblock_signals() -> None:
+    """A command starts with no signal blocked. A young thread can still have one blocked that libc keeps for itself
+    and that its own wrapper won't touch; exec would hand it on."""
+    number = _SIGNAL_MASK_CALLS.get(os.uname().machine, _GENERIC_SIGNAL_MASK_CALL)
+    empty = ctypes.c_uint64(0)
+    _libc.syscall(number, _SET_MASK, ctypes.byref(empty), None, ctypes.c_size_t(ctypes.sizeof(empty)))
 
 
 def _become(uid: int) -> None:

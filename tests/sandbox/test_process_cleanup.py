@@ -67,7 +67,8 @@ RACES = {
 }
 
 
-@pytest.mark.parametrize("own_user", [None, False])
+# Without a user of its own nothing bounds a bomb of root's: that would be an attack on this machine, not a test.
+@pytest.mark.parametrize("own_user", [None] if os.geteuid() == 0 else [None, False])
 @pytest.mark.parametrize("race", RACES)
 def test_processes_that_fork_faster_than_they_are_found(race: str, own_user: bool | None) -> None:
     mark = token()
