@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.barrier import MEET, Barrier
 from support.command_line import keystone
 from support.hostile import AS_ROOT, area, attack
 
@@ -85,40 +84,6 @@ def memory(pid):
 EVERYWHERE = ["/root", "/home", "/tmp", "/var/tmp", "/var/spool", "/run", "/dev/shm", "/etc", "/srv", "/mnt", "/github"]
 
 
-class Barrier:
-    """Lets agents of several cells go on when all of them have come to it: then they do run at once."""
-
-    def __init__(self, parties: int) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self.met = 0
-        self._parties = parties
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            waiting = []
-            try:
-                while len(waiting) < self._parties:
-                    waiting.append(self._server.accept()[0])
-            except OSError:
-                return
-            self.met += 1
-            for one in waiting:
-                one.sendall(b"go")
-                one.close()
-
-    def close(self) -> None:
-        self._server.close()
-
-
-WAIT = """
-import socket
-def together():
-    socket.create_connection(("127.0.0.1", int(os.environ["BARRIER"]))).recv(2)
-"""
-
-
 @pytest.fixture
 def barrier() -> Iterator[Barrier]:
     made = Barrier(2)
@@ -138,7 +103,7 @@ def test_finds_neither_the_checkout_nor_us_nor_another_cell(area: Path, barrier:
     (area / "old" / "results.json").write_text(f'{{"x": "{MARK}results"}}')
     (area / "out").mkdir()
     (area / "out" / "mine.txt").write_text(f"{MARK}output")
-    script = f"""{SEARCH}{WAIT}
+    script = f"""{SEARCH}{MEET}
 descriptors = sorted(os.listdir("/proc/self/fd"))
 own = "CAN" + "ARY-cell" + os.environ["REPLICA"]
 for place in (".", os.environ["HOME"], os.environ["TMPDIR"], "/dev/shm"):
@@ -147,9 +112,9 @@ for place in (".", os.environ["HOME"], os.environ["TMPDIR"], "/dev/shm"):
             file.write(own)
     except OSError:
         pass
-together()
+meet()
 search({[*EVERYWHERE, str(area), str(area / "checks"), str(area / "out"), str(area / "old")]!r})
-together()
+meet()
 print(json.dumps({{"found": [one for one in sorted(found) if one[1] != own], "listed": listed, "uid": os.getuid(),
                   "fds": descriptors, "own": own in [one for _, one in found]}}))
 """
@@ -188,9 +153,9 @@ print(json.dumps({{"found": [one for one in sorted(found) if one[1] != own], "li
 
 def test_finds_no_secret_of_another_spec_that_runs_beside_it(area: Path, barrier: Barrier) -> None:
     for name, body in {
-        "searching": f"{SEARCH}{WAIT}\ntogether()\nsearch({EVERYWHERE!r})\ntogether()\n"
+        "searching": f"{SEARCH}{MEET}\nmeet()\nsearch({EVERYWHERE!r})\nmeet()\n"
         'print(json.dumps({"found": sorted(found)}))',
-        "trusted": f"import os{WAIT}\ntogether()\ntogether()\nprint(len(os.environ['TOKEN']))",
+        "trusted": f"import os{MEET}\nmeet()\nmeet()\nprint(len(os.environ['TOKEN']))",
     }.items():
         (area / name).mkdir()
         (area / name / "agent.py").write_text(body)
