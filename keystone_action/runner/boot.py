@@ -16,6 +16,7 @@ from keystone_action.runner.layout import apart, copy_task_files, first_words, m
 from keystone_action.runner.names import cell_names, with_services
 from keystone_action.runner.setup import make_environment, run_setup
 from keystone_action.sandbox.base import Limits, Sandbox
+from keystone_action.sandbox.process import unenforced
 from keystone_action.sandbox.workspace import Snapshot, copy_tree, keep_originals, snapshot
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.spec.expressions import interpolate
@@ -87,6 +88,7 @@ class _Boot:
         self.withheld = {*cell.loaded.withheld, *self.results}
         resources = self.spec.resources
         self.limits = Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
+        self.notices += unenforced(self.limits)
 
     @property
     def light(self) -> bool:

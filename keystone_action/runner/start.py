@@ -20,6 +20,7 @@ from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
 from keystone_action.sandbox import process
 from keystone_action.spec.annotations import leaves
 from keystone_action.spec.expressions import references
+from keystone_action.spec.loader import enclosing_root
 
 if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
@@ -62,7 +63,8 @@ async def start_world(
     for loaded in specs:
         if loaded.spec.id in wanted:
             files.add_all(loaded.author_files)
-    provider = await process.start(roots.sandboxes)
+    checkouts = {enclosing_root(loaded.directory) for loaded in specs}
+    provider = await process.start(roots.sandboxes, hidden=[directory, *sorted(checkouts)])
     stack.push_async_callback(shielded, provider.close)
     starter = Starter(provider)
     stack.push_async_callback(shielded, starter.close)
