@@ -73,7 +73,7 @@ def _program(name: str, missing: str) -> Finding:
 
 
 def _python_of_the_sandbox() -> Finding:
-    from keystone_action.sandbox.process_sandbox import DEFAULT_PATH
+    from keystone_action.sandbox.search_path import DEFAULT_PATH
 
     path = shutil.which("python3", path=DEFAULT_PATH)
     if path is None:

@@ -12,8 +12,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from keystone_action.sandbox.search_path import own_search_path
+
 CONFIG = Path(__file__).with_name("gitconfig")
-_PASSED_ON = re.compile(r"(?i)(https?|all|no)_proxy|SSL_CERT_(FILE|DIR)|GIT_SSL_(CAINFO|CAPATH)|PATH")
+_PASSED_ON = re.compile(r"(?i)(https?|all|no)_proxy|SSL_CERT_(FILE|DIR)|GIT_SSL_(CAINFO|CAPATH)")
 _TIMEOUT = 120.0
 
 
@@ -23,7 +25,7 @@ class GitFailed(Exception):  # noqa: N818 - an outcome
 
 def available() -> bool:
     """Whether there is a git on our PATH."""
-    return shutil.which("git") is not None
+    return shutil.which("git", path=own_search_path()) is not None
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -31,6 +33,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     passed_on = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     return {
         **passed_on,
+        "PATH": own_search_path(),
         "HOME": "/nonexistent",
         "LC_ALL": "C.UTF-8",
         "GIT_CONFIG_NOSYSTEM": "1",

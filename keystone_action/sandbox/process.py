@@ -21,7 +21,8 @@ from keystone_action.errors import SandboxError
 from keystone_action.sandbox import policy, trees
 from keystone_action.sandbox.base import Limits
 from keystone_action.sandbox.client import LauncherClient, hide_memory
-from keystone_action.sandbox.process_sandbox import DEFAULT_PATH, ProcessSandbox
+from keystone_action.sandbox.process_sandbox import ProcessSandbox
+from keystone_action.sandbox.search_path import own_search_path
 from keystone_action.sandbox.service_process import ServiceProcess
 from keystone_action.sandbox.users import Lease, Users
 
@@ -189,9 +190,9 @@ class ProcessSandboxes:
         return sandbox
 
     async def open_host(self, directory: Path, *, limits: Limits) -> ProcessSandbox:
-        """See `SandboxProvider.open_host`. PATH is our own there."""
+        """See `SandboxProvider.open_host`. PATH is our own there, as far as it is absolute."""
         home, temporary = self._make_private(None)
-        environment = {"PATH": os.environ.get("PATH", DEFAULT_PATH)}
+        environment = {"PATH": own_search_path()}
         sandbox = ProcessSandbox(
             self.launcher,
             self._sandboxes.discard,

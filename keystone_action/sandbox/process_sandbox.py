@@ -11,10 +11,9 @@ from keystone_action.errors import SandboxError
 from keystone_action.sandbox import policy, trees
 from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture, Command, Completed, Limits
 from keystone_action.sandbox.client import Channel, LauncherClient
+from keystone_action.sandbox.search_path import DEFAULT_PATH
 from keystone_action.sandbox.users import Lease
 from keystone_action.sandbox.wire import Message, Request
-
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ProcessSandbox:
