@@ -94,8 +94,8 @@ class _Boot:
     def light(self) -> bool:
         """Whether there is so little to lay out that a thread for it would cost more than it."""
         spec = self.spec
-        many = (spec.workspace, spec.task.files, spec.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
-        return not any(many)
+        more = (spec.task.files, spec.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
+        return not any(more) and self.world.light[spec.id]
 
     def _remember(self) -> tuple[Path | None, Snapshot]:
         """What the workspace holds before the agent starts: the originals for the patch, and the snapshot."""

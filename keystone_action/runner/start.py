@@ -83,6 +83,7 @@ async def start_world(
         masker=Masker(values),
         secrets=secrets,
         concurrent=_concurrent(options, planned),
+        light={loaded.spec.id: is_light(loaded) for loaded in specs},
         author_files=files,
     )
 
@@ -155,6 +156,23 @@ def _concurrent(options: RunOptions, planned: Plan) -> Mapping[str, bool]:
         and (options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1) > 1
         for spec_id, spec in specs.items()
     }
+
+
+LIGHT_ENTRIES = 32
+LIGHT_BYTES = 1 << 18
+
+
+def is_light(loaded: LoadedSpec) -> bool:
+    """Whether a spec's workspace has only a few small files and no git history."""
+    if loaded.spec.workspace is None:
+        return True
+    entries = size = 0
+    for folder, folders, files in os.walk(loaded.directory / loaded.spec.workspace):
+        entries += len(folders) + len(files)
+        if entries > LIGHT_ENTRIES or ".git" in folders or ".git" in files:
+            return False
+        size += sum((Path(folder) / name).lstat().st_size for name in files)
+    return size <= LIGHT_BYTES
 
 
 def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:

@@ -27,7 +27,8 @@ class World:
 
     roots: private directories of the run. results: the output directory. service_defects: what went wrong in our own
     mock server so far. settle_services: waits until all that reached it is on record. secrets: by spec id.
-    concurrent: by spec id, whether several of its cells may run at once. author_files: bytes of the author's files,
+    concurrent: by spec id, whether several of its cells may run at once. light: by spec id, whether its workspace is
+    so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
     read before the first agent started.
     """
 
@@ -43,6 +44,7 @@ class World:
     masker: Masker
     secrets: Mapping[str, SpecSecrets]
     concurrent: Mapping[str, bool]
+    light: Mapping[str, bool]
     author_files: AuthorFiles
 
 

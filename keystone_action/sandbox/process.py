@@ -209,13 +209,9 @@ class ProcessSandboxes:
 
     def _make_private(self, lease: Lease | None) -> tuple[Path, Path]:
         self._opened += 1
-        place = self.root / str(self._opened)
-        while place.exists():
+        while (home := self.root / f"home-{self._opened}").exists():
             self._opened += 1
-            place = self.root / str(self._opened)
-        place.mkdir(mode=0o711)
-        place.chmod(0o711)
-        made = (place / "home", place / "tmp")
+        made = (home, self.root / f"tmp-{self._opened}")
         for path in made:
             path.mkdir(mode=0o700)
             if lease:

@@ -132,11 +132,9 @@ class ProcessSandbox:
         for channel in list(self._running):
             channel.hang_up()
         await self._quiet.wait()
-        place = self._home.parent
         for path in (self._home, self._temporary):
             if not trees.remove_if_empty(path):
                 await asyncio.to_thread(trees.remove, path)
-        trees.remove_if_empty(place)
         if self._lease:
             trees.take_back(self.workspace, self._lease.uid)
             trees.remove_shared(self._lease.uid, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)
