@@ -285,9 +285,9 @@ def test_directories_that_resist_removal() -> None:
             chmod 0 .
             """
             await sandbox.run(shell(nest))
-            place = sandbox._home.parent
             await sandbox.close()
-            assert not place.exists()
+            assert not sandbox._home.exists()
+            assert not sandbox._temporary.exists()
             assert Path("/etc/passwd").exists()
 
     run(main)
