@@ -21,6 +21,7 @@ MASK = "***"
 # How we say that something was cut: `[… 1,234 bytes cut …]` where a stream was, `[… 1,234 bytes before this …]`
 # before a tail, and a bare ellipsis after a value that was too long for a message.
 _CUT = re.compile(r"(\n?\[… [\d,]+ (?:bytes|characters) (?:cut|before this) …\]\n|…)")
+_NESTED = 3
 _ENCODING = ("utf-8", "surrogatepass")
 
 
@@ -94,18 +95,26 @@ def _encoded(text: str) -> Iterator[str]:
     for one in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
         yield one
         yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), one)
+    # A file name in a patch, as git quotes it.
+    quoted = json.dumps(text, ensure_ascii=False)[1:-1].encode(*_ENCODING)
+    name = "".join(chr(byte) if byte < 0x80 else f"\\{byte:03o}" for byte in quoted)
+    printed = {text, repr(text)[1:-1], repr(raw)[2:-1], name, html.escape(text), html.escape(text, quote=False)}
+    # All of that again as text within JSON, within JSON: a script's reason, a body in our audit log, a log of it. A
+    # value without quotes, backslashes and letters beyond ASCII stays the same by it, and costs nothing more.
+    for _ in range(_NESTED):
+        yield from printed
+        printed = {shape for one in printed for shape in _json(one)}
+    yield from printed
+    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
+        for offset in range(3):
+            yield _base64_core(alphabet(b"\0" * offset + raw).decode(), offset, len(raw))
+
+
+def _json(text: str) -> Iterator[str]:
     for ascii_only in (True, False):
         escaped = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
         yield escaped
         yield escaped.replace("/", "\\/")
-        # A JSON body, as text in our own audit log.
-        yield json.dumps(escaped, ensure_ascii=ascii_only)[1:-1]
-    yield html.escape(text)
-    yield html.escape(text, quote=False)
-    yield repr(text)[1:-1]
-    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
-        for offset in range(3):
-            yield _base64_core(alphabet(b"\0" * offset + raw).decode(), offset, len(raw))
 
 
 def _base64_core(encoded: str, offset: int, length: int) -> str:

@@ -154,3 +154,9 @@ def test_a_value_in_a_json_text_within_json() -> None:
         masked = Masker([secret]).text(text)
         assert "pass" not in masked
         assert json.loads(masked)
+
+
+def test_a_value_in_a_file_name_as_git_and_python_quote_it() -> None:
+    masker = Masker(['caf\u00e9"secret'])
+    assert masker.text('+++ "b/caf\\303\\251\\"secret"') == f'+++ "b/{MASK}"'
+    assert masker.text(repr('caf\u00e9"secret'.encode())) == f"b'{MASK}'"
