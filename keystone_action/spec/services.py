@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -40,16 +41,16 @@ def repository_of(image: str) -> str:
     return image.split("@", 1)[0].rsplit("/", 1)[-1].split(":", 1)[0]
 
 
-class ServiceBase(StrictModel):
+class ServiceBase(StrictModel, ABC):
     """What all services have. name: letters in lower case, digits, `-` and `_`. ready_timeout in seconds."""
 
     name: Name
     ready_timeout: Duration = 60.0
 
     @property
+    @abstractmethod
     def kind(self) -> ServiceKind:
         """What it is, whatever `type` and `image` were used to say so."""
-        raise NotImplementedError
 
     @property
     def is_database(self) -> bool:
