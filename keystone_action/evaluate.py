@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     Raises UsageError (exit 2) before anything runs and HarnessError (exit 3) when the sandbox can't be made or results
     can't be written.
     """
+    gc.enable()
+    gc.freeze()
     ran = anyio.run(run, options, progress)
     from keystone_action.report.write import write_reports
 
