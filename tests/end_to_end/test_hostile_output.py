@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
+from support.command_line import Called
 from support.hostile import area, attack, everything_written, statuses
 
 __all__ = ["area"]
@@ -178,7 +178,7 @@ DOCUMENTS = {
     "text": '"just text"',
     "two": '{"output": "a"}{"output": "b"}',
     "nothing": "",
-    "bytes": "\\xff\\xfe",
+    "bytes": "",
 }
 FINE = {
     "twice": ('{"output": "first", "output": "last"}', {"first", "last"}),
@@ -193,29 +193,35 @@ FINE = {
 }
 
 
-@pytest.mark.parametrize("kind", DOCUMENTS)
-def test_a_hostile_result_document_is_malformed_and_no_more(area: Path, kind: str) -> None:
-    called = attack(area, _printing(DOCUMENTS[kind]), {"any": ABSENT}, agent={"output": {"json": "stdout"}})
-    (cell,) = called.cells
+def printed(area: Path, documents: dict[str, str]) -> Called:
+    """A run with one cell for each of these documents on stdout."""
+    raw = {kind: text.encode("latin-1") for kind, text in documents.items()} | {"bytes": b"\xff\xfe"}
+    script = f"import os, sys\nsys.stdout.buffer.write({raw!r}[os.environ['KIND']])"
+    return attack(
+        area,
+        script,
+        {"any": ABSENT},
+        agent={"output": {"json": "stdout"}, "env": {"KIND": "{{ params.kind }}"}},
+        parallelism={"matrix": {"kind": list(documents)}},
+    )
+
+
+def test_a_hostile_result_document_is_malformed_and_no_more(area: Path) -> None:
+    called = printed(area, DOCUMENTS)
     assert called.code == 0, called.out + called.err
-    assert "the JSON document on stdout is malformed" in cell["agent"]["note"], cell["agent"]
+    assert [cell["params"]["kind"] for cell in called.cells] == list(DOCUMENTS)
+    for cell in called.cells:
+        assert "the JSON document on stdout is malformed" in cell["agent"]["note"], cell
     assert_sane(called.document["usage"])
 
 
-@pytest.mark.parametrize("kind", FINE)
-def test_an_odd_result_document_is_taken_and_written(area: Path, kind: str) -> None:
-    document, wanted = FINE[kind]
-    called = attack(area, _printing(document), {"any": ABSENT}, agent={"output": {"json": "stdout"}})
+def test_an_odd_result_document_is_taken_and_written(area: Path) -> None:
+    called = printed(area, {kind: document for kind, (document, _) in FINE.items()})
     assert called.code == 0, called.out + called.err
-    (cell,) = called.cells
-    assert cell["agent"]["output"] in wanted
+    for cell in called.cells:
+        assert cell["agent"]["output"] in FINE[cell["params"]["kind"]][1]
     assert_sane(called.document["usage"])
     ElementTree.parse(called.output / "junit.xml")
-
-
-def _printing(document: str) -> str:
-    data = document.encode("latin-1").decode("unicode_escape") if document == "\\xff\\xfe" else document
-    return f"import sys\nsys.stdout.buffer.write({data.encode('latin-1')!r})"
 
 
 def assert_sane(usage: dict) -> None:
