@@ -40,8 +40,9 @@ class Custom(Check):
     runs_in `host`: our user, without isolation, in a throw-away copy of the workspace; a `.py` runs under our own
     interpreter, where it lies in the spec's directory, so that it finds the files beside it. runs_in `sandbox`: the
     agent's user, in the copy that executing checks share; a `.py` runs under the sandbox's python3, from a directory
-    of its own that is removed afterwards. interpreter: what runs the script (`node`, `uv run`, or a list); otherwise
-    its `#!` line or its suffix decides.
+    of its own that is removed afterwards. interpreter: what runs the script (`node`, or a list); otherwise its `#!`
+    line or its suffix decides. On the host its directory is what the agent left: a tool that takes its configuration
+    from there would run the agent's code as us, so tell it not to (`uv run --no-project --no-config`).
 
     Exit code ≠ 0, a time-out, and output that is no CheckResult are the check's own error, never the agent's.
     """
