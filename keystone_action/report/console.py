@@ -139,9 +139,7 @@ def cell_line(spec_id: str, cell: CellResult) -> str:
     """One cell in one line: verdict, composite, time, ids, and why when it is no pass. Not yet escaped."""
     composite = words.score(cell.composite)
     name = cell.id if cell.id.startswith(spec_id) else f"{spec_id}: {cell.id}"
-    why = (
-        f" ({first_line(cell.reason or cell.error or 'no reason was recorded', 300)})" if cell.verdict != "pass" else ""
-    )
+    why = f" ({view.cell_reason(cell)})" if cell.verdict != "pass" else ""
     return f"{cell.verdict:<5} {composite:>6} {words.duration(cell.duration_s):>7}  {name}{why}"
 
 

@@ -33,6 +33,8 @@ _BLOCK_START = re.compile(
     r"\A(?:()([-+=:])|(\d{1,9})([.)])(?=\s|\Z))"
 )  # list markers, rules, headings' underlines, commands
 _BACKTICKS = re.compile(r"`+")
+# Quoted as our messages quote: a pair of single backticks that stands for itself, a sign of punctuation aside.
+_QUOTED = re.compile(r"(?<![^\s(])`([^\s`](?:[^`]*[^\s`])?)`(?=[.,;:)]*(?:\s|\Z))")
 # The runner takes `::command::` at the start of a line, blanks aside, and the older `##[command]` anywhere in it.
 _COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 _OLD_COMMAND = re.compile(r"##(?=\[)")
@@ -75,6 +77,28 @@ def inline(text: str) -> str:
     """
     words = [_word(word) for word in visible(text).split()]
     return _BLOCK_START.sub(r"\1\3\\\2\4", " ".join(words), count=1)
+
+
+def prose(text: str) -> str:
+    """text of a message as Markdown: as `inline`, and what it quotes in backticks is one code span, without them."""
+    words = " ".join(visible(text).split())
+    pieces = _QUOTED.split(words)
+    if len(pieces) == 1:
+        return inline(text)
+    # Every other piece is what was quoted; blanks beside the others stay.
+    written = [_code_spans(piece) if index % 2 else _inline_piece(piece) for index, piece in enumerate(pieces)]
+    return _BLOCK_START.sub(r"\1\3\\\2\4", "".join(written), count=1)
+
+
+def _inline_piece(text: str) -> str:
+    return re.sub(r"\S+", lambda match: _word(match[0]), text)
+
+
+def prose_html(text: str) -> str:
+    """text of a message as HTML: what it quotes in backticks is `<code>`, without them."""
+    pieces = _QUOTED.split(visible(text))
+    escaped = (html_entities.escape(piece) for piece in pieces)
+    return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(escaped))
 
 
 def _word(word: str) -> str:
@@ -126,6 +150,11 @@ def first_line(text: str, limit: int = 200) -> str:
     """The first line of text that says something, cut to limit characters with an ellipsis."""
     line = next((line for line in text.splitlines() if line.strip()), "").strip()
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def is_sentences(text: str) -> bool:
+    """Whether text is a few plain lines, which need no block that keeps indentation and carets in place."""
+    return len(text.splitlines()) <= 3 and "\n " not in text
 
 
 def is_long(text: str) -> bool:

@@ -21,9 +21,11 @@ SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "first_line": escape.first_line,
     "gate": words.gate,
     "is_long": escape.is_long,
+    "is_sentences": escape.is_sentences,
     "icon": words.ICONS.__getitem__,
     "agent_sentence": words.agent,
     "parameters": view.parameters,
+    "reason": view.cell_reason,
     "sandbox_sentence": words.sandbox,
     "score": words.score,
     "weight": words.weight,
@@ -31,16 +33,24 @@ SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
 
 
 def markdown_environment() -> Environment:
-    """For Markdown: what is printed becomes text on one line; `code`, `fence` and `inline_html` say otherwise."""
-    markdown = {"code": escape.code, "fence": escape.fence, "inline_html": escape.inline_html}
+    """For Markdown: what is printed becomes text on one line, unless one of the filters here says otherwise."""
+    markdown = {
+        "code": escape.code,
+        "fence": escape.fence,
+        "inline_html": escape.inline_html,
+        "prose": escape.prose,
+    }
     return _environment(escape.inline, markdown)
 
 
 def html_environment() -> Environment:
-    """For HTML: what is printed becomes text, its invisible characters shown. `style_sheet` is for our own CSS only."""
+    """For HTML: what is printed becomes text, its invisible characters shown; in `prose` what is quoted becomes code.
+    `style_sheet` is for our own CSS only."""
     from markupsafe import escape as escape_html
 
-    return _environment(lambda text: str(escape_html(escape.visible(text))), {"style_sheet": str})
+    return _environment(
+        lambda text: str(escape_html(escape.visible(text))), {"prose": escape.prose_html, "style_sheet": str}
+    )
 
 
 def _compiled_templates() -> BytecodeCache:

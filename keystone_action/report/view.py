@@ -67,6 +67,11 @@ class SpecView:
     groups_left_out: int
 
     @property
+    def scenarios_differ(self) -> bool:
+        """Whether the scenario tells groups apart; with one scenario only the parameters do."""
+        return len({group.scenario for group in self.spec.groups}) > 1
+
+    @property
     def statistics(self) -> list[str]:
         """Pass rate and the rule for replicas in words; empty for one cell."""
         spec, parts = self.spec, []
@@ -179,21 +184,44 @@ def reasons(run: RunResult) -> tuple[list[Reason], int]:
 def _reasons(run: RunResult) -> Iterator[Reason]:
     for spec in run.specs:
         prefix = (spec.id,) if len(run.specs) > 1 else ()
-        for group in spec.groups:
-            if group.total > 1 and group.verdict != "pass":
-                where = (*prefix, group.scenario) if len(spec.groups) > 1 else prefix
-                flaky = "flaky: " if group.verdict == "flaky" else ""
-                yield Reason(group.verdict, where, first_line(f"{flaky}{group.reason}{_parameters(group.params)}", 300))
-        for cell in spec.cells:
+        scenarios = {group.scenario for group in spec.groups}
+        replicated = {_group_key(group): group for group in spec.groups if group.total > 1}
+        worst: dict[tuple[str, str], CellResult] = {}
+        for cell in sorted(spec.cells, key=lambda cell: _WORST_FIRST[cell.verdict]):
             if cell.verdict != "pass":
-                where = (cell.id,) if len(spec.cells) > 1 else prefix
-                yield Reason(
-                    cell.verdict, where, first_line(cell.reason or cell.error or "no reason was recorded", 300)
-                )
+                worst.setdefault(_group_key(cell), cell)
+        for key, group in replicated.items():
+            if group.verdict != "pass":
+                where = (*prefix, group.scenario) if len(scenarios) > 1 else prefix
+                where += (parameters(group.params),) if group.params else ()
+                yield Reason(group.verdict, where, _group_reason(group, worst.get(key)))
+        for cell in spec.cells:
+            if cell.verdict != "pass" and _group_key(cell) not in replicated:
+                yield Reason(cell.verdict, (cell.id,) if len(spec.cells) > 1 else prefix, cell_reason(cell))
 
 
-def _parameters(params: dict[str, Any]) -> str:
-    return f" ({parameters(params)})" if params else ""
+def _group_key(of: GroupResult | CellResult) -> tuple[str, str]:
+    return of.scenario, repr(sorted(of.params.items()))
+
+
+def _group_reason(group: GroupResult, worst: CellResult | None) -> str:
+    """The group's own, and what its worst replica says: replicas mostly fail alike."""
+    flaky = "flaky: " if group.verdict == "flaky" else ""
+    why = "" if worst is None else cell_reason(worst)
+    detail = f"; replica {worst.replica}: {why}" if worst is not None and why not in group.reason else ""
+    return first_line(f"{flaky}{group.reason}{detail}", 300)
+
+
+def cell_reason(cell: CellResult) -> str:
+    """Why a cell is no pass, in one line, with the checks that cost it where the reason names none of them."""
+    reason = first_line(cell.reason or cell.error or "no reason was recorded", 300)
+    if cell.verdict != "fail":
+        return reason
+    failed = [result.name for result in cell.invariants if result.status == "fail" and result.weight > 0]
+    if not failed or any(name in reason for name in failed):
+        return reason
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return f"{reason} (failed: {', '.join(failed[:3])}{more})"
 
 
 def parameters(params: dict[str, Any]) -> str:

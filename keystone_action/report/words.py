@@ -78,7 +78,10 @@ def agent(result: AgentResult) -> str:
         sentence = f"The agent ended {after}"
     else:
         sentence = f"The agent ended with exit code {result.exit_code} {after}"
-    return f"{sentence}: {result.note}" if result.note else f"{sentence}."
+    # The runner's note of a plain ending ("exited with 1") says nothing that is not said yet.
+    said = {f"exited with {result.exit_code}", "timed out", f"was killed by signal {result.signal}"}
+    note = "" if result.note in said else result.note.rstrip(".")
+    return f"{sentence}: {note}." if note else f"{sentence}."
 
 
 def gate(result: InvariantResult) -> str:

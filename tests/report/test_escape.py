@@ -20,6 +20,8 @@ from keystone_action.report.escape import (
     inline,
     inline_html,
     log_line,
+    prose,
+    prose_html,
     visible,
     without_commands,
 )
@@ -48,6 +50,37 @@ def test_text_stays_text_wherever_a_template_puts_it(text: str, place: str, esca
     assert {token.type for token in found if token.nesting == 0} <= {"text", "code_inline", "softbreak"}
     assert shown(written) == squeezed(place_text(place).format(re.sub(r"##(?=\[)", "## ", visible(text))))
     assert not [t for t in found if t.type == "text" and LINKED_BY_THE_FORGE.search(t.content)]
+
+
+QUOTING = st.lists(
+    st.sampled_from(["`ls -l | wc`", "`x@y`", "``", "`", " ", "(`a b`)", ".", ",", ":", "a", "`:tada:`", "|", "##["])
+).map("".join)
+
+
+@settings(deadline=None)
+@given(QUOTING | TEXT, st.sampled_from(PLACES))
+def test_what_a_message_quotes_is_code_and_nothing_else_acts(text: str, place: str) -> None:
+    assume(visible(text).strip())
+    written = place.format(prose(text))
+    found = list(tokens(written))
+    assert kinds(written) == kinds(place.format("word"))
+    assert {token.type for token in found if token.nesting == 0} <= {"text", "code_inline", "softbreak"}
+    said = squeezed(place_text(place).format(re.sub(r"##(?=\[)", "## ", visible(text))))
+    assert shown(written).replace("`", "") == said.replace("`", "")
+    assert not [t for t in found if t.type == "text" and LINKED_BY_THE_FORGE.search(t.content)]
+    reader = Reader()
+    reader.feed(prose_html(text) + "\n")
+    assert set(reader.tags) <= {"code"}
+    assert squeezed(reader.text).replace("`", "") == squeezed(visible(text)).replace("`", "")
+
+
+def test_a_quoted_command_is_one_piece_of_code() -> None:
+    message = "`make test -k` ended with exit code 2; see (`make help`)."
+    assert prose(message) == message
+    assert prose_html(message) == message.replace("`make test -k`", "<code>make test -k</code>").replace(
+        "`make help`", "<code>make help</code>"
+    )
+    assert prose("`a` and a lone ` sign") == "`a` and a lone `` ` `` sign"
 
 
 def place_text(place: str) -> str:

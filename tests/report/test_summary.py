@@ -24,10 +24,10 @@ from samples import (
     spec,
 )
 
-from keystone_action.report import view
+from keystone_action.report import view, words
 from keystone_action.report.summary import render_summary
 from keystone_action.report.templating import markdown_environment
-from keystone_action.scoring.results import AgentResult, RunResult
+from keystone_action.scoring.results import AgentResult, GroupResult, RunResult
 
 OUR_HTML = re.compile(
     r"<details( open)?>\n<summary>[^<>]*(<b>([^<>]|</?code>)*</b>)?[^<>]*(<code>[^<>]*</code>)?[^<>]*</summary>\n"
@@ -176,3 +176,39 @@ def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None
     )
     assert text.startswith("## ❌ Failed: composite 0.00")
     assert r"Note: \<b\>\*x\*\</b\>" in text
+
+
+def test_a_reason_names_the_checks_that_cost_the_cell_its_score() -> None:
+    low = "composite 0.50 is below the threshold 0.85"
+    failed = cell("c", check("lint", "fail"), check("style", "fail", weight=0.0), check("ok"), verdict="fail")
+    assert view.cell_reason(replace(failed, reason=low)) == f"{low} (failed: lint)"
+    assert view.cell_reason(replace(failed, reason="gate lint scored 0.00")) == "gate lint scored 0.00"
+    many = cell("c", *(check(f"c{n}", "fail") for n in range(5)), verdict="fail", reason=low)
+    assert view.cell_reason(many) == f"{low} (failed: c0, c1, c2 and 2 more)"
+    assert view.cell_reason(cell("c", verdict="error", error="db: gone\nlog")) == "db: gone"
+
+
+def test_replicas_that_fail_alike_are_one_reason() -> None:
+    cells = [cell(f"c.r{n}", replica=n, params={"size": "large"}, verdict="fail", reason="too slow") for n in range(3)]
+    group = GroupResult("reconcile", {"size": "large"}, "fail", 0.5, 0, 3, "0 of 3 replicas passed, all must")
+    found, more = view.reasons(run(spec("s", *cells, groups=(group,), verdict="fail"), verdict="fail"))
+    assert more == 0
+    (reason,) = found
+    assert (reason.where, reason.text) == (
+        ("size=large",),
+        "0 of 3 replicas passed, all must; replica 0: too slow",
+    )
+
+
+def test_a_run_that_never_came_to_a_sandbox_says_nothing_about_one() -> None:
+    text = render_summary(run(verdict="error", composite=None, run_id="", error="spec a.yaml is missing\nlook there"))
+    assert "sandbox" not in text
+    assert "> spec a.yaml is missing<br>\n> look there\n" in text
+    assert "· run" not in text
+
+
+def test_how_the_agent_ended_is_said_once() -> None:
+    ended = AgentResult(3, timed_out=False, duration_s=1.0, output="", note="exited with 3")
+    assert words.agent(ended) == "The agent ended with exit code 3 after 1.0 s."
+    stopped = replace(ended, note="was stopped at a limit (2 GiB of memory)")
+    assert words.agent(stopped).endswith("after 1.0 s: was stopped at a limit (2 GiB of memory).")
