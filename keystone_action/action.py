@@ -11,10 +11,10 @@ from typing import Protocol, TextIO
 
 from keystone_action import __version__
 from keystone_action.errors import EXIT_ERROR, Cancelled, HarnessError, KeystoneError, OutputError
-from keystone_action.github.annotations import annotations_of
+from keystone_action.github.annotations import annotations_of, annotations_of_spec_error
 from keystone_action.github.commands import Commands
 from keystone_action.github.event import Event, read_event
-from keystone_action.github.inputs import DEFAULT_SPECS, Settings
+from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings
 from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.progress import LogProgress
@@ -22,6 +22,7 @@ from keystone_action.github.results import output_values
 from keystone_action.github.summary import append_summary
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.scoring.results import RunResult
+from keystone_action.spec.diagnostics import SpecError
 
 _PASSED_ON = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"})
 _PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
@@ -93,10 +94,29 @@ class _Step:
     def failed(self, error: KeystoneError, duration_s: float) -> int:
         """Reports what kept a run from being finished."""
         self.commands.endgroup()
+        if isinstance(error, SpecError):
+            error = self._show_spec_errors(error)
         message = error.message + (f"\n{error.help}" if error.help else "")
-        self.commands.error(message)
+        if not isinstance(error, SpecError):
+            self.commands.error(message)
         self._report(_failed_run(message, self.environ, duration_s, cancelled=isinstance(error, Cancelled)), None)
         return error.exit_code or EXIT_ERROR
+
+    def _show_spec_errors(self, error: SpecError) -> SpecError:
+        """In the log with the lines of the file, and each at its line. Returns them with the paths of the checkout."""
+        from keystone_action.evaluate import with_short_paths
+
+        workspace, limit = self._workspace, DEFAULT_ANNOTATIONS if self.settings is None else self.settings.annotations
+        short = with_short_paths(error, workspace)
+        self.commands.log(short.message)
+        issued = self.commands.issued
+        for annotation in annotations_of_spec_error(short, workspace=workspace, limit=limit, issued=issued):
+            self.commands.annotate(annotation)
+        return short
+
+    @property
+    def _workspace(self) -> Path:
+        return self.settings.workspace if self.settings else Path(self.environ.get("GITHUB_WORKSPACE") or ".")
 
     def _say(self, settings: Settings, event: Event) -> None:
         for warning in settings.warnings:
@@ -122,8 +142,7 @@ class _Step:
 
     def _report(self, run: RunResult, directory: Path | None) -> None:
         """Writes outputs and summary. What can't be written is a warning: reporting never changes the verdict."""
-        workspace = self.settings.workspace if self.settings else Path(self.environ.get("GITHUB_WORKSPACE") or ".")
-        values = output_values(run, directory=directory, workspace=workspace)
+        values = output_values(run, directory=directory, workspace=self._workspace)
         try:
             if path := self.environ.get("GITHUB_OUTPUT"):
                 write_outputs(Path(path), values)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.github.commands import Annotation, Level
+from keystone_action.report.view import cell_reason
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
+from keystone_action.spec.diagnostics import SpecError
 
 MAX_OF_LEVEL = 10
 """Annotations of one level that the runner keeps of a step."""
@@ -52,6 +54,17 @@ def annotations_of(
     return _fit([_merge(found, cells[found[0].key[0]]) for found in ranked], limit, issued or {})
 
 
+def annotations_of_spec_error(
+    error: SpecError, *, workspace: Path, limit: int, issued: Mapping[Level, int] | None = None
+) -> list[Annotation]:
+    """At most `limit` annotations of what is wrong with spec files, each at its line."""
+    found = [
+        Annotation("error", one.sentence, "Bad spec", repository_path(one.path, workspace, workspace), one.line)
+        for one in error.diagnostics
+    ]
+    return _fit(found, limit, issued or {})
+
+
 def repository_path(path: str, directory: Path, workspace: Path) -> str:
     """A path of a spec as GitHub names files: from the top of the checkout, with slashes."""
     absolute = Path(os.path.normpath(directory / path))
@@ -82,7 +95,7 @@ def _findings(spec: SpecResult, cell: CellResult, file: str) -> Iterator[_Findin
             yield _Finding(_GATE, 1.0, (spec.id, rule.rule, _GATE), "error", title, rule.details or title, file, None)
     if cell.verdict != "pass" and not explained:
         severity = _BROKEN if cell.verdict == "error" else _FAILED
-        reason = cell.error or cell.reason or f"the cell's verdict is {cell.verdict}"
+        reason = cell.error or cell_reason(cell)
         title = f"{spec.id}: {'could not be graded' if cell.verdict == 'error' else 'failed'}"
         yield _Finding(severity, 0.0, (spec.id, reason, severity), "error", title, reason, file, None)
 

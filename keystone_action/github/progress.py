@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from keystone_action.github.commands import MIN_MASK, Commands
+from keystone_action.report import words
+from keystone_action.report.view import cell_reason
 from keystone_action.scoring.results import CellResult
 
 
@@ -30,9 +32,9 @@ class LogProgress:
     def cell(self, spec_id: str, result: CellResult) -> None:
         """One line: verdict, which cell, composite, duration, and why it is not a pass."""
         composite = "" if result.composite is None else f"  composite {result.composite:.2f}"
-        reason = "" if result.verdict == "pass" else f"  {result.error or result.reason}"
+        reason = "" if result.verdict == "pass" else f"  {cell_reason(result)}"
         name = result.id if result.id.startswith(spec_id) else f"{spec_id} {result.id}"
-        line = f"{result.verdict:<5}  {name}{composite}  {result.duration_s:.1f} s{reason}"
+        line = f"{result.verdict:<5}  {name}{composite}  {words.duration(result.duration_s)}{reason}"
         self._commands.log(" ".join(line.splitlines()))
 
     def note(self, message: str) -> None:

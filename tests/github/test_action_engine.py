@@ -123,7 +123,7 @@ def test_a_bad_call_is_exit_2_with_its_message_everywhere(
         (runner.workspace / name).write_text(text)
     step = runner.step(inputs)
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (2, "error", [])
-    assert said in step.issues[0].message
+    assert said in f"{step.issues[0].file}: {step.issues[0].message}"
     assert said in step.summary
     assert "Traceback" not in step.raw_log
 
@@ -147,3 +147,30 @@ def test_specs_below_evals_are_found(tmp_path: Path) -> None:
     (runner.workspace / "evals" / "README.md").write_text("about these")
     step = runner.step()
     assert (step.exit_code, step.outputs["total"]) == (0, "1")
+
+
+def test_what_is_wrong_with_a_spec_is_shown_at_its_line(tmp_path: Path) -> None:
+    runner = FakeRunner(tmp_path)
+    folder = runner.workspace / "sub" / "evals"
+    folder.mkdir(parents=True)
+    (folder / "keystone.yaml").write_text(SPEC.format(command="x", more="").replace("check:", "chek:"))
+    step = runner.step({"working-directory": "sub", "annotations": "3"})
+    assert step.rejected == []
+    assert (step.exit_code, step.outputs["verdict"], step.outputs["results-path"]) == (2, "error", "")
+    assert [(issue.level, issue.file, issue.line) for issue in step.issues] == [
+        ("error", "sub/evals/keystone.yaml", 8),
+        ("error", "sub/evals/keystone.yaml", 10),
+        ("notice", None, None),
+    ]
+    assert step.issues[0].message == "the key 'check' is missing"
+    for text in (step.text, step.summary):
+        assert "sub/evals/keystone.yaml:10:5: unknown key 'chek'" in text
+        assert str(runner.workspace) not in text
+
+
+def test_a_spec_error_is_in_the_log_when_no_annotations_are_wanted(tmp_path: Path) -> None:
+    runner = FakeRunner(tmp_path)
+    (runner.workspace / "keystone.yaml").write_text("version: 7\n")
+    step = runner.step({"annotations": "0"})
+    assert (step.exit_code, step.issues) == (2, [])
+    assert "keystone.yaml:1:10: version" in step.text
