@@ -1,13 +1,16 @@
-"""What a service kind is to the life of a cell. Kinds: http_mock, postgres, sqlite, external (containers later)."""
+"""What a service kind is to the life of a cell. Kinds: http_mock, postgres, sqlite, external, and containers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keystone_action.evidence.model import Address, Database, RequestLog
+
+if TYPE_CHECKING:
+    from keystone_action.services.networks import Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,9 @@ class CellScope:
 
     private: a directory of ours that no sandbox can read. exclusive: whether this is the only cell at a time (then a
     database service hands out exactly the user, password and database of its `env`). allowed_users: numeric users
-    whose connections belong to this cell, None when users don't tell cells apart.
+    whose connections belong to this cell, None when users don't tell cells apart. network: the cell's own network on
+    the container engine, where there is one; in_network: whether its agent runs in it, so that services are reached
+    by their names (else by address, from this machine).
     """
 
     cell_id: str
@@ -25,11 +30,13 @@ class CellScope:
     audit_log: Path
     exclusive: bool
     allowed_users: set[int] | None = None
+    network: Network | None = None
+    in_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there (the same for now).
+    """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there.
 
     settle: called when the agent has ended, before anything is observed: what its clients left running on the server
     ends too. Blocking; raises ServiceError.

@@ -1,4 +1,4 @@
-"""A cell's database on the embedded PostgreSQL: its roles, what stood there before the agent, and asking it after.
+"""A cell's database on a PostgreSQL server of ours: its roles, what stood there before the agent, and asking it after.
 
 The agent's role owns its database and nothing else: no superuser, no way into another database, no file of the
 server. Checks ask through a role of ours that may only read. What an owner can do to a reader is undone first: open
@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 import secrets
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import psycopg
-
-    from keystone_action.services.postgres_server import PostgresServer
 
 _OWN_SETTINGS = (
     "(setdatabase = (SELECT oid FROM pg_database WHERE datname = %(database)s)"
@@ -45,6 +44,52 @@ _SHADOWS = """
 """
 
 
+PRISTINE = "template1"
+"""The template of databases in which nothing of an author's stands yet."""
+# What an image's own scripts left in the template belongs to its superuser, as whom no agent may act. What belongs to
+# an extension stays; a sequence of a column follows its table.
+_NOT_OF_AN_EXTENSION = (
+    "NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = '{0}'::regclass AND d.objid = o.oid"
+    " AND d.deptype IN ('e', 'a', 'i'))"
+)
+_HAND_OVER = f"""
+    SELECT format('ALTER SCHEMA %I OWNER TO ', nspname) FROM pg_namespace o
+     WHERE nspowner = 10 AND nspname !~ '^pg_' AND nspname <> 'information_schema'
+       AND {_NOT_OF_AN_EXTENSION.format("pg_namespace")}
+    UNION ALL
+    SELECT format('ALTER %s %s OWNER TO ', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW'
+                  WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END,
+                  format('%I.%I', n.nspname, relname))
+      FROM pg_class o JOIN pg_namespace n ON n.oid = relnamespace
+     WHERE relowner = 10 AND relkind IN ('r', 'p', 'S', 'v', 'm', 'f', 'c')
+       AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND {_NOT_OF_AN_EXTENSION.format("pg_class")}
+    UNION ALL
+    SELECT format('ALTER ROUTINE %s OWNER TO ', o.oid::regprocedure)
+      FROM pg_proc o JOIN pg_namespace n ON n.oid = pronamespace
+     WHERE proowner = 10 AND prokind <> 'a' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+       AND {_NOT_OF_AN_EXTENSION.format("pg_proc")}
+    UNION ALL
+    SELECT format('ALTER TYPE %s OWNER TO ', o.oid::regtype)
+      FROM pg_type o JOIN pg_namespace n ON n.oid = typnamespace
+     WHERE typowner = 10 AND typtype IN ('e', 'd', 'r') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+       AND {_NOT_OF_AN_EXTENSION.format("pg_type")}
+"""  # noqa: S608 - names of catalogs, ours
+
+
+class Server(Protocol):
+    """A server whose superuser is ours alone. template: the database that those of cells are copies of."""
+
+    @property
+    def template(self) -> str: ...
+
+    def admin(self, database: str = ...) -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
+        """A connection of the superuser, each statement its own transaction, names looked up in pg_catalog only.
+        Raises psycopg.OperationalError."""
+
+    def address(self, user: str, password: str, database: str) -> dict[str, Any]:
+        """libpq keywords for a role of this server."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shadow:
     """A function or operator with the name of a built-in one. version changes when it is replaced."""
@@ -68,7 +113,7 @@ class Before:
 class CellDatabase:
     """One database with its owner (the agent's role) and its reader (ours)."""
 
-    server: PostgresServer
+    server: Server
     database: str
     owner: str
     owner_password: str
@@ -89,10 +134,21 @@ class CellDatabase:
             # Row security that the agent sets up must not hide rows from checks.
             reading = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION BYPASSRLS"
             self._execute(admin, f"CREATE ROLE {{reader}} LOGIN {reading} PASSWORD {{password}}", self.reader_password)
-            self._execute(admin, "CREATE DATABASE {database} OWNER {owner} TEMPLATE template1 STRATEGY file_copy")
+            # Before version 15 copying files was the only strategy, and had no name.
+            strategy = " STRATEGY file_copy" if admin.info.server_version >= 150000 else ""
+            self._execute(admin, f"CREATE DATABASE {{database}} OWNER {{owner}} TEMPLATE {{template}}{strategy}")
             self._execute(admin, "REVOKE ALL ON DATABASE {database} FROM PUBLIC")
             admin.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(*self._names("database", "reader")))
+        if self.server.template != PRISTINE:
+            self._hand_over()
         self.remember()
+
+    def _hand_over(self) -> None:
+        from psycopg import sql
+
+        with self.server.admin(self.database) as admin, admin.transaction():
+            for statement in _column(admin, _HAND_OVER):
+                admin.execute(sql.SQL("{}{}").format(sql.SQL(statement), sql.Identifier(self.owner)))
 
     def drop(self) -> None:
         """Remove the database and both roles, ending their sessions. Raises psycopg.Error."""
@@ -154,8 +210,9 @@ class CellDatabase:
     def _end_sessions(self, admin: psycopg.Connection[Any]) -> None:
         # The clients are dead, but a backend learns that only when its statement ends: until then it holds its locks,
         # and `DO $$ … pg_sleep … INSERT` goes on to write.
+        waiting = ", 5000" if admin.info.server_version >= 140000 else ""
         admin.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            f"SELECT pg_terminate_backend(pid{waiting}) FROM pg_stat_activity"  # noqa: S608 - one of two words
             " WHERE pid <> pg_backend_pid() AND (usename = %s OR datname = %s)",
             (self.owner, self.database),
         )
@@ -183,6 +240,7 @@ class CellDatabase:
         from psycopg import sql
 
         names = dict(zip(("database", "owner", "reader"), self._names("database", "owner", "reader"), strict=True))
+        names["template"] = sql.Identifier(self.server.template)
         admin.execute(sql.SQL(template).format(**names, password=sql.Literal(password)))
 
     def _names(self, *fields: str) -> list[Any]:

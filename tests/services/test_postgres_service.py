@@ -14,7 +14,7 @@ from support.databases import PostgresCell, PostgresForTests
 from keystone_action.errors import NotSupportedYet, ServiceError, UsageError
 from keystone_action.sandbox import process
 from keystone_action.services import postgres_binaries, postgres_server
-from keystone_action.services.postgres import Credentials, EmbeddedPostgres
+from keystone_action.services.postgres import EmbeddedPostgres, credentials_from_env
 from keystone_action.services.postgres_binaries import Binaries, find_binaries, reachable_binaries
 from keystone_action.spec.services import ContainerService, PostgresService
 
@@ -142,7 +142,7 @@ def test_a_fixture_has_the_owners_rights_not_ours(cell: PostgresCell) -> None:
 )
 def test_an_env_that_can_not_be_honoured_is_refused(env: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Credentials.from_env("db", env)
+        credentials_from_env("db", env)
 
 
 def test_what_only_a_container_has_is_refused(tmp_path: Path, sandboxes: process.ProcessSandboxes) -> None:

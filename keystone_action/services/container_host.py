@@ -1,0 +1,156 @@
+"""What all container services of a spec share: the engine, how images are pulled, and the network that they meet in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.errors import NotSupportedYet
+from keystone_action.services.base import RunningService
+from keystone_action.spec.services import (
+    ContainerService,
+    ExternalService,
+    HttpMockService,
+    MysqlService,
+    PostgresService,
+    Service,
+    SqliteService,
+)
+
+if TYPE_CHECKING:
+    import anyio
+    from docker import DockerClient
+
+    from keystone_action.services.http_server import MockServer
+    from keystone_action.services.images import Login
+    from keystone_action.services.networks import Network, Networks
+
+
+@dataclass(frozen=True)
+class Pulling:
+    """How images are had: see `images.ensure_image`."""
+
+    mirror: str | None = None
+    login: Login | None = None
+    on_progress: Callable[[str], None] | None = None
+
+
+class GroupNetwork:
+    """The network in which the containers live that cells share, made when the first of them starts."""
+
+    def __init__(self, networks: Networks, name: str, *, internal: bool) -> None:
+        self._networks = networks
+        self._name = name
+        self._internal = internal
+        self._network: Network | None = None
+        self._lock: anyio.Lock | None = None
+
+    async def enter(self) -> Network:
+        """The network. Raises ServiceError."""
+        import anyio
+
+        if self._lock is None:
+            self._lock = anyio.Lock()
+        async with self._lock:
+            if self._network is None:
+                self._network = await self._networks.open(self._name, internal=self._internal)
+            return self._network
+
+
+@dataclass(frozen=True)
+class ContainerHost:
+    """networks: the run's, which its maker closes after all services were stopped."""
+
+    client: DockerClient
+    run_id: str
+    networks: Networks
+    group: GroupNetwork
+    pull: Pulling = field(default_factory=Pulling)
+
+    def pulling(self) -> dict[str, Any]:
+        """Keywords for `ensure_image`."""
+        return {"mirror": self.pull.mirror, "login": self.pull.login, "on_progress": self.pull.on_progress}
+
+    async def share(self, network: Network, container: str, alias: str) -> None:
+        """Let a cell reach a container that other cells use too. Raises ServiceError."""
+        network.shared.add(await self.networks.connect(network, container, alias))
+
+    async def unshare(self, network: Network, container: str) -> None:
+        """Undo `share`. Raises ServiceError."""
+        await self.networks.disconnect(network, container)
+
+
+def container_service(definition: Service, host: ContainerHost) -> RunningService | None:
+    """The service for a definition that needs the engine; None for all others (`type: postgres` without an image is
+    always embedded). Raises UsageError."""
+    if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
+        if definition.image is None:
+            return None
+        from keystone_action.services.postgres_container import PostgresContainer
+
+        return PostgresContainer(definition, host)
+    if isinstance(definition, MysqlService | ContainerService) and definition.kind == "mysql":
+        from keystone_action.services.mysql_container import MysqlContainer
+
+        return MysqlContainer(definition, host)
+    if isinstance(definition, ContainerService):
+        from keystone_action.services.container import GenericContainer
+
+        return GenericContainer(definition, host)
+    return None
+
+
+def build_container_services(
+    definitions: Sequence[Service],
+    *,
+    client: DockerClient,
+    run_id: str,
+    networks: Networks,
+    mocks: MockServer,
+    directory: Path,
+    pull: Pulling | None = None,
+    internal: bool = False,
+) -> list[RunningService]:
+    """The services of a spec on a container engine, in the spec's order, none of them started.
+
+    internal: no service has a way out of its network. Raises UsageError for definitions that can't be started, and
+    NotSupportedYet for `type: postgres` without an image, which is no container.
+    """
+    host = make_host(client=client, run_id=run_id, networks=networks, pull=pull, internal=internal)
+    return [_build(definition, host, mocks, directory) for definition in definitions]
+
+
+def make_host(
+    *,
+    client: DockerClient,
+    run_id: str,
+    networks: Networks,
+    pull: Pulling | None = None,
+    internal: bool = False,
+) -> ContainerHost:
+    """A host for the services of one spec."""
+    import secrets
+
+    group = GroupNetwork(networks, f"services-{secrets.token_hex(4)}", internal=internal)
+    return ContainerHost(client, run_id, networks, group, pull or Pulling())
+
+
+def _build(definition: Service, host: ContainerHost, mocks: MockServer, directory: Path) -> RunningService:
+    in_container = container_service(definition, host)
+    if in_container is not None:
+        return in_container
+    if isinstance(definition, HttpMockService):
+        from keystone_action.services.http_mock import HttpMock
+
+        return HttpMock(definition, mocks, directory)
+    if isinstance(definition, SqliteService):
+        from keystone_action.services.sqlite import SqliteFile
+
+        return SqliteFile(definition)
+    if isinstance(definition, ExternalService):
+        from keystone_action.services.external import External
+
+        return External(definition)
+    raise NotSupportedYet(f"service {definition.name}: {definition.kind} without an image in a container")
