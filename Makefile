@@ -38,4 +38,5 @@ format: .venv/.ready ## rewrite to the style
 	$(BIN)/ruff format .
 
 bench: .venv/.ready ## the budgets of the design, as ratios
+	@$(BIN)/python -m compileall -q keystone_action
 	$(BIN)/python -m benchmarks
