@@ -18,6 +18,13 @@ _EXITS = "Exit codes: 0 pass, 1 fail, 2 bad spec or call, 3 error (the harness, 
 class _Parser(argparse.ArgumentParser):
     """argparse, with our sentence and exit code for bad calls."""
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            near = difflib.get_close_matches(str(value), known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(known)}{hint}")
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(message + _suggestion(self, message), help=f"{self.prog} --help")
 
@@ -96,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"keystone {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _run(commands)
     _validate(commands)
     _plan(commands)
@@ -131,16 +138,21 @@ def _run(commands: Any) -> None:
     run.add_argument("--output", type=Path, metavar="DIR", help="where results go [.keystone/runs/<time>-<id>]")
     run.add_argument("--threshold", type=_threshold, metavar="X", help="replaces every spec's pass_threshold")
     run.add_argument("--max-concurrency", type=_positive, metavar="N", help="cells at a time [cores]")
-    run.add_argument("--sandbox", choices=("auto", "process", "docker"), default="auto")
+    run.add_argument("--sandbox", choices=("auto", "process", "docker"), default="auto", help="where agents run [auto]")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
     run.add_argument("--retry-errors", type=_retries, metavar="N", help="tries more for a cell in error")
-    run.add_argument("--baseline", metavar="PATH", help="results to compare with")
-    run.add_argument("--fail-on", choices=("threshold", "regression", "error", "never"), default="threshold")
+    run.add_argument("--baseline", metavar="PATH", help="results to compare with (not supported yet)")
+    run.add_argument(
+        "--fail-on",
+        choices=("threshold", "regression", "error", "never"),
+        default="threshold",
+        help="what exits with 1 [threshold]; error, never: nothing does (regression: not supported yet)",
+    )
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
-    run.add_argument("--max-cost-usd", type=_money, metavar="X")
+    run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop at this cost (not supported yet)")
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
-    run.add_argument("--agent", metavar="MODULE:CLASS", help="the agent of an AgenticAssure suite")
-    run.add_argument("--spec-from", choices=("head", "base"), default="head")
+    run.add_argument("--agent", metavar="MODULE:CLASS", help="agent of a suite (not supported yet)")
+    run.add_argument("--spec-from", choices=("head", "base"), default="head", help="[head] (base: not supported yet)")
     run.add_argument("--keep", action="store_true", help="keep the workspaces, and say where")
     run.add_argument("--summary", type=Path, metavar="PATH", help="write summary.md there too")
     run.add_argument("--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]")
@@ -150,14 +162,16 @@ def _run(commands: Any) -> None:
 def _validate(commands: Any) -> None:
     validate = _add(commands, "validate", "check spec files, all errors at once")
     validate.add_argument("specs", nargs="+", metavar="SPEC", help="spec files, directories or globs")
-    validate.add_argument("--param", type=parse_parameter, action="append", default=[], metavar="K=V")
+    validate.add_argument(
+        "--param", type=parse_parameter, action="append", default=[], metavar="K=V", help="a value of params"
+    )
 
 
 def _plan(commands: Any) -> None:
     plan = _add(commands, "plan", "list the cells that a run would have")
     _selection(plan)
-    plan.add_argument("--shards", type=_positive, metavar="N")
-    plan.add_argument("--github", action="store_true")
+    plan.add_argument("--shards", type=_positive, metavar="N", help="(not supported yet)")
+    plan.add_argument("--github", action="store_true", help="(not supported yet)")
 
 
 def _report(commands: Any) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from keystone_action import commands
 from keystone_action.arguments import build_parser
-from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, KeystoneError
+from keystone_action.commands import give_up
+from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, KeystoneError, UsageError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -18,13 +21,13 @@ def main(arguments: Sequence[str]) -> int:
 
     Every foreseen failure is a sentence on stderr; a traceback comes only with `--verbose`.
     """
+    _open_streams()
     parser = build_parser()
     verbose = "--verbose" in arguments
     try:
-        call = parser.parse_args(arguments)
-        return _dispatch(call)
+        return _dispatch(parser.parse_args(arguments))
     except KeystoneError as error:
-        _say(error.message, error.help)
+        _say_error(error)
         if verbose:
             traceback.print_exc()
         return error.exit_code
@@ -33,10 +36,16 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_CANCELLED
     except BrokenPipeError:
         # The reader of our output left (`keystone … | head`); nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
         return EXIT_PASS
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else EXIT_ERROR
+    except OSError as error:
+        if verbose:
+            traceback.print_exc()
+        give_up(sys.stdout)
+        _say(f"{error.filename or 'standard output'} can't be written or read: {error.strerror or error}")
+        return EXIT_ERROR
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours is exit 3, never a failed agent
         if verbose:
             traceback.print_exc()
@@ -44,12 +53,44 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_ERROR
 
 
-def _dispatch(call: argparse.Namespace) -> int:
-    from keystone_action import commands
+def _open_streams() -> None:
+    """Streams that the caller closed (`2>&-`) lead nowhere: else the next file that is opened would become one. What
+    the terminal's encoding lacks is a question mark in reports, never an end of the run."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            file = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - gets the closed one's number
+            os.set_inheritable(file.fileno(), True)
+            setattr(sys, name, file)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
+
+def _dispatch(call: argparse.Namespace) -> int:
+    if call.command is None:
+        raise UsageError(
+            "no command was given",
+            help="`keystone init first` writes a first spec, `keystone run first` runs it; `keystone --help` shows all",
+        )
     directory = Path.cwd()
     code: int = getattr(commands, f"command_{call.command}")(call, directory=directory, environ=dict(os.environ))
+    sys.stdout.flush()
     return code
+
+
+def _say_error(error: KeystoneError) -> None:
+    from keystone_action.spec.diagnostics import SpecError
+
+    if not isinstance(error, SpecError):
+        _say(error.message, error.help)
+        return
+    from keystone_action.evaluate import with_short_paths
+    from keystone_action.report.escape import log_lines
+    from keystone_action.report.words import count
+
+    # Every line starts with its place, as editors and terminals expect it of a compiler.
+    sys.stderr.write(log_lines(with_short_paths(error, Path.cwd()).message) + "\n")
+    files = len({one.path for one in error.diagnostics})
+    _say(f"{count(len(error.diagnostics), 'error')} in {count(files, 'spec')}")
 
 
 def _say(message: str, help_text: str = "") -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from keystone_action.errors import EXIT_PASS, NotSupportedYet, UsageError
 
 if TYPE_CHECKING:
+    from keystone_action.evaluate import Evaluation
     from keystone_action.runner.options import RunOptions
 
 
@@ -20,25 +24,49 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     """Run specs, print the report on stdout, and decide."""
     from keystone_action.evaluate import evaluate
     from keystone_action.report import console
-    from keystone_action.report.escape import log_line
-    from keystone_action.report.view import headline
 
     _refuse_later_options(call)
     options = _options(call, directory, environ)
     kind = call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
-    with console.RichProgress(sys.stderr, quiet=call.quiet) as progress:
+    report = sys.stdout if kind == "plain" else None
+    with console.RichProgress(sys.stderr, quiet=call.quiet, report=report) as progress:
         done = evaluate(options, progress)
+    try:
+        _print_report(done, kind, reported=progress.reported)
+    except BrokenPipeError:
+        give_up(sys.stdout)  # whoever read it has left; the verdict stands
+    if kind != "rich" and not call.quiet:
+        console.print_verdict(done.run, sys.stderr)
     if call.summary is not None:
         _copy_summary(done.directory / "summary.md", directory / call.summary)
+    return done.exit_code
+
+
+def _print_report(done: Evaluation, kind: str, *, reported: Collection[str]) -> None:
+    from keystone_action.report import console
+
     if kind == "rich":
         console.print_table(done.run, sys.stdout, summary=done.directory / "summary.md")
-    else:
+    elif kind == "json":
         from keystone_action.report.render import render
 
-        sys.stdout.write(render(done.run, "json") if kind == "json" else console.plain(done.run))
-        if not call.quiet:
-            console.write_line(sys.stderr, log_line(headline(done.run)))
-    return done.exit_code
+        write_document(render(done.run, "json"))
+    else:
+        sys.stdout.write(console.plain(done.run, reported=reported))
+    sys.stdout.flush()
+
+
+def write_document(text: str) -> None:
+    """Print a document that says itself, or has by its format, that it is UTF-8, whatever the terminal speaks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="strict")
+    sys.stdout.write(text)
+
+
+def give_up(stream: TextIO) -> None:
+    """What is still in the stream's buffer goes nowhere, so that leaving does not fail on it again."""
+    with contextlib.suppress(OSError, ValueError):  # a stream of a test has no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> RunOptions:
@@ -46,6 +74,8 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
 
     if call.resume is not None and call.output is not None:
         raise UsageError("--resume and --output exclude each other", help="a resumed run goes on in its own directory")
+    if call.summary is not None and (directory / call.summary).is_dir():
+        raise UsageError(f"--summary {call.summary} is a directory", help=f"name a file: {call.summary / 'summary.md'}")
     return RunOptions(
         specs=tuple(call.specs),
         directory=directory,
@@ -101,16 +131,20 @@ def _copy_summary(source: Path, target: Path) -> None:
 
 def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Load every spec and say what it has; all errors of all files at once."""
+    from keystone_action.evaluate import with_short_path
+    from keystone_action.report.escape import log_line
+    from keystone_action.report.words import count
     from keystone_action.runner.options import RunOptions
     from keystone_action.runner.preflight import load_specs
 
     options = RunOptions(specs=tuple(call.specs), directory=directory, params=parameters(call.param))
     for loaded in load_specs(options):
         for warning in loaded.warnings:
-            sys.stderr.write(f"{warning.render()}\n")
-        spec = loaded.spec
-        counts = f"{len(loaded.scenarios)} scenario(s), {len(spec.invariants)} invariant(s)"
-        sys.stdout.write(f"{loaded.path}: {spec.id}: valid, {counts}\n")
+            sys.stderr.write(f"warning: {with_short_path(warning, directory).render()}\n")
+        spec, path = loaded.spec, Path(loaded.path)
+        shown = path.relative_to(directory) if path.is_relative_to(directory) else path
+        counts = f"{count(len(loaded.scenarios), 'scenario')}, {count(len(spec.invariants), 'invariant')}"
+        sys.stdout.write(f"{log_line(str(shown))}: {spec.id}: valid, {counts}\n")
     return EXIT_PASS
 
 
@@ -137,14 +171,17 @@ def command_report(call: argparse.Namespace, *, directory: Path, environ: Mappin
     from keystone_action.report.render import render
     from keystone_action.scoring.document import run_from_document
 
-    path = directory / call.directory / "results.json"
+    path = directory / call.directory
+    path = path / "results.json" if path.name != "results.json" or path.is_dir() else path
     try:
         document = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of a finished run") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON document: {error}") from None
-    sys.stdout.write(render(run_from_document(document), call.format))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON document: {error}", help="name the folder of a finished run") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} holds no results; expected a JSON object", help="name the folder of a finished run")
+    write_document(render(run_from_document(document), call.format))
     return EXIT_PASS
 
 
@@ -153,7 +190,7 @@ def command_schema(call: argparse.Namespace, *, directory: Path, environ: Mappin
     from keystone_action.invariants.registry import CheckTypes
     from keystone_action.spec.json_schema import json_schema
 
-    sys.stdout.write(json.dumps(json_schema(CheckTypes()), indent=2, ensure_ascii=False) + "\n")
+    write_document(json.dumps(json_schema(CheckTypes()), indent=2, ensure_ascii=False) + "\n")
     return EXIT_PASS
 
 
@@ -178,14 +215,14 @@ def command_doctor(call: argparse.Namespace, *, directory: Path, environ: Mappin
 
 def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Comes with shards on the pull request."""
-    raise NotSupportedYet("keystone merge")
+    raise NotSupportedYet("the command merge")
 
 
 def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Comes with baselines."""
-    raise NotSupportedYet("keystone compare")
+    raise NotSupportedYet("the command compare")
 
 
 def command_clean(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Comes with containers, which are what can be left behind."""
-    raise NotSupportedYet("keystone clean")
+    raise NotSupportedYet("the command clean")

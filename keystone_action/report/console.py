@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO
 
@@ -23,18 +23,24 @@ if TYPE_CHECKING:
 
 STYLES = {"pass": "green", "fail": "red", "flaky": "yellow", "error": "magenta", "skip": "dim"}
 WIDTH_WITHOUT_TERMINAL = 120
+NARROW = 72
+"""Columns below which the table has no room for five columns of its own."""
 
 
 class RichProgress:
     """Tells how a run goes (`runner.options.Progress`): a bar on a terminal, else one line a finished cell.
 
-    file: where to (stderr). quiet: say nothing at all. Use it as a context manager so that the bar is taken down
-    whatever happens. Its methods are called from one thread, return at once and never raise.
+    file: where to (stderr). quiet: say nothing at all. report: where the lines of finished cells go instead when there
+    is no bar, so that a log which takes both streams has each of them once; `reported` are the ids written there. Use
+    it as a context manager so that the bar is taken down whatever happens. Its methods are called from one thread,
+    return at once and never raise.
     """
 
-    def __init__(self, file: TextIO | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, file: TextIO | None = None, *, quiet: bool = False, report: TextIO | None = None) -> None:
         self._file = sys.stderr if file is None else file
         self._quiet = quiet
+        self._report = None if quiet or self._file.isatty() else report
+        self.reported: set[str] = set()
         self._total = 0
         self._done = 0
         self._running: dict[str, str] = {}
@@ -74,7 +80,13 @@ class RichProgress:
         """A cell is finished."""
         self._running.pop(result.id, None)
         self._done += 1
-        self._say(f"[{self._done}/{max(self._total, self._done)}] {cell_line(spec_id, result)}")
+        line = cell_line(spec_id, result)
+        if self._report is None:
+            self._say(f"[{self._done}/{max(self._total, self._done)}] {line}")
+        else:
+            with contextlib.suppress(OSError, ValueError):  # what is not written now is written, or fails, at the end
+                write_line(self._report, log_line(self._masked(line)))
+                self.reported.add(result.id)
         self._update()
 
     def note(self, message: str) -> None:
@@ -143,12 +155,21 @@ def cell_line(spec_id: str, cell: CellResult) -> str:
     return f"{cell.verdict:<5} {composite:>6} {words.duration(cell.duration_s):>7}  {name}{why}"
 
 
-def plain(run: RunResult) -> str:
-    """The report of `--format plain`: one line a cell; when there is none, one line that says why."""
-    lines = [cell_line(spec.id, cell) for spec in run.specs for cell in spec.cells]
-    if not lines:
+def plain(run: RunResult, *, reported: Collection[str] = ()) -> str:
+    """The report of `--format plain`: one line a cell that is not reported yet; when there is no cell, one line that
+    says why."""
+    lines = [cell_line(spec.id, cell) for spec in run.specs for cell in spec.cells if cell.id not in reported]
+    if not any(spec.cells for spec in run.specs):
         lines = [f"{run.verdict}: {first_line(run.error or 'nothing ran', 500)}"]
     return "".join(f"{log_line(line)}\n" for line in lines)
+
+
+def print_verdict(run: RunResult, file: IO[str]) -> None:
+    """What `--format plain` leaves to stderr: the verdict, and what to know before believing it."""
+    write_line(file, log_line(view.headline(run)))
+    for note in view.notes(run)[0]:
+        if note not in run.notices:  # those were said when the run started
+            write_line(file, log_line(f"note: {first_line(note, 500)}"))
 
 
 def print_table(run: RunResult, file: IO[str] | None = None, *, summary: Path | None = None) -> None:
@@ -162,7 +183,7 @@ def print_table(run: RunResult, file: IO[str] | None = None, *, summary: Path | 
         title = f"{item.spec.id}: {', '.join(item.facts)}"
         console.print(Text(log_line(title), style="bold"), soft_wrap=True)
         if item.rows:
-            console.print(_table(item))
+            console.print(_table(item, console.width))
     console.print(_verdict(run), soft_wrap=True)
     for line, style in _after_verdict(run):
         console.print(Text(log_line(line), style=style), soft_wrap=True)
@@ -179,12 +200,14 @@ def _console(file: IO[str]) -> Console:
     return console
 
 
-def _table(item: view.SpecView) -> Table:
+def _table(item: view.SpecView, width: int) -> Table:
     """A closed box: no cell of it can begin a line, however it is wrapped."""
     from rich.box import ROUNDED
     from rich.table import Table
     from rich.text import Text
 
+    if width < NARROW:
+        return _narrow_table(item)
     table = Table(box=ROUNDED, header_style="dim", expand=True)
     table.add_column("Status", no_wrap=True)
     table.add_column("Invariant", overflow="fold", ratio=2)
@@ -200,6 +223,24 @@ def _table(item: view.SpecView) -> Table:
         cells += [words.score(row.score), words.weight(row.weight), row.why]
         styles = [STYLES[row.status]] + [""] * (len(cells) - 1)
         table.add_row(*(Text(log_line(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
+    return table
+
+
+def _narrow_table(item: view.SpecView) -> Table:
+    """The same in two columns, where five would leave none of them room for a word."""
+    from rich.box import ROUNDED
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=ROUNDED, header_style="dim", expand=True)
+    table.add_column("Status", no_wrap=True)
+    table.add_column("Invariant", overflow="fold")
+    for row in item.rows:
+        name = f"{row.name} ({row.gate})" if row.gate else row.name
+        passed = f"passed {row.passed}/{row.total} · " if item.several else ""
+        facts = f" · {passed}score {words.score(row.score)} · weight {words.weight(row.weight)}"
+        text = Text(log_line(name), style="bold").append(f"{facts}\n", style="not bold dim")
+        table.add_row(Text(row.status, style=STYLES[row.status]), text.append(log_line(row.why), style="not bold"))
     return table
 
 

@@ -221,7 +221,7 @@ def cell_reason(cell: CellResult) -> str:
     if not failed or any(name in reason for name in failed):
         return reason
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    return f"{reason} (failed: {', '.join(failed[:3])}{more})"
+    return f"{reason}; failed: {', '.join(failed[:3])}{more}"
 
 
 def parameters(params: dict[str, Any]) -> str:

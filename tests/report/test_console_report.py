@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import HOSTILE, SAMPLES, cell, check, gate_failure, hostile, matrix, run, spec, usage_error
+from samples import HOSTILE, SAMPLES, cell, check, gate_failure, hostile, matrix, run, skipped_judge, spec, usage_error
 
-from keystone_action.report.console import RichProgress, plain, print_table
+from keystone_action.report import console
+from keystone_action.report.console import RichProgress, plain, print_table, print_verdict
 from keystone_action.scoring.results import RunResult
 
 
@@ -76,6 +77,43 @@ def test_a_log_gets_one_line_a_finished_cell() -> None:
     assert lines[1].startswith("[1/2] fail")
     assert lines[-1] == "note: a note"
     assert len(lines) == 3
+
+
+def test_a_report_that_is_written_while_it_runs_has_each_cell_once() -> None:
+    result, progressed, report = matrix(), io.StringIO(), io.StringIO()
+    with RichProgress(progressed, report=report) as shown:
+        shown.started(cells=12, finished=0, output=Path("out"), notices=())
+        for one in result.specs[0].cells[:3]:
+            shown.cell(result.specs[0].id, one)
+    whole = report.getvalue() + plain(result, reported=shown.reported)
+    assert sorted(whole.splitlines()) == sorted(plain(result).splitlines())
+    assert progressed.getvalue().splitlines() == ["12 cells; results go to out"]
+    assert plain(result, reported={one.id for spec in result.specs for one in spec.cells}) == ""
+
+
+def test_a_report_that_nobody_takes_is_left_for_the_end() -> None:
+    gone = io.StringIO()
+    gone.close()
+    result = gate_failure()
+    with RichProgress(io.StringIO(), report=gone) as shown:
+        shown.cell("fix-tests", result.specs[0].cells[0])
+    assert plain(result, reported=shown.reported) == plain(result)
+
+
+def test_the_verdict_comes_with_what_to_know_about_it() -> None:
+    file = io.StringIO()
+    print_verdict(skipped_judge(), file)
+    lines = file.getvalue().splitlines()
+    assert lines[0].startswith("Passed: composite")
+    assert any(line.startswith("note: Skipped: email_quality") for line in lines)
+
+
+def test_a_narrow_terminal_still_shows_names_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "WIDTH_WITHOUT_TERMINAL", 40)
+    text = table(gate_failure())
+    assert max(len(line) for line in text.splitlines() if line[0] in "╭│├╰") == 40
+    for part in ("tests_pass (gate) · score 0.00", "exit code 1, expected 0", "no_debug_logs"):
+        assert part in " ".join(text.replace("│", " ").split())
 
 
 def test_quiet_says_nothing() -> None:

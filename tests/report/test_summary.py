@@ -181,10 +181,10 @@ def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None
 def test_a_reason_names_the_checks_that_cost_the_cell_its_score() -> None:
     low = "composite 0.50 is below the threshold 0.85"
     failed = cell("c", check("lint", "fail"), check("style", "fail", weight=0.0), check("ok"), verdict="fail")
-    assert view.cell_reason(replace(failed, reason=low)) == f"{low} (failed: lint)"
+    assert view.cell_reason(replace(failed, reason=low)) == f"{low}; failed: lint"
     assert view.cell_reason(replace(failed, reason="gate lint scored 0.00")) == "gate lint scored 0.00"
     many = cell("c", *(check(f"c{n}", "fail") for n in range(5)), verdict="fail", reason=low)
-    assert view.cell_reason(many) == f"{low} (failed: c0, c1, c2 and 2 more)"
+    assert view.cell_reason(many) == f"{low}; failed: c0, c1, c2 and 2 more"
     assert view.cell_reason(cell("c", verdict="error", error="db: gone\nlog")) == "db: gone"
 
 

@@ -1,0 +1,108 @@
+"""What a call does with its three streams: closed, full, without a reader, in another encoding."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.command_line import ENVIRONMENT, keystone, run_spec, spec
+
+FAILING = spec(check="{type: file_exists, path: missing.txt}")
+ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which $K is the command."""
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=directory,
+        env={**ENVIRONMENT, "K": f"{sys.executable} -m keystone_action"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("text", "code"), [(spec(), 0), (FAILING, 1), ("version: 7", 2)])
+def test_a_closed_stream_changes_no_exit_code(tmp_path, closed, text, code):
+    (tmp_path / "keystone.yaml").write_text(text)
+    done = shell(f"$K run keystone.yaml --output out {closed}", tmp_path)
+    assert done.returncode == code, done.stderr
+    if code != 2:
+        assert json.loads((tmp_path / "out" / "results.json").read_text())["verdict"] == ("fail" if code else "pass")
+
+
+@pytest.mark.parametrize("kind", ["plain", "json", "rich"])
+def test_a_reader_that_left_changes_no_verdict(tmp_path, kind):
+    (tmp_path / "keystone.yaml").write_text(FAILING)
+    done = shell(f"$K run keystone.yaml --format {kind} | true", tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "error" not in done.stderr.lower()
+
+
+@pytest.mark.parametrize("words", ["run keystone.yaml", "run keystone.yaml --format json", "schema", "doctor"])
+def test_a_full_disk_behind_stdout_is_a_sentence(tmp_path, words):
+    (tmp_path / "keystone.yaml").write_text(spec())
+    done = shell(f"$K {words} > /dev/full", tmp_path)
+    assert done.returncode == 3
+    assert "standard output can't be written" in done.stderr
+    assert "internal error" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_log_of_both_streams_has_each_cell_once(tmp_path):
+    (tmp_path / "keystone.yaml").write_text(FAILING)
+    log = shell("$K run keystone.yaml --replicas 3 2>&1", tmp_path).stdout.splitlines()
+    assert sum(line.startswith("fail ") for line in log) == 3
+    assert not [line for line in log if line.startswith("[")]
+    assert log[-1].startswith("Failed: composite 0.00")
+
+
+def test_a_terminal_without_unicode_gets_question_marks_and_documents_stay_whole(tmp_path):
+    called = run_spec(tmp_path, spec(), "--format", "rich", environ=ASCII)
+    assert called.code == 0, called.err
+    assert "Passed: composite 1.00, needs 1.00 ? 1 of 1 cell passed" in called.out
+    for kind, expected in (("md", "✅"), ("html", "✓"), ("json", '"verdict": "pass"')):
+        assert expected in keystone("report", "out", "--format", kind, directory=tmp_path, environ=ASCII).out
+    assert json.loads(keystone("schema", directory=tmp_path, environ=ASCII).out)["title"] == "Keystone spec"
+
+
+def test_what_is_wrong_with_specs_starts_each_line_with_its_place(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "keystone.yaml").write_text("version: 7")
+    called = keystone("validate", ".", directory=tmp_path)
+    assert (called.code, called.out) == (2, "")
+    assert called.err.startswith("a/keystone.yaml:1:1: ")
+    assert called.err.splitlines()[-1].endswith("errors in 1 spec")
+    assert str(tmp_path) not in called.err
+
+
+def test_a_report_is_found_by_its_folder_or_its_file_and_nothing_else_is_one(tmp_path):
+    assert run_spec(tmp_path, spec()).code == 0
+    by_file = keystone("report", "out/results.json", directory=tmp_path)
+    assert (by_file.code, by_file.out) == (0, keystone("report", "out", directory=tmp_path).out)
+    for text in ("[]", "{", '"x"', "[" * 100_000):
+        (tmp_path / "results.json").write_text(text)
+        called = keystone("report", ".", directory=tmp_path)
+        assert (called.code, "name the folder of a finished run" in called.err) == (2, True), text[:9]
+
+
+def test_a_summary_that_is_a_directory_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "there").mkdir()
+    called = run_spec(tmp_path, spec(), "--summary", "there")
+    assert called.code == 2
+    assert "name a file: there/summary.md" in called.err
+    assert not called.output.exists()
+
+
+def test_a_newcomer_is_told_how_to_begin(tmp_path):
+    called = keystone(directory=tmp_path)
+    assert called.code == 2
+    assert "keystone init first" in called.err
+    assert "did you mean run?" in keystone("runn", directory=tmp_path).err
