@@ -55,7 +55,8 @@ class Command:
     """A command to run: `argv` exactly, no shell unless argv says so (`("sh", "-c", text)`).
 
     env is complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where env lacks them.
-    cwd is relative to the workspace ("." = the workspace itself).
+    cwd is relative to the workspace ("." = the workspace itself). as_root: as the root user of a container, for the
+    author's setup; a sandbox without containers ignores it.
     """
 
     argv: tuple[str, ...]
@@ -63,6 +64,7 @@ class Command:
     cwd: str = "."
     timeout: float | None = None
     stdin: bytes = b""
+    as_root: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,199 @@
+"""The Docker sandbox: each command runs in a fresh container of one image, unprivileged, limited by the engine.
+
+DockerSandboxes ── DockerSandbox ── Run ── one container
+                        └ Transfer: bind mounts (`Bound`) or archives (`Copied`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.docker_engine import Engine, Mode
+from keystone_action.sandbox.docker_errors import engine_errors
+from keystone_action.sandbox.docker_image import PROBING_USER, Image, find_image
+from keystone_action.sandbox.docker_sandbox import WORKSPACE_LINK, DockerSandbox
+from keystone_action.sandbox.docker_transfer import Bound, Copied, Places, Transfer
+
+_CLIENT_TIMEOUT = 120
+"""Seconds that an engine may think about one request."""
+_THREADS = 512
+"""More than containers that one engine is asked to run at once: each occupies one."""
+
+
+async def start_docker(
+    *,
+    image: str,
+    run_id: str,
+    root: Path,
+    host: SandboxProvider,
+    client: Any = None,
+    network: str | None = None,
+    extra_hosts: Mapping[str, str] | None = None,
+    mode: Mode = "auto",
+) -> DockerSandboxes:
+    """The sandboxes of a run in containers of one image, which the engine has to have.
+
+    run_id: the label by which everything is found again. root: a directory of ours for HOME, TMPDIR and trials. host:
+    runs the author's own scripts; it stays the caller's. client: a docker.DockerClient, None = by the environment.
+    network: a network of the engine, `none`, or None for `bridge`. extra_hosts: name → address. mode: `bind` insists
+    on bind mounts, `copy` does without, `auto` finds out whether the engine sees our files.
+    Raises SandboxError: no engine, no such image, no `sh` in it, no bind mounts though insisted on.
+    """
+    own_client = client is None
+    if own_client:
+        client = await asyncio.to_thread(_connect)
+    engine = Engine(client, own_client, run_id, root, ThreadPoolExecutor(_THREADS, "keystone-docker"))
+    try:
+        await engine.thread(partial(engine.begin, mode))
+        found = await engine.thread(partial(find_image, client.api, image, engine.labels))
+        await engine.thread(found.learn)
+        await engine.thread(partial(engine.insist, found))
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await engine.close()
+        raise
+    return DockerSandboxes(engine, found, host, network=network or "bridge", extra_hosts=extra_hosts or {}, owner=True)
+
+
+def _connect() -> Any:
+    import docker
+
+    with engine_errors("can't reach a Docker engine"):
+        client = docker.from_env(timeout=_CLIENT_TIMEOUT)
+        client.ping()
+    return client
+
+
+class DockerSandboxes:
+    """Makes the sandboxes of a run in containers of one image."""
+
+    kind = "docker"
+    isolation: tuple[str, ...] = ("container",)
+    limits = "enforced"
+
+    def __init__(
+        self,
+        engine: Engine,
+        image: Image,
+        host: SandboxProvider,
+        *,
+        network: str,
+        extra_hosts: Mapping[str, str],
+        owner: bool,
+    ) -> None:
+        self.engine = engine
+        self.image = image
+        self._host = host
+        self._network = network
+        self._extra_hosts = dict(extra_hosts)
+        self._owner = owner
+        self._sandboxes: set[DockerSandbox] = set()
+
+    @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """What the engine does not do for us, in sentences."""
+        return ("resources.disk is watched, not enforced: a container is stopped once it is seen above its limit",)
+
+    def with_network(self, network: str, extra_hosts: Mapping[str, str] | None = None) -> DockerSandboxes:
+        """The same on another network; closing it closes only what it opened."""
+        return DockerSandboxes(
+            self.engine, self.image, self._host, network=network, extra_hosts=extra_hosts or {}, owner=False
+        )
+
+    async def open(
+        self,
+        workspace: Path,
+        *,
+        limits: Limits,
+        readable: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> DockerSandbox:
+        """See `SandboxProvider.open`. Bind mounts where the engine sees all of these directories, else copies."""
+        engine = self.engine
+        engine.opened += 1
+        private = engine.root / f"private-{engine.owner}-{engine.opened}"
+        places = Places(_real(workspace), private, tuple(dict.fromkeys(map(_real, readable))))
+        search_path = (environment or {}).get("PATH", "")
+
+        def prepare() -> tuple[Transfer, bool]:
+            self.image.list_programs([place for place in search_path.split(":") if not _is_below(place, places.all)])
+            link = not self.image.exists("E", [WORKSPACE_LINK])[0]
+            return self._transfer(places, limits), link
+
+        transfer, link = await engine.thread(prepare)
+        sandbox = DockerSandbox(
+            self.image,
+            places,
+            transfer,
+            engine.execute,
+            self._sandboxes.discard,
+            limits=limits,
+            environment=environment or {},
+            labels=engine.labels,
+            network=self._network,
+            extra_hosts=self._extra_hosts,
+            link=link,
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    def _transfer(self, places: Places, limits: Limits) -> Transfer:
+        engine = self.engine
+        sources = [engine.source(self.image, path.parent if path == places.private else path) for path in places.all]
+        if None not in sources:
+            named = [source for source in sources if source is not None]
+            named[1] = f"{named[1]}/{places.private.name}"
+            lease = engine.users.lease() if engine.users else None
+            try:
+                return Bound(engine.api, places, named, lease.uid if lease else os.geteuid(), lease, limits.disk)
+            except OSError as error:
+                if lease is not None:
+                    lease.release()
+                raise SandboxError(f"can't prepare the sandbox of {places.workspace}: {error}") from error
+        missing = list(_missing_parents(self.image, places.all))
+        return Copied(engine.api, places, missing, PROBING_USER, limits.disk)
+
+    async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
+        """See `SandboxProvider.open_host`: on the host, as processes."""
+        return await self._host.open_host(directory, limits=limits)
+
+    async def close(self) -> None:
+        """See `SandboxProvider.close`. Twice does no harm. The host's provider stays open: it is the caller's."""
+        try:
+            for sandbox in list(self._sandboxes):
+                await sandbox.close()
+        finally:
+            if self._owner:
+                await self.engine.close()
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _is_below(path: str, places: Sequence[Path]) -> bool:
+    return any(Path(path).is_relative_to(place) for place in places)
+
+
+def _missing_parents(image: Image, places: Sequence[Path]) -> Iterator[str]:
+    """Directories above these that the image lacks, each after the one it is in."""
+    seen: set[Path] = set()
+    lacking: set[Path] = set()
+    for place in places:
+        for parent in reversed(place.parents):
+            if parent in seen or parent == parent.parent:
+                continue
+            seen.add(parent)
+            if parent.parent in lacking or not image.exists("D", [str(parent)])[0]:
+                lacking.add(parent)
+                yield str(parent)

@@ -1,0 +1,94 @@
+"""What one container is made of, and how the engine is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keystone_action.sandbox.base import Limits
+
+RUN_LABEL = "keystone.run"
+KIND_LABEL = "keystone.kind"
+OWNER_LABEL = "keystone.owner"
+"""Which provider made it: a run may have several, for several images."""
+DEFAULT_PIDS = 4096
+HOST_NAME = "sandbox"
+_ROOT_LACKS = ["AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT"]
+"""What root's containers do without, of the little that an engine leaves it: installing packages needs none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the engine's machine, under a path inside."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One container. user: its numeric user (and group), 0 = root. init: a process that reaps, as number 1."""
+
+    image: str
+    argv: tuple[str, ...]
+    user: int
+    directory: str
+    labels: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    mounts: tuple[Mount, ...] = ()
+    network: str = "none"
+    extra_hosts: Mapping[str, str] = field(default_factory=dict)
+    init: bool = True
+
+
+def create(api: Any, plan: Plan) -> str:
+    """Have the engine make the container; returns its id. Raises what the client raises."""
+    container = api.create_container(
+        plan.image,
+        command=list(plan.argv[1:]),
+        # An image's own entrypoint (`python`, a script) would get our program as its argument.
+        entrypoint=[plan.argv[0]],
+        user=f"{plan.user}:{plan.user}",
+        environment=dict(plan.environment),
+        working_dir=plan.directory,
+        hostname=HOST_NAME if plan.network != "host" else None,
+        tty=False,
+        stdin_open=False,
+        labels=dict(plan.labels),
+        healthcheck={"test": ["NONE"]},
+        host_config=_host_config(api, plan),
+        # The proxies of our own client configuration may carry passwords.
+        use_config_proxy=False,
+    )
+    return str(container["Id"])
+
+
+def _host_config(api: Any, plan: Plan) -> Any:
+    from docker.types import Mount as EngineMount
+    from docker.types import Ulimit
+
+    limits = plan.limits
+    memory: dict[str, int] = {}
+    if limits.memory is not None:
+        # Equal numbers = no swap beyond it.
+        memory = {"mem_limit": limits.memory, "memswap_limit": limits.memory}
+    return api.create_host_config(
+        mounts=[EngineMount(m.target, m.source, type="bind", read_only=m.read_only) for m in plan.mounts],
+        network_mode=plan.network,
+        extra_hosts=dict(plan.extra_hosts) or None,
+        init=plan.init,
+        privileged=False,
+        cap_drop=["ALL"] if plan.user else _ROOT_LACKS,
+        security_opt=["no-new-privileges:true"],
+        pids_limit=limits.pids or DEFAULT_PIDS,
+        nano_cpus=max(math.ceil(limits.cpu * 1e9), 1) if limits.cpu is not None else None,
+        ulimits=[Ulimit(name="core", soft=0, hard=0)],
+        # Output goes to us alone: an engine that keeps it too would fill its disk.
+        log_config={"type": "none", "config": {}},
+        auto_remove=False,
+        **memory,
+    )

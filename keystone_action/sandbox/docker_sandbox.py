@@ -1,0 +1,203 @@
+"""One world of one cell in containers, a fresh one for each command: what `docker.DockerSandboxes` opens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox import docker_pack
+from keystone_action.sandbox.base import Command, Completed, Limits
+from keystone_action.sandbox.docker_container import Run, not_found
+from keystone_action.sandbox.docker_image import Image
+from keystone_action.sandbox.docker_plan import Plan
+from keystone_action.sandbox.docker_transfer import HOME, TEMPORARY, Copied, Places, Transfer
+
+STANDARD_INPUT = "/.keystone-stdin"
+WORKSPACE_LINK = "/workspace"
+_FROM_FILE = f'exec "$@" <{STANDARD_INPUT}'
+_MOST_LINKS = 40
+
+
+class DockerSandbox:
+    """See `Sandbox`. execute: runs a container's life in a thread and ends it when cancelled."""
+
+    def __init__(
+        self,
+        image: Image,
+        places: Places,
+        transfer: Transfer,
+        execute: Callable[[Run], Awaitable[Completed]],
+        forget: Callable[[DockerSandbox], None],
+        *,
+        limits: Limits,
+        environment: Mapping[str, str],
+        labels: Mapping[str, str],
+        network: str,
+        extra_hosts: Mapping[str, str],
+        link: bool,
+    ) -> None:
+        self.workspace = places.workspace
+        self.workspace_inside = str(places.workspace)
+        self._image = image
+        self._places = places
+        self._transfer = transfer
+        self._execute = execute
+        self._forget = forget
+        self._limits = limits
+        self._labels = labels
+        self._network = network
+        self._extra_hosts = extra_hosts
+        self._link = link
+        self._closed = False
+        self._runs: set[Run] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        # Copies of one workspace can't be brought together again: there, commands wait for each other.
+        self._turn = asyncio.Lock() if isinstance(transfer, Copied) else None
+        self._environment = {
+            "HOME": str(places.private / HOME),
+            "TMPDIR": str(places.private / TEMPORARY),
+            "PATH": image.search_path,
+            "LANG": "C.UTF-8",
+            **environment,
+        }
+
+    def which(self, program: str) -> str | None:
+        """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
+        return self._find(program, self._environment["PATH"])
+
+    def _find(self, program: str, search_path: str) -> str | None:
+        places = [""] if "/" in program else search_path.split(":")
+        for place in places:
+            path = os.path.normpath(self.workspace / place / program)
+            if program and self._is_program(path):
+                return path
+        return None
+
+    def _is_program(self, path: str) -> bool:
+        """Links are followed as they would be inside: from our directories into the image and back."""
+        for _ in range(_MOST_LINKS):
+            folder, _, name = path.rpartition("/")
+            if not self._is_ours(path):
+                return self._image.has_program(path)
+            real = os.path.realpath(folder)
+            if real != folder:
+                path = f"{real}/{name}"
+                continue
+            try:
+                status = os.lstat(path)
+                if not stat.S_ISLNK(status.st_mode):
+                    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
+                path = os.path.normpath(Path(folder) / Path(path).readlink())
+            except OSError:
+                return False
+        return False
+
+    def _is_ours(self, path: str) -> bool:
+        return any(PurePosixPath(path).is_relative_to(place) for place in self._places.all)
+
+    async def run(self, command: Command) -> Completed:
+        """See `Sandbox.run`. A command in a sandbox that copies waits until the one before has ended."""
+        if self._turn is None:
+            return await self._run(command)
+        async with self._turn:
+            return await self._run(command)
+
+    async def _run(self, command: Command) -> Completed:
+        if self._closed:
+            raise SandboxError("the sandbox has been closed")
+        run = self._container(command)
+        self._runs.add(run)
+        self._quiet.clear()
+        try:
+            done = await self._execute(run)
+            if command.as_root:
+                await self._execute(self._giving_back())
+        finally:
+            self._runs.discard(run)
+            if not self._runs:
+                self._quiet.set()
+        program = command.argv[0]
+        if done.exit_code == 127 and not done.not_found:
+            path = command.env.get("PATH", self._environment["PATH"])
+            if await asyncio.to_thread(self._find, program, path) is None:
+                return not_found(done, program)
+        return done
+
+    def _container(self, command: Command) -> Run:
+        environment = {**self._environment, **command.env}
+        _must_be_text(command.argv, environment)
+        argv = command.argv if not command.stdin else ("sh", "-c", _FROM_FILE, "sh", *command.argv)
+        plan = Plan(
+            image=self._image.identifier,
+            argv=argv,
+            user=0 if command.as_root else self._transfer.user,
+            directory=os.path.normpath(f"{self.workspace_inside}/{command.cwd}"),
+            labels=self._labels,
+            environment=environment,
+            limits=self._limits,
+            mounts=self._transfer.mounts,
+            network=self._network,
+            extra_hosts=self._extra_hosts,
+            init=self._image.init,
+        )
+        extras: list[Iterable[bytes]] = []
+        if self._link:
+            extras.append([docker_pack.link(WORKSPACE_LINK.lstrip("/"), self.workspace_inside)])
+        if command.stdin:
+            extras.append(docker_pack.small_file(STANDARD_INPUT.lstrip("/"), command.stdin, 0o444))
+        return Run(
+            self._image.api,
+            plan,
+            timeout=command.timeout,
+            prepare=lambda container: self._transfer.prepare(container, extras),
+            collect=self._transfer.collect,
+            look=self._transfer.look if self._limits.disk is not None else None,
+        )
+
+    def _giving_back(self) -> Run:
+        """What root made belongs to the sandbox's user again."""
+        user = self._transfer.user
+        places = (str(self.workspace), str(self._places.private))
+        plan = Plan(
+            image=self._image.identifier,
+            argv=("chown", "-hR", f"{user}:{user}", *places),
+            user=0,
+            directory="/",
+            labels=self._labels,
+            mounts=self._transfer.mounts,
+            init=self._image.init,
+        )
+        return Run(
+            self._image.api,
+            plan,
+            prepare=lambda container: self._transfer.prepare(container, []),
+            collect=self._transfer.collect,
+        )
+
+    async def close(self) -> None:
+        """See `Sandbox.close`. Twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        for run in list(self._runs):
+            run.stop()
+        await self._quiet.wait()
+        await asyncio.to_thread(self._transfer.close)
+        self._forget(self)
+
+
+def _must_be_text(argv: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    strings = [*argv, *environment, *environment.values()]
+    if not argv or any("\0" in text for text in strings):
+        raise SandboxError(f"not a command that can be run: {argv!r} (empty, or with a NUL character)")
+    if any("=" in name or not name for name in environment):
+        raise SandboxError("not an environment that a command can have: a name is empty or has `=` in it")
+    try:
+        "".join(strings).encode()
+    except UnicodeEncodeError as error:
+        raise SandboxError(f"the Docker engine takes only text in commands and their environment: {error}") from error

@@ -1,0 +1,231 @@
+"""How a sandbox's directories get into its containers and back: mounted where the engine shares our file system, else
+copied in before each start and out after each end.
+
+Both give the same paths inside as outside. HOME and TMPDIR lie together in one private directory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox import docker_pack, trees
+from keystone_action.sandbox.docker_errors import engine_errors
+from keystone_action.sandbox.docker_plan import Mount
+from keystone_action.sandbox.docker_unpack import TooLarge, unpack
+from keystone_action.sandbox.users import Lease
+from keystone_action.sandbox.watching import TooDeep, human, tree_size
+
+HOME, TEMPORARY = "home", "tmp"
+_MOST_UNLIMITED = 100 << 30
+"""Bytes that come back of a workspace without a limit: a file of nothing but a hole can claim any size."""
+_SPARE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Real paths of a sandbox: its workspace, what holds HOME and TMPDIR, and what else it may read."""
+
+    workspace: Path
+    private: Path
+    readable: tuple[Path, ...] = ()
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        return (self.workspace, self.private, *self.readable)
+
+
+class Transfer(Protocol):
+    """All of it blocks. user: who runs inside. mounts: what containers are made with."""
+
+    user: int
+    mounts: tuple[Mount, ...]
+
+    def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
+        """Before the start. extras: further pieces of an archive that go to the container's root."""
+
+    def look(self, container: str) -> str | None:
+        """The sentence for the disk limit once it is reached."""
+
+    def collect(self, container: str) -> str | None:
+        """After the end: see that we have what it left; the sentence for the disk limit if that was reached."""
+
+    def close(self) -> None:
+        """Remove HOME and TMPDIR; the workspace stays, its owner's. Never raises."""
+
+
+def put(api: Any, container: str, directory: str, pieces: Iterable[bytes]) -> None:
+    """Unpack an archive in a container's directory. Raises SandboxError."""
+    with engine_errors("can't copy into a container"):
+        api.put_archive(container, directory, docker_pack.in_chunks(pieces))
+
+
+def layer_size(api: Any, container: str) -> int:
+    """Bytes that a container added to its image, in its own layer. Raises SandboxError."""
+    with engine_errors("can't look at a container's size"):
+        response = api._get(api._url("/containers/{0}/json", container), params={"size": 1})
+        return int(api._result(response, True).get("SizeRw") or 0)
+
+
+def disk_sentence(used: int, allowed: int) -> str | None:
+    """The sentence for a disk limit that is reached, else None."""
+    return f"disk: {human(used)} used, {human(allowed)} allowed" if used >= allowed else None
+
+
+class Bound:
+    """By bind mounts. sources: where the engine's machine has each of the places, in their order."""
+
+    def __init__(
+        self, api: Any, places: Places, sources: Sequence[str], user: int, lease: Lease | None, disk: int | None
+    ) -> None:
+        self.user = user
+        pairs = list(zip(places.all, sources, strict=True))
+        self.mounts = tuple(Mount(source, str(path), read_only=path in places.readable) for path, source in pairs)
+        self._api = api
+        self._places = places
+        self._lease = lease
+        self._disk = disk
+        status = places.workspace.stat()
+        self._owner = (status.st_uid, status.st_gid)
+        places.private.mkdir(mode=0o711)
+        for name in (HOME, TEMPORARY):
+            (places.private / name).mkdir(mode=0o700)
+        self._give(user)
+        if lease is not None:
+            places.workspace.chmod(0o700)
+
+    def _give(self, user: int) -> None:
+        if self._lease is not None:
+            # What holds HOME and TMPDIR stays ours: they can't be replaced by links.
+            for name in (HOME, TEMPORARY):
+                trees.give(self._places.private / name, user)
+            trees.give(self._places.workspace, user)
+
+    def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
+        """See `Transfer`."""
+        if extras:
+            put(self._api, container, "/", itertools.chain(*extras, [docker_pack.END]))
+
+    def look(self, container: str) -> str | None:
+        """See `Transfer`."""
+        if self._disk is None:
+            return None
+        roots = [str(self._places.workspace), str(self._places.private)]
+        try:
+            below = next(size for size in tree_size(roots) if size is not None)
+        except TooDeep:
+            return "disk: directories nested too deeply to be watched"
+        return disk_sentence(below + layer_size(self._api, container), self._disk)
+
+    def collect(self, container: str) -> str | None:
+        """See `Transfer`."""
+        return self.look(container)
+
+    def close(self) -> None:
+        """See `Transfer`."""
+        trees.remove(self._places.private)
+        if self._lease is not None:
+            try:
+                trees.give(self._places.workspace, self._owner[0])
+                os.chown(self._places.workspace, *self._owner)
+            except OSError:
+                # Gone or made unreadable: it is closed to the user, at least, who may be somebody else's next.
+                trees.take_back(self._places.workspace, self._lease.uid)
+            self._lease.release()
+
+
+class Copied:
+    """By archives. missing_parents: directories above the places that the image lacks, the highest first."""
+
+    def __init__(self, api: Any, places: Places, missing_parents: Sequence[str], user: int, disk: int | None) -> None:
+        self.user = user
+        self.mounts: tuple[Mount, ...] = ()
+        self._api = api
+        self._places = places
+        self._parents = missing_parents
+        self._disk = disk
+        self._saved = places.private.with_name(f"{places.private.name}.tar")
+
+    def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
+        """See `Transfer`."""
+        put(self._api, container, "/", itertools.chain(self._layout(), *extras, [docker_pack.END]))
+        if self._saved.exists():
+            put(self._api, container, str(self._places.private.parent), _read(self._saved))
+
+    def _layout(self) -> Iterator[bytes]:
+        yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
+        yield from _packed(self._places.workspace, self.user)
+        for path in self._places.readable:
+            # Root's, so that the agent can't write there.
+            yield from _packed(path, 0)
+        if not self._saved.exists():
+            private = _name(self._places.private)
+            yield from docker_pack.directories([private])
+            for name in (HOME, TEMPORARY):
+                yield docker_pack.directory(f"{private}/{name}", 0o700, self.user)
+
+    def look(self, container: str) -> str | None:
+        """See `Transfer`."""
+        if self._disk is None:
+            return None
+        return disk_sentence(layer_size(self._api, container), self._disk)
+
+    def collect(self, container: str) -> str | None:
+        """See `Transfer`."""
+        reached = self.look(container)
+        most = self._disk or _MOST_UNLIMITED
+        # Many small files take several times their size as an archive.
+        limit = 4 * most + _SPARE
+        try:
+            self._save(container, limit)
+            unpack(self._get(container, self._places.workspace), self._places.workspace, limit=limit)
+        except TooLarge:
+            return reached or f"disk: what is left to copy out is larger than {human(limit)}"
+        except OSError as error:
+            raise SandboxError(f"can't copy the workspace out of its container: {error}") from error
+        return reached
+
+    def _get(self, container: str, path: Path) -> Iterator[bytes]:
+        with engine_errors("can't copy out of a container"):
+            pieces, _ = self._api.get_archive(container, str(path), chunk_size=1 << 20)
+            yield from pieces
+
+    def _save(self, container: str, limit: int) -> None:
+        """Keep HOME and TMPDIR as the archive that they come as: only a container ever unpacks it."""
+        unfinished = self._saved.with_suffix(".part")
+        size = 0
+        with unfinished.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            for piece in self._get(container, self._places.private):
+                size += len(piece)
+                if size > limit:
+                    raise TooLarge
+                file.write(piece)
+        unfinished.replace(self._saved)
+
+    def close(self) -> None:
+        """See `Transfer`."""
+        for path in (self._saved, self._saved.with_suffix(".part")):
+            path.unlink(missing_ok=True)
+
+
+def _packed(path: Path, user: int) -> Iterator[bytes]:
+    try:
+        yield from docker_pack.tree(path, _name(path), user)
+    except OSError as error:
+        raise SandboxError(f"can't copy {path} into a container: {error}") from error
+
+
+def _name(path: Path) -> str:
+    return str(path).lstrip("/")
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            yield piece
