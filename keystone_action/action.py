@@ -104,7 +104,7 @@ class _Step:
 
     def _show_spec_errors(self, error: SpecError) -> SpecError:
         """In the log with the lines of the file, and each at its line. Returns them with the paths of the checkout."""
-        from keystone_action.evaluate import with_short_paths
+        from keystone_action.spec.diagnostics import with_short_paths
 
         workspace, limit = self._workspace, DEFAULT_ANNOTATIONS if self.settings is None else self.settings.annotations
         short = with_short_paths(error, workspace)

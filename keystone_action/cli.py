@@ -83,7 +83,7 @@ def _say_error(error: KeystoneError) -> None:
     if not isinstance(error, SpecError):
         _say(error.message, error.help)
         return
-    from keystone_action.evaluate import with_short_paths
+    from keystone_action.spec.diagnostics import with_short_paths
     from keystone_action.report.escape import log_lines
     from keystone_action.report.words import count
 

@@ -48,7 +48,7 @@ async def _sandbox() -> list[Finding]:
     try:
         provider = await process.start()
     except SandboxError as error:
-        return [Finding("!!", "process sandbox", " ".join(filter(None, [error.message, error.help])))]
+        return [Finding("!!", "process sandbox", error.sentences)]
     try:
         isolation = provider.isolation
         findings = [

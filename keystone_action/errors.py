@@ -38,6 +38,15 @@ class KeystoneError(Exception):
         self.message = message
         self.help = help
 
+    @property
+    def sentences(self) -> str:
+        """Message and help for where both go into one text: on one line, unless the message quotes output."""
+        if not self.help:
+            return self.message
+        if "\n" in self.message:
+            return f"{self.message}\n{self.help}"
+        return f"{self.message.rstrip('.')}{'. ' if self.help[0].isupper() else '; '}{self.help}"
+
 
 class UsageError(KeystoneError):
     """A bad call, a named file that is missing, or nothing to run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -12,7 +12,6 @@ from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.runner.run import run
 from keystone_action.scoring.aggregate import exit_code
 from keystone_action.scoring.results import RunResult
-from keystone_action.spec.diagnostics import Diagnostic, SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,3 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
 
     write_reports(ran.result, ran.directory)
     return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))
-
-
-def with_short_paths(error: SpecError, directory: Path) -> SpecError:
-    """The same errors with the paths of files below directory relative to it, as people write and editors open them."""
-    return SpecError(with_short_path(one, directory) for one in error.diagnostics)
-
-
-def with_short_path(diagnostic: Diagnostic, directory: Path) -> Diagnostic:
-    """The same with a path that is relative to directory, where the file is below it."""
-    path = Path(diagnostic.path)
-    return replace(diagnostic, path=str(path.relative_to(directory))) if path.is_relative_to(directory) else diagnostic

@@ -135,6 +135,10 @@ class Check(CheckModel):
     skips_without_secrets: ClassVar[bool] = False
     """Whether the check is skipped, not an error, when a secret that it alone names can't be resolved: judges."""
 
+    late_fails: ClassVar[bool] = False
+    """Whether a check that is stopped at its time limit fails: where only a pattern over the agent's text takes long
+    (spec.md 5.1). A pattern's own limit counts processor time, which on a busy machine comes later."""
+
     @property
     def run_phase(self) -> Phase:
         """The phase of this very check; a check whose `runs_in` decides overrides it."""

@@ -26,6 +26,8 @@ class FileContent(Check):
     directory, a file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail."""
 
     type_name: ClassVar[str] = "file_content"
+    default_timeout: ClassVar[float] = 10.0
+    late_fails: ClassVar[bool] = True
 
     path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
     contains: _Texts | None = None

@@ -100,6 +100,7 @@ class HttpMockAssertions(Check):
     there fails, except for `exists: false`. Score 1 when every assertion holds, else 0."""
 
     type_name: ClassVar[str] = "http_mock_assertions"
+    late_fails: ClassVar[bool] = True
 
     service: Annotated[str, ServiceName(kinds="recording")]
     assertions: Annotated[list[Assertion], Field(min_length=1)]

@@ -76,5 +76,8 @@ class JudgeFailed(Exception):  # noqa: N818 - an outcome: the check is in error
 class Judge(Protocol):
     """The run's judge."""
 
+    async def require(self, models: tuple[str, ...]) -> None:
+        """Raises JudgeUnavailable when none of the models can be asked, JudgeFailed when one is set up wrongly."""
+
     async def judge(self, request: JudgeRequest) -> Judgement:
         """Raises JudgeUnavailable or JudgeFailed."""

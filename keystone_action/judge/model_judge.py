@@ -80,6 +80,10 @@ class ModelJudge:
         self._without: dict[str, frozenset[Feature]] = {}
         self._questions: anyio.CapacityLimiter | None = None
 
+    async def require(self, models: tuple[str, ...]) -> None:
+        """See `judge.base.Judge`."""
+        self._jurors(models)
+
     async def judge(self, request: JudgeRequest) -> Judgement:
         """Ask every model `samples` times; the mean over the models of the means of their samples counts.
 
@@ -88,7 +92,7 @@ class ModelJudge:
         """
         import anyio
 
-        jurors, notes = self._jurors(request)
+        jurors, notes = self._jurors(request.models)
         if self._questions is None:
             self._questions = anyio.CapacityLimiter(QUESTIONS)
         deadline = anyio.current_time() + request.timeout
@@ -113,9 +117,9 @@ class ModelJudge:
             notes.append(f"what was judged was cut: {cut}")
         return _judgement(sitting, len(jurors), notes)
 
-    def _jurors(self, request: JudgeRequest) -> tuple[list[tuple[Model, Access]], list[str]]:
+    def _jurors(self, models: tuple[str, ...]) -> tuple[list[tuple[Model, Access]], list[str]]:
         jurors, missing = [], []
-        for name in request.models:
+        for name in models:
             model = resolve(name, environ=self._environ, fast=self._fast, strong=self._strong)
             try:
                 jurors.append((model, self._access(model)))

@@ -56,7 +56,7 @@ async def run_cell(cell: Cell, world: World) -> CellResult:
         message = f"the cell took longer than resources.timeout ({limit:g} s); it was in: {life.phase}"
         return life.error(message, started)
     except KeystoneError as error:
-        return life.error(" ".join(filter(None, [error.message, error.help])), started)
+        return life.error(error.sentences, started)
     except Exception as error:  # noqa: BLE001 - a defect of ours is this cell's error, never a failed agent
         files.failure(traceback.format_exc())
         return life.error(f"internal error: {type(error).__name__}: {error} (see internal-error.log)", started)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from keystone_action.errors import KeystoneError
-from keystone_action.invariants.base import Check, Outcome, Phase, broken, skipped
+from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.context import CheckWorld, Context
 from keystone_action.scoring.results import InvariantResult
 from keystone_action.spec.annotations import leaves
@@ -92,9 +92,10 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
         with anyio.fail_after(timeout + GRACE_SECONDS):
             return await check.evaluate(context)
     except TimeoutError:
-        return broken(f"the check took longer than {timeout:g} s and was stopped")
+        late = failed if check.late_fails else broken
+        return late(f"the check took longer than {timeout:g} s and was stopped")
     except KeystoneError as error:
-        return broken(" ".join(filter(None, [error.message, error.help])))
+        return broken(error.sentences)
     except Exception as error:  # noqa: BLE001 - a defect of a check is that check's error, not the run's end
         return broken(f"the check itself broke: {type(error).__name__}: {error}", log=traceback.format_exc())
 

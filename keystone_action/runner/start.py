@@ -95,8 +95,15 @@ class LazyJudge:
         self._options, self._progress = options, progress
         self._judge: Judge | None = None
 
+    async def require(self, models: tuple[str, ...]) -> None:
+        """See `judge.base.Judge`."""
+        await self._made().require(models)
+
     async def judge(self, request: JudgeRequest) -> Judgement:
         """See `judge.base.Judge`."""
+        return await self._made().judge(request)
+
+    def _made(self) -> Judge:
         if self._judge is None:
             from keystone_action.judge.model_judge import ModelJudge
 
@@ -108,7 +115,7 @@ class LazyJudge:
                 cache_dir=options.cache_dir / "judge" if options.cache_dir else None,
                 on_note=self._progress.note,
             )
-        return await self._judge.judge(request)
+        return self._judge
 
 
 class Starter:

@@ -55,19 +55,30 @@ class HttpMock:
         except OSError as error:
             raise ServiceError(f"service {self.name}: its record can't be written: {error}") from error
         try:
-            cell.port = await self._server.listen(cell)
+            cell.port = await self._listen(cell, scope)
         except BaseException:
             cell.close()
             raise
         self._cells[cell.port] = cell
-        address = Address(host=HOST, port=cell.port, url=f"http://{HOST}:{cell.port}")
         return Attached(
             name=self.name,
-            for_agent=address,
-            for_host=address,
+            for_agent=_address(cell.host, cell.port),
+            for_host=_address(HOST, cell.port),
             requests=JournalLog(cell.journal_path, lambda: self._complete(cell)) if self._model.record else None,
-            notices=(SHARED_USER,) if scope.allowed_users is None else (),
+            notices=(SHARED_USER,) if scope.allowed_users is None and not scope.in_network else (),
         )
+
+    async def _listen(self, cell: MockCell, scope: CellScope) -> int:
+        """In a cell's network too, under this mock's name: containers that are made in it from now on know it."""
+        network = scope.network
+        if network is None:
+            return await self._server.listen(cell)
+        try:
+            port = await self._server.listen(cell, network.host_address)
+        except ServiceError as error:
+            raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
+        network.hosts[self.name] = network.host_address
+        return port
 
     def settle(self) -> None:
         """Blocks until all that clients have sent is in journals and audit logs. `requests()` does this by itself;
@@ -107,3 +118,7 @@ class HttpMock:
         self._cells.clear()
         if self._owned:
             self._server.stop()
+
+
+def _address(host: str, port: int) -> Address:
+    return Address(host=host, port=port, url=f"http://{host}:{port}")

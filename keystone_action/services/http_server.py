@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,7 @@ CONNECTIONS = 256
 _BACKLOG = 1024
 _STOP_SECONDS = 5.0
 _QUIET_ROUNDS = 4
+_PORT_ATTEMPTS = 10
 
 Result = TypeVar("Result")
 
@@ -33,18 +35,48 @@ class GuardedApplication(Application, Protocol):
     def admits(self, owner: int | None) -> bool:
         """Whether a connection of this user (None: unknown) may speak with it; counts the refused."""
 
+    def admits_address(self, address: str) -> bool:
+        """The same for a connection from a container network."""
+
 
 class Listener:
-    """One port and its connections."""
+    """One port of the loopback and, for containers, of one more address; its connections."""
 
-    def __init__(self, application: GuardedApplication) -> None:
+    def __init__(self, application: GuardedApplication, address: str | None = None) -> None:
+        """Raises OSError."""
         self.application = application
+        self.address = address
         self.connections: set[MockConnection] = set()
-        self.socket = socket.create_server((HOST, 0), backlog=_BACKLOG)
-        self.socket.setblocking(False)
-        self.port: int = self.socket.getsockname()[1]
+        self.sockets = _listening(address)
+        self.port: int = self.sockets[0].getsockname()[1]
         self.slots = asyncio.Semaphore(CONNECTIONS)
-        self.task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def admits(self, peer: Endpoint, accepted_at: str, peers: PeerLookup) -> bool:
+        """Users tell local connections apart, addresses those of containers."""
+        if accepted_at == self.address:
+            return self.application.admits_address(peer[0])
+        return self.application.admits(peers.owner(peer, (HOST, self.port)))
+
+
+def _listening(address: str | None) -> list[socket.socket]:
+    """Sockets on the same port of both addresses."""
+    attempt = 0
+    while True:
+        attempt += 1
+        sockets = [socket.create_server((HOST, 0), backlog=_BACKLOG)]
+        try:
+            if address is not None:
+                sockets.append(socket.create_server((address, sockets[0].getsockname()[1]), backlog=_BACKLOG))
+        except OSError as error:
+            sockets[0].close()
+            # The port may be somebody else's on the other address.
+            if error.errno != errno.EADDRINUSE or attempt == _PORT_ATTEMPTS:
+                raise
+        else:
+            for one in sockets:
+                one.setblocking(False)
+            return sockets
 
 
 class MockServer:
@@ -114,17 +146,24 @@ class MockServer:
         for port in list(self._listeners):
             await self._close(port)
 
-    async def listen(self, application: GuardedApplication) -> int:
-        """The port on which this application is served from now on. Raises ServiceError."""
-        return await self._call(self._listen(application))
+    async def listen(self, application: GuardedApplication, address: str | None = None) -> int:
+        """The port on which this application is served from now on: of the loopback, and of `address`, where
+        containers reach us. Raises ServiceError."""
+        return await self._call(self._listen(application, address))
 
-    async def _listen(self, application: GuardedApplication) -> int:
+    async def _listen(self, application: GuardedApplication, address: str | None) -> int:
         try:
-            listener = Listener(application)
+            listener = Listener(application, address)
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise ServiceError(
+                    f"{address} is no address of this machine, so containers can't reach us there",
+                    help="The container engine must run on this machine, or this program in one of its containers.",
+                ) from error
             raise ServiceError(f"no port to listen on: {error.strerror}") from error
         self._listeners[listener.port] = listener
-        listener.task = asyncio.get_running_loop().create_task(self._accept(listener))
+        loop = asyncio.get_running_loop()
+        listener.tasks = [loop.create_task(self._accept(listener, one)) for one in listener.sockets]
         return listener.port
 
     async def close(self, port: int) -> None:
@@ -136,31 +175,33 @@ class MockServer:
         listener = self._listeners.pop(port, None)
         if listener is None:
             return
-        if listener.task is not None:
-            listener.task.cancel()
+        for task in listener.tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await listener.task
-        listener.socket.close()
+                await task
+        for one in listener.sockets:
+            one.close()
         for connection in list(listener.connections):
             connection.abort()
         await asyncio.sleep(0)  # the transports' connection_lost run now
 
-    async def _accept(self, listener: Listener) -> None:
+    async def _accept(self, listener: Listener, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        at = str(listening.getsockname()[0])
         while True:
             await listener.slots.acquire()
             try:
-                accepted, peer = await loop.sock_accept(listener.socket)
+                accepted, peer = await loop.sock_accept(listening)
             except OSError:
                 # No descriptors left, or a client that gave up: neither may end the port.
                 listener.slots.release()
                 await asyncio.sleep(0.01)
                 continue
             self._activity += 1
-            await self._admit(listener, accepted, peer)
+            await self._admit(listener, accepted, listener.admits(peer, at, self._peers))
 
-    async def _admit(self, listener: Listener, accepted: socket.socket, peer: Endpoint) -> None:
-        if not listener.application.admits(self._peers.owner(peer, (HOST, listener.port))):
+    async def _admit(self, listener: Listener, accepted: socket.socket, admitted: bool) -> None:
+        if not admitted:
             accepted.close()
             listener.slots.release()
             return
@@ -223,6 +264,9 @@ class _Probe:
 
     def admits(self, owner: int | None) -> bool:  # noqa: ARG002
         return True
+
+    def admits_address(self, address: str) -> bool:  # noqa: ARG002
+        return False
 
     def reserve(self, size: int) -> bool:  # noqa: ARG002
         return True

@@ -26,7 +26,8 @@ KIB = 1 << 10
 
 @dataclass
 class Counts:
-    """Connections and bytes that were no requests of this cell. strangers: of another user. unknown: gone before
+    """Connections and bytes that were no requests of this cell. strangers: of another user or
+    network. unknown: gone before
     their user could be found out. not_http: no request line."""
 
     strangers: int = 0
@@ -77,6 +78,19 @@ class MockCell:
         self.counts.strangers += 1
         return False
 
+    def admits_address(self, address: str) -> bool:
+        """By the address of a container: one of the cell's own network, that no other cell uses."""
+        network = self._scope.network
+        if network is not None and network.admits(address):
+            return True
+        self.counts.strangers += 1
+        return False
+
+    @property
+    def host(self) -> str:
+        """By what name or address the cell's agent knows this mock."""
+        return self._name if self._scope.in_network else HOST
+
     def reserve(self, size: int) -> bool:
         """Whether that many more bytes may be held; a negative size gives back."""
         self._buffered += size
@@ -118,7 +132,7 @@ class MockCell:
             service=self._name,
             method=request.method,
             path=request.path,
-            url=f"http://{HOST}:{self.port}{raw.target}" if raw.target.startswith("/") else raw.target,
+            url=f"http://{self.host}:{self.port}{raw.target}" if raw.target.startswith("/") else raw.target,
             query=request.query,
             headers=request.headers,
             body=request.body,

@@ -20,6 +20,7 @@ from keystone_action.spec.services import (
 )
 
 if TYPE_CHECKING:
+    from keystone_action.services.container_host import ContainerHost
     from keystone_action.services.http_server import MockServer
 
 
@@ -30,10 +31,12 @@ class Provider(Spawner, Protocol):
     def root(self) -> Path: ...
 
 
-def refuse_unsupported(definitions: Sequence[Service]) -> None:
-    """Raises NotSupportedYet or UsageError for what no machine without a container engine can start; starts nothing.
-    For use before the first cell: definitions may still hold expressions."""
+def refuse_unsupported(definitions: Sequence[Service], *, engine: bool = False) -> None:
+    """Raises NotSupportedYet or UsageError for what this machine can't start (engine: one for containers is there);
+    starts nothing. For use before the first cell: definitions may still hold expressions."""
     for definition in definitions:
+        if engine and (getattr(definition, "image", None) is not None or definition.kind == "mysql"):
+            continue
         if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
             from keystone_action.services.postgres import refuse_what_only_an_image_has
 
@@ -48,18 +51,23 @@ def refuse_unsupported(definitions: Sequence[Service]) -> None:
 
 
 async def start_services(
-    definitions: Sequence[Service], *, provider: Provider, directory: Path, mocks: MockServer
+    definitions: Sequence[Service],
+    *,
+    provider: Provider,
+    directory: Path,
+    mocks: MockServer,
+    containers: ContainerHost | None = None,
 ) -> list[RunningService]:
     """Start all services of a spec at once and return them when every one is ready, in the order of the spec.
 
     directory: the spec's; files of mock responses are read from there. mocks: the run's server for mocks, which its
-    maker stops. Raises UsageError for a definition that can't be started here, and the ServiceError of the first
+    maker stops. containers: the engine on which images are started, and how; None = there is none. Raises UsageError for a definition that can't be started here, and the ServiceError of the first
     service that fails, after all others were stopped.
     """
     import anyio
 
-    refuse_unsupported(definitions)
-    services = [_build(definition, provider, directory, mocks) for definition in definitions]
+    refuse_unsupported(definitions, engine=containers is not None)
+    services = [_build(definition, provider, directory, mocks, containers) for definition in definitions]
     failures: list[KeystoneError] = []
 
     async def start(service: RunningService) -> None:
@@ -96,7 +104,15 @@ async def stop_services(services: Sequence[RunningService]) -> None:
             group.start_soon(service.stop)
 
 
-def _build(definition: Service, provider: Provider, directory: Path, mocks: MockServer) -> RunningService:
+def _build(
+    definition: Service, provider: Provider, directory: Path, mocks: MockServer, containers: ContainerHost | None
+) -> RunningService:
+    if containers is not None:
+        from keystone_action.services.container_host import container_service
+
+        in_container = container_service(definition, containers)
+        if in_container is not None:
+            return in_container
     if isinstance(definition, SqliteService):
         from keystone_action.services.sqlite import SqliteFile
 

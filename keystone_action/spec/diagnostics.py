@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from keystone_action.errors import UsageError
@@ -168,3 +169,14 @@ def _cells(text: str) -> int:
 
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
+
+
+def with_short_paths(error: SpecError, directory: Path) -> SpecError:
+    """The same errors with the paths of files below directory relative to it, as people write and editors open them."""
+    return SpecError(with_short_path(one, directory) for one in error.diagnostics)
+
+
+def with_short_path(diagnostic: Diagnostic, directory: Path) -> Diagnostic:
+    """The same with a path that is relative to directory, where the file is below it."""
+    path = Path(diagnostic.path)
+    return replace(diagnostic, path=str(path.relative_to(directory))) if path.is_relative_to(directory) else diagnostic
