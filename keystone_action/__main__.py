@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What start-up allocates stays: a collector that looks through it again and again only costs time. A run switches
     # it on when it starts its cells.
     gc.disable()
+    # Looking for plug-ins of pydantic reads the metadata of every installed package; none is meant for us.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from keystone_action import cli
 

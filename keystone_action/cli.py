@@ -83,9 +83,9 @@ def _say_error(error: KeystoneError) -> None:
     if not isinstance(error, SpecError):
         _say(error.message, error.help)
         return
-    from keystone_action.spec.diagnostics import with_short_paths
     from keystone_action.report.escape import log_lines
     from keystone_action.report.words import count
+    from keystone_action.spec.diagnostics import with_short_paths
 
     # Every line starts with its place, as editors and terminals expect it of a compiler.
     sys.stderr.write(log_lines(with_short_paths(error, Path.cwd()).message) + "\n")

@@ -131,11 +131,11 @@ def _copy_summary(source: Path, target: Path) -> None:
 
 def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Load every spec and say what it has; all errors of all files at once."""
-    from keystone_action.spec.diagnostics import with_short_path
     from keystone_action.report.escape import log_line
     from keystone_action.report.words import count
     from keystone_action.runner.options import RunOptions
     from keystone_action.runner.preflight import load_specs
+    from keystone_action.spec.diagnostics import with_short_path
 
     options = RunOptions(specs=tuple(call.specs), directory=directory, params=parameters(call.param))
     for loaded in load_specs(options):

@@ -13,11 +13,13 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.invariants.base import Check, Phase
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "keystone_action.invariants"
 
@@ -60,6 +62,8 @@ PLANNED = frozenset(
 
 
 def _installed() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points
+
     return entry_points(group=GROUP)
 
 

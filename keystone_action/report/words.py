@@ -53,6 +53,8 @@ def count(number: int, noun: str) -> str:
 
 def money(dollars: float) -> str:
     """US dollars with as many digits as say something."""
+    if dollars < 0.00005:
+        return "under 0.0001 USD"
     return f"{dollars:,.2f} USD" if dollars >= 0.01 else f"{dollars:.4f} USD"
 
 
