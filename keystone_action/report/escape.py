@@ -34,7 +34,7 @@ _BLOCK_START = re.compile(
 )  # list markers, rules, headings' underlines, commands
 _BACKTICKS = re.compile(r"`+")
 # Quoted as our messages quote: a pair of single backticks that stands for itself, a sign of punctuation aside.
-_QUOTED = re.compile(r"(?<![^\s(])`([^\s`](?:[^`]*[^\s`])?)`(?=[.,;:)]*(?:\s|\Z))")
+_QUOTED = re.compile(r"(?:(?<!\S)|(?<=\s\()|(?<=^\())`([^\s`](?:[^`]*[^\s`])?)`(?=[.,;:)]*(?:\s|\Z))")
 # The runner takes `::command::` at the start of a line, blanks aside, and the older `##[command]` anywhere in it.
 _COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 _OLD_COMMAND = re.compile(r"##(?=\[)")

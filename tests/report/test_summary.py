@@ -97,9 +97,9 @@ def test_a_failed_gate_is_named_with_its_output_opened() -> None:
 
 def test_a_high_composite_that_fails_says_what_decided() -> None:
     head = render_summary(high_composite_failure()).split("| | Invariant")[0]
-    assert "The composite is a mean over cells and would pass by itself" in head
+    assert "The composite alone would pass; what decides is:" in head
     assert "`fix-tests.r9`: gate tests_pass scored 0.00" in head
-    assert "would pass by itself" not in render_summary(gate_failure())
+    assert "alone would pass" not in render_summary(gate_failure())
 
 
 def test_flaky_is_said() -> None:
@@ -212,3 +212,13 @@ def test_how_the_agent_ended_is_said_once() -> None:
     assert words.agent(ended) == "The agent ended with exit code 3 after 1.0 s."
     stopped = replace(ended, note="was stopped at a limit (2 GiB of memory)")
     assert words.agent(stopped).endswith("after 1.0 s: was stopped at a limit (2 GiB of memory).")
+
+
+def test_small_costs_are_never_shown_as_nothing() -> None:
+    assert [words.money(amount) for amount in (1234.5, 0.01, 0.0123, 0.0004, 0.00002)] == [
+        "1,234.50 USD",
+        "0.01 USD",
+        "0.01 USD",
+        "0.0004 USD",
+        "under 0.0001 USD",
+    ]
