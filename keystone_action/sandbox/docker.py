@@ -22,6 +22,7 @@ from keystone_action.sandbox.docker_engine import Engine, Mode
 from keystone_action.sandbox.docker_errors import engine_errors
 from keystone_action.sandbox.docker_image import PROBING_USER, Image, find_image
 from keystone_action.sandbox.docker_sandbox import WORKSPACE_LINK, DockerSandbox
+from keystone_action.sandbox.docker_setup import with_setup_layer
 from keystone_action.sandbox.docker_transfer import Bound, Copied, Places, Transfer
 
 _CLIENT_TIMEOUT = 120
@@ -108,6 +109,33 @@ class DockerSandboxes:
         """The same on another network; closing it closes only what it opened."""
         return DockerSandboxes(
             self.engine, self.image, self._host, network=network, extra_hosts=extra_hosts or {}, owner=False
+        )
+
+    async def with_setup(
+        self,
+        packages: Sequence[str],
+        commands: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> DockerSandboxes:
+        """The same in an image where these packages are installed and these commands have been run, as root in `/`.
+
+        Made once and found again by its content. env is for installers and commands alone. timeout: seconds for all.
+        Raises HarnessError with the end of both streams when a step fails; SandboxError.
+        """
+        image = await with_setup_layer(
+            self.engine,
+            self.image,
+            packages,
+            commands,
+            env or {},
+            network=self._network,
+            extra_hosts=self._extra_hosts,
+            timeout=timeout,
+        )
+        return DockerSandboxes(
+            self.engine, image, self._host, network=self._network, extra_hosts=self._extra_hosts, owner=False
         )
 
     async def open(

@@ -44,6 +44,8 @@ class Engine:
     """The engine maps users: a number inside is not the same outside."""
     owner: str = field(default_factory=lambda: secrets.token_hex(8))
     users: Users | None = None
+    layers: dict[str, asyncio.Lock] = field(default_factory=dict)
+    """By the content of a setup: held while its image is made."""
     runs: set[Run] = field(default_factory=set)
     opened: int = 0
     closed: bool = False
