@@ -61,8 +61,9 @@ async def start_services(
     """Start all services of a spec at once and return them when every one is ready, in the order of the spec.
 
     directory: the spec's; files of mock responses are read from there. mocks: the run's server for mocks, which its
-    maker stops. containers: the engine on which images are started, and how; None = there is none. Raises UsageError for a definition that can't be started here, and the ServiceError of the first
-    service that fails, after all others were stopped.
+    maker stops. containers: the engine on which images are started, and how; None = there is none. Raises UsageError
+    for a definition that can't be started here, and the ServiceError of the first service that fails, after all others
+    were stopped.
     """
     import anyio
 
