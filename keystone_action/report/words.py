@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from keystone_action.scoring.composite import show
-from keystone_action.scoring.results import AgentResult, InvariantResult, SandboxInfo
+
+if TYPE_CHECKING:
+    from keystone_action.scoring.results import AgentResult, InvariantResult, SandboxInfo
 
 CANCELLED_ICON = "⏹️"
 ICONS = {"pass": "✅", "fail": "❌", "flaky": "⚠️", "error": "💥", "skip": "➖"}

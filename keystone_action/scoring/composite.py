@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from keystone_action.scoring.results import InvariantResult
+if TYPE_CHECKING:
+    from keystone_action.scoring.results import InvariantResult
 
 TOLERANCE = 1e-9
 """A score this close below the threshold passes: 0.1 + 0.2 must reach 0.3."""
