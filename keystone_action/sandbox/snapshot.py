@@ -27,6 +27,7 @@ _SETTLED_NS = 100_000_000
 """Nanoseconds that a change time must be older than the snapshot to prove that nothing changed since: kernels stamp
 changes with the time of the last tick (up to 10 ms), so two changes in one tick have the same stamp."""
 
+_OPEN = stat.S_IRUSR | stat.S_IXUSR
 _CHUNK = 1 << 20
 _Stamp = tuple[int, int, int, int, int]
 
@@ -34,8 +35,8 @@ _Stamp = tuple[int, int, int, int, int]
 class Snapshot(dict[str, FileState]):
     """Entries by POSIX path relative to the workspace; names that are no UTF-8 as os.fsdecode gives them.
 
-    unreadable: directories that could not be listed, so what is in them is not here. stamps: what proves, in a later
-    snapshot, that a file is still the same. taken_ns: when it began, by the clock of the file system's stamps.
+    unreadable: directories that could not be listed, so what is in them is not here; "", the workspace itself, also
+    when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is still the same. taken_ns: when it began, by the clock of the file system's stamps.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,8 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> S
         taken.unreadable.append("")
         return taken
     try:
+        if os.fstat(root).st_mode & _OPEN != _OPEN:
+            taken.unreadable.append("")  # what its agent closed is closed, though no mode keeps root out
         with Descent(root) as descent:
             todo = [""]
             while todo:
