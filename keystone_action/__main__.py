@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from keystone_action import cli
 
         return cli.main(words)
+    except KeyboardInterrupt:  # while the command itself was still being loaded
+        return 130
     finally:
         gc.enable()
 

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Collection, Mapping
@@ -196,11 +197,12 @@ def command_schema(call: argparse.Namespace, *, directory: Path, environ: Mappin
 
 def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Write a first spec with its agent; never overwrites."""
+    from keystone_action.report.escape import log_line
     from keystone_action.scaffold import write_first_spec
 
     for path in write_first_spec(directory / call.directory):
-        sys.stdout.write(f"wrote {path}\n")
-    sys.stdout.write(f"now: keystone run {call.directory / 'keystone.yaml'}\n")
+        sys.stdout.write(f"wrote {log_line(os.path.relpath(path, directory))}\n")
+    sys.stdout.write(f"now: keystone run {log_line(shlex.quote(str(call.directory / 'keystone.yaml')))}\n")
     return EXIT_PASS
 
 

@@ -45,6 +45,8 @@ echo "Hello from the agent, who was asked: $KEYSTONE_PROMPT" > greeting.txt
 def write_first_spec(directory: Path) -> list[Path]:
     """Write keystone.yaml and agent/agent.sh; returns the paths. Raises UsageError when one of them is there, or the
     directory can't be written."""
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{directory} is a file", help="name a directory, which may be new: keystone init first")
     files = {directory / "keystone.yaml": _SPEC, directory / "agent" / "agent.sh": _AGENT}
     for path in files:
         if path.exists() or path.is_symlink():
@@ -54,5 +56,6 @@ def write_first_spec(directory: Path) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
     except OSError as error:
-        raise UsageError(f"{directory} can't be written: {error.strerror}") from None
+        where = error.filename or directory
+        raise UsageError(f"{where} can't be written: {error.strerror}", help="choose another directory") from None
     return list(files)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
 
 SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "came_to_cells": view.came_to_cells,
     "count": words.count,
     "duration": words.duration,
     "excerpt": escape.excerpt,

@@ -141,6 +141,11 @@ def needs(specs: Sequence[SpecResult]) -> str:
     return f"needs {words.score(threshold)}{' (set by the threshold input)' if source == 'input' else ''}"
 
 
+def came_to_cells(run: RunResult) -> bool:
+    """Whether anything ran, so that there was a sandbox to speak of."""
+    return any(spec.cells for spec in run.specs)
+
+
 def icon(run: RunResult) -> str:
     """The symbol of the verdict; a cancelled run has its own, since what did not run can't pass."""
     return words.CANCELLED_ICON if run.cancelled else words.ICONS[run.verdict]
@@ -240,7 +245,7 @@ def _notes(run: RunResult) -> Iterator[str]:
     if run.cancelled:
         finished = sum(len(spec.cells) for spec in run.specs)
         yield f"Cancelled before the end: only what had finished is here ({words.count(finished, 'cell')})."
-    if "none" in run.sandbox.isolation and not run.sandbox.not_enforced and run.specs:
+    if "none" in run.sandbox.isolation and not run.sandbox.not_enforced and came_to_cells(run):
         yield "Nothing isolated the agent from this machine."
     yield from (f"Not enforced: {sentence}" for sentence in run.sandbox.not_enforced)
     yield from (f"Substituted: {sentence}" for sentence in run.substituted)

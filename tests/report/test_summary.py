@@ -27,7 +27,7 @@ from samples import (
 from keystone_action.report import view, words
 from keystone_action.report.summary import render_summary
 from keystone_action.report.templating import markdown_environment
-from keystone_action.scoring.results import AgentResult, GroupResult, RunResult
+from keystone_action.scoring.results import AgentResult, GroupResult, RunResult, SandboxInfo
 
 OUR_HTML = re.compile(
     r"<details( open)?>\n<summary>[^<>]*(<b>([^<>]|</?code>)*</b>)?[^<>]*(<code>[^<>]*</code>)?[^<>]*</summary>\n"
@@ -205,6 +205,11 @@ def test_a_run_that_never_came_to_a_sandbox_says_nothing_about_one() -> None:
     assert "sandbox" not in text
     assert "> spec a.yaml is missing<br>\n> look there\n" in text
     assert "· run" not in text
+
+
+def test_a_run_cancelled_before_its_first_cell_says_nothing_about_isolation() -> None:
+    early = run(spec("s"), verdict="error", composite=None, cancelled=True, sandbox=SandboxInfo())
+    assert "isolated" not in render_summary(early)
 
 
 def test_how_the_agent_ended_is_said_once() -> None:
