@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.errors import NotSupportedYet
+from keystone_action.errors import NotSupportedYet, ServiceError
 from keystone_action.services.base import RunningService
 from keystone_action.spec.services import (
     ContainerService,
@@ -78,8 +79,9 @@ class ContainerHost:
         network.shared.add(await self.networks.connect(network, container, alias))
 
     async def unshare(self, network: Network, container: str) -> None:
-        """Undo `share`. Raises ServiceError."""
-        await self.networks.disconnect(network, container)
+        """Undo `share`. Never raises: what can't be undone now goes with the network."""
+        with contextlib.suppress(ServiceError):
+            await self.networks.disconnect(network, container)
 
 
 def container_service(definition: Service, host: ContainerHost) -> RunningService | None:

@@ -136,12 +136,12 @@ class Networks:
         return await ask(join, f"the network {network.name} can't be joined")
 
     async def disconnect(self, network: Network, container: str) -> None:
-        """Take a container out again; harmless when it, or the network, is gone."""
+        """Take a container out again; harmless when it is not in, or the network is gone. Raises ServiceError."""
         from docker.errors import NotFound
 
         def leave() -> None:
             try:
-                self._client.networks.get(network.id).disconnect(container, force=True)
+                _disconnect(self._client.networks.get(network.id), container)
             except NotFound:
                 return
 
@@ -209,12 +209,13 @@ def remove_network(client: DockerClient, network_id: str) -> None:
 
 
 def _disconnect(network: EngineNetwork, container: str) -> None:
-    from docker.errors import NotFound
+    from docker.errors import APIError
 
     try:
         network.disconnect(container, force=True)
-    except NotFound:
-        return
+    except APIError as error:
+        if error.status_code != 404 and "not connected" not in str(error.explanation):
+            raise
 
 
 def _hosts(subnet: str) -> Any:

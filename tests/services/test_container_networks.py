@@ -1,0 +1,192 @@
+"""Networks of a run on the real engine, and which container we run in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.containers import BASE, ContainerWorld
+
+from keystone_action.errors import ServiceError
+from keystone_action.services import networks as module
+from keystone_action.services.networks import Network, Networks, network_name
+from keystone_action.services.own_container import candidates
+
+SCRIPT = """
+import asyncio, json, sys
+sys.path.insert(0, "/packages")
+sys.path.insert(1, "/source")
+import docker
+from keystone_action.services.networks import Networks
+
+async def main():
+    networks = Networks(docker.from_env(), sys.argv[1])
+    async with networks.cell("from-inside") as network:
+        print(json.dumps({"own": network.own_address, "host": network.host_address, "gateway": network.gateway}))
+
+asyncio.run(main())
+"""
+
+
+def open_network(containers: ContainerWorld, suffix: str = "cell", *, internal: bool = False) -> Network:
+    async def opened() -> Network:
+        return await containers.networks.open(suffix, internal=internal)
+
+    return containers.portal.call(opened)
+
+
+@pytest.mark.docker
+def test_a_cells_network_is_named_labelled_and_removed_with_what_is_in_it(containers: ContainerWorld) -> None:
+    with containers.portal.wrap_async_context_manager(containers.networks.cell("spec--r0")) as network:
+        assert network.name == f"keystone-{containers.run_id}-spec--r0"
+        [found] = containers.engine.networks.list(names=[network.name])
+        assert found.attrs["Labels"] == {
+            "keystone.run": containers.run_id,
+            "keystone.kind": "network",
+            "keystone.cell": "spec--r0",
+        }
+        assert network.host_address == network.gateway
+        still = containers.engine.containers.run(
+            BASE, ["sleep", "600"], network=network.name, detach=True, labels={"keystone.run": containers.run_id}
+        )
+    try:
+        assert containers.left()["networks"] == []
+        still.reload()
+        assert still.status == "running"
+    finally:
+        still.remove(force=True, v=True)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("internal", "ways_out"), [(True, 0), (False, 1)])
+def test_an_internal_network_has_no_way_out(containers: ContainerWorld, internal: bool, ways_out: int) -> None:
+    network = open_network(containers, internal=internal)
+    exit_code, printed = containers.run(network, "cat /proc/net/route")
+    destinations = [line.split()[1] for line in printed.splitlines()[1:]]
+    assert exit_code == 0
+    assert destinations.count("00000000") == ways_out
+    assert len(destinations) == ways_out + 1
+
+
+@pytest.mark.docker
+def test_names_resolve_in_the_network_that_a_container_joined_and_in_no_other(containers: ContainerWorld) -> None:
+    first, second = open_network(containers, "first"), open_network(containers, "second")
+    server = containers.engine.containers.run(
+        BASE, ["sleep", "600"], detach=True, labels={"keystone.run": containers.run_id}
+    )
+    try:
+        address = containers.portal.call(containers.networks.connect, first, str(server.id), "db")
+        assert first.admits(address)
+        assert not second.admits(address)
+        assert containers.run(first, "getent hosts db")[1].split()[0] == address
+        assert containers.run(second, "getent hosts db")[0] != 0
+        containers.portal.call(containers.networks.disconnect, first, str(server.id))
+        containers.portal.call(containers.networks.disconnect, first, str(server.id))
+        assert containers.run(first, "getent hosts db")[0] != 0
+    finally:
+        server.remove(force=True, v=True)
+
+
+@pytest.mark.docker
+def test_the_same_name_twice_is_refused(containers: ContainerWorld) -> None:
+    open_network(containers, "one")
+    with pytest.raises(ServiceError, match="already exists"):
+        open_network(containers, "one")
+
+
+@pytest.mark.docker
+def test_closing_twice_or_after_somebody_else_did_is_harmless(containers: ContainerWorld) -> None:
+    network = open_network(containers)
+    containers.engine.networks.get(network.id).remove()
+    containers.portal.call(containers.networks.close, network)
+    containers.portal.call(containers.networks.close, network)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    "words",
+    [
+        "could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network",
+        "all predefined address pools have been fully subnetted",
+    ],
+)
+def test_no_address_range_left_is_said_with_ways_out(
+    containers: ContainerWorld, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """In the engine's own words, of old and new versions: to use up all its ranges would stop every other test."""
+    from docker.errors import APIError
+    from docker.models.networks import NetworkCollection
+
+    def refuse(*_arguments: object, **_fields: object) -> None:
+        raise APIError("500 Server Error", explanation=words)
+
+    monkeypatch.setattr(NetworkCollection, "create", refuse)
+    with pytest.raises(ServiceError) as failed:
+        open_network(containers)
+    assert "has no address range left" in failed.value.message
+    assert "max_concurrency" in failed.value.help
+
+
+@pytest.mark.docker
+def test_in_a_container_of_the_engine_our_own_container_joins(containers: ContainerWorld) -> None:
+    """As an action does it: the socket is there, and siblings are reached in networks that we join."""
+    packages = Path(module.__file__).parents[2]
+    import docker as client_library
+
+    binds = {
+        "/var/run/docker.sock": {"bind": "/var/run/docker.sock", "mode": "rw"},
+        str(packages): {"bind": "/source", "mode": "ro"},
+        str(Path(client_library.__file__).parents[1]): {"bind": "/packages", "mode": "ro"},
+    }
+    output = containers.engine.containers.run(
+        BASE, ["python3", "-c", SCRIPT, containers.run_id], volumes=binds, remove=True,
+        labels={"keystone.run": containers.run_id},
+    )  # fmt: skip
+    seen = json.loads(output)
+    assert seen["own"] == seen["host"] != seen["gateway"]
+    assert seen["own"].rsplit(".", 1)[0] == seen["gateway"].rsplit(".", 1)[0]
+
+
+def test_an_engine_that_is_gone_is_a_sentence() -> None:
+    import anyio
+    import docker
+
+    client = docker.DockerClient(base_url="tcp://127.0.0.1:1", version="1.41")
+
+    async def opened() -> None:
+        await Networks(client, "run").open("cell")
+
+    with pytest.raises(ServiceError, match="the container engine does not answer") as failed:
+        anyio.run(opened)
+    assert "Traceback" not in failed.value.message
+    assert "docker info" in failed.value.help
+
+
+def test_ours_by_mounts_before_ours_by_name(tmp_path: Path) -> None:
+    own, other, group = "a" * 64, "b" * 64, "c" * 64
+    (tmp_path / "mountinfo").write_text(
+        f"1 0 8:1 /var/lib/docker/containers/{other}/mounts/shm /var/lib/docker/containers/{other}/mounts/shm rw - x\n"
+        f"2 0 8:1 /var/lib/docker/containers/{own}/hostname /etc/hostname rw - ext4 /dev/sda rw\n"
+    )
+    (tmp_path / "cgroup").write_text(f"4:memory:/docker/{group}\n0::/\n")
+    assert candidates(tmp_path) == [own, group]
+
+
+def test_a_machine_without_proc_has_no_container(tmp_path: Path) -> None:
+    assert candidates(tmp_path / "nowhere") == []
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_network_names_are_what_an_engine_takes(run_id: str, suffix: str) -> None:
+    name = network_name(run_id, suffix)
+    assert len(name) <= 63
+    assert name.isascii()
+    assert all(letter.isalnum() or letter in "_.-" for letter in name)
+
+
+def test_network_names_that_lost_something_still_differ() -> None:
+    assert network_name("r", "a/b") != network_name("r", "a-b")
+    assert network_name("r", "x" * 80) != network_name("r", "x" * 81)

@@ -1,0 +1,214 @@
+"""Services on the real Docker engine: a run of ours with networks, cells, and containers that play agents in them.
+
+Fixtures; a folder's `conftest.py` imports those that its tests use.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from anyio.from_thread import BlockingPortal
+from pydantic import TypeAdapter
+from support.docker_engine import missing
+
+from keystone_action.evidence.model import QueryResult
+from keystone_action.services.base import Attached, CellScope, RunningService
+from keystone_action.services.container_host import build_container_services
+from keystone_action.services.http_server import MockServer
+from keystone_action.services.networks import Network, Networks
+from keystone_action.spec.services import Service
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+BASE = "keystone-test-base:bookworm"
+EXITS = "keystone-test-exits:1"
+NO_SHELL = "keystone-test-no-shell:1"
+MEMORY_HOG = "keystone-test-memory-hog:1"
+POSTGRES = "postgres:16"
+MARIADB = "mariadb:11"
+MYSQL = "mysql:9"
+NOTHING = "while :; do sleep 3600; done"
+
+_definitions: TypeAdapter[Service] = TypeAdapter(Service)
+
+
+@dataclass
+class ServedCell:
+    """One cell's view of one service."""
+
+    world: ContainerWorld
+    service: RunningService
+    network: Network
+    scope: CellScope
+    attached: Attached
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    def fixture(self, script: str) -> None:
+        self.world.portal.call(self.service.run_sql, self.attached, script)
+
+    def query(self, sql: str) -> QueryResult:
+        assert self.attached.database is not None
+        return self.attached.database.query(sql, timeout=10)
+
+    def settle(self) -> None:
+        assert self.attached.settle is not None
+        self.attached.settle()
+
+    def agent(self, script: str, image: str = BASE) -> tuple[int, str]:
+        """What a shell script in the cell's network prints, and how it ends."""
+        return self.world.run(self.network, script, image=image)
+
+    def close(self) -> None:
+        self.closing.close()
+
+
+@dataclass
+class ContainerWorld:
+    """What a run has."""
+
+    engine: DockerClient
+    portal: BlockingPortal
+    directory: Path
+    networks: Networks
+    mocks: MockServer
+    run_id: str
+    _started: list[RunningService] = field(default_factory=list)
+    _cells: list[ServedCell] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def need(self, *images: str) -> None:
+        """Skip (or fail, in CI) when a stand-in is not there."""
+        from docker.errors import ImageNotFound
+
+        for image in images:
+            try:
+                self.engine.images.get(image)
+            except ImageNotFound:
+                missing(f"no image {image}: run tests/images/build-all")
+
+    def build(self, **fields: Any) -> RunningService:
+        """A service that was not started; it is stopped with this."""
+        definition = _definitions.validate_python({"name": "svc", **fields})
+        [service] = build_container_services(
+            [definition],
+            client=self.engine,
+            run_id=self.run_id,
+            networks=self.networks,
+            mocks=self.mocks,
+            directory=self.directory,
+        )
+        self._started.append(service)
+        return service
+
+    def start(self, **fields: Any) -> RunningService:
+        """A started service."""
+        self.need(*(str(fields[key]) for key in ("image",) if key in fields))
+        service = self.build(**fields)
+        self.portal.call(service.start)
+        return service
+
+    def cell(
+        self,
+        service: RunningService,
+        *,
+        exclusive: bool = False,
+        network: Network | None = None,
+        internal: bool = False,
+    ) -> ServedCell:
+        """A cell with this service attached, in a network of its own unless one is given."""
+        cell_id = f"cell-{next(self._numbers)}"
+        closing = ExitStack()
+        if network is None:
+            opened = self.portal.wrap_async_context_manager(self.networks.cell(cell_id, internal=internal))
+            network = closing.enter_context(opened)
+        private = self.directory / cell_id
+        private.mkdir()
+        scope = CellScope(
+            cell_id, private, private, private / "audit.jsonl", exclusive, network=network, in_network=True
+        )
+        try:
+            attached = self.portal.call(service.attach, scope)
+        except BaseException:
+            closing.close()
+            raise
+        closing.callback(self.portal.call, service.detach, attached)
+        made = ServedCell(self, service, network, scope, attached, closing)
+        self._cells.append(made)
+        return made
+
+    def run(self, network: Network, script: str, *, image: str = BASE) -> tuple[int, str]:
+        """A container in a network, as an agent's: exit code and output of a shell script."""
+        self.need(image)
+        container = self.engine.containers.create(
+            image,
+            ["-c", script],
+            entrypoint=["/bin/sh"],
+            network=network.name,
+            extra_hosts=dict(network.hosts),
+            labels={"keystone.run": self.run_id, "keystone.kind": "sandbox"},
+            cap_drop=["ALL"],
+        )
+        try:
+            container.start()
+            ended = container.wait(timeout=120)
+            return int(ended["StatusCode"]), container.logs().decode("utf-8", "replace")
+        finally:
+            container.remove(force=True, v=True)
+
+    def left(self) -> dict[str, list[str]]:
+        """Everything on the engine that is labelled with this run."""
+        label = {"label": f"keystone.run={self.run_id}"}
+        containers = self.engine.containers.list(all=True, filters=label)
+        return {
+            "containers": [str(one.name) for one in containers],
+            "networks": [str(one.name) for one in self.engine.networks.list(filters=label)],
+        }
+
+    def containers(self, **labels: str) -> list[Mapping[str, Any]]:
+        """What the engine says of this run's containers with these further labels (`keystone.…`)."""
+        wanted = [f"keystone.run={self.run_id}", *(f"keystone.{name}={value}" for name, value in labels.items())]
+        return [one.attrs for one in self.engine.containers.list(all=True, filters={"label": wanted})]
+
+    def close(self) -> None:
+        """End it all; what is left then is a defect."""
+        for cell in self._cells:
+            cell.close()
+        for service in self._started:
+            self.portal.call(service.stop)
+        self.portal.call(self.networks.close_all)
+        self.mocks.stop()
+
+
+def _world(engine: DockerClient, portal: BlockingPortal, directory: Path) -> Iterator[ContainerWorld]:
+    run_id = f"test-{secrets.token_hex(5)}"
+    mocks = MockServer()
+    mocks.start()
+    made = ContainerWorld(engine, portal, directory, Networks(engine, run_id), mocks, run_id)
+    made.need(BASE)
+    try:
+        yield made
+    finally:
+        made.close()
+    assert made.left() == {"containers": [], "networks": []}
+
+
+@pytest.fixture
+def containers(engine: DockerClient, portal: BlockingPortal, tmp_path: Path) -> Iterator[ContainerWorld]:
+    """A run of one test."""
+    yield from _world(engine, portal, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_containers(
+    engine: DockerClient, portal: BlockingPortal, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ContainerWorld]:
+    """A run that the tests of a module share, for servers that take long to start."""
+    yield from _world(engine, portal, tmp_path_factory.mktemp("containers"))
