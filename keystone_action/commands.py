@@ -74,7 +74,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
     from keystone_action.runner.options import RunOptions
 
     if call.resume is not None and call.output is not None:
-        raise UsageError("--resume and --output exclude each other", help="a resumed run goes on in its own directory")
+        _require_same(directory / call.resume, directory / call.output)
     if call.summary is not None and (directory / call.summary).is_dir():
         raise UsageError(f"--summary {call.summary} is a directory", help=f"name a file: {call.summary / 'summary.md'}")
     return RunOptions(
@@ -97,6 +97,13 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         timeout=call.timeout,
         keep=call.keep,
     )
+
+
+def _require_same(resumed: Path, output: Path) -> None:
+    if resumed.resolve() != output.resolve():
+        raise UsageError(
+            "--resume and --output name two directories", help="a resumed run goes on in its own: leave --output out"
+        )
 
 
 def parameters(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -66,17 +66,17 @@ def assemble(assembly: Assembly, *, cancelled: bool, duration_s: float) -> RunRe
         counts=aggregate.count(specs),
         usage=aggregate.add_usage((cell.usage for cell in cells), USAGE_KEYS),
         judge_usage=aggregate.add_usage((cell.judge_usage for cell in cells), JUDGE_USAGE_KEYS),
-        notices=_all_notices(assembly, cells, cancelled=cancelled),
+        notices=_notices(assembly, len(cells), cancelled=cancelled),
         substituted=assembly.substituted,
         cancelled=cancelled,
     )
 
 
-def _all_notices(assembly: Assembly, cells: Sequence[CellResult], *, cancelled: bool) -> tuple[str, ...]:
+def _notices(assembly: Assembly, finished: int, *, cancelled: bool) -> tuple[str, ...]:
+    """The run's own; reports add those of the cells."""
     notices = list(assembly.notices())
     if cancelled:
-        notices.append(f"cancelled: {len(cells)} of {len(assembly.plan.cells)} cells were finished")
-    notices += dict.fromkeys(notice for cell in cells for notice in cell.notices)
+        notices.append(f"cancelled: {finished} of {len(assembly.plan.cells)} cells were finished")
     hidden = len(notices) - _SHOWN_NOTICES
     return (*notices[:_SHOWN_NOTICES], f"… and {hidden} more notices") if hidden > 0 else tuple(notices)
 

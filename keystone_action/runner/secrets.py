@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SecretError
+from keystone_action.spec.expressions import ExpressionError, interpolate
 
 if TYPE_CHECKING:
     from keystone_action.spec.fixtures import SecretEntry
@@ -90,8 +91,8 @@ def resolve(
 
 def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path) -> str:
     if secret.from_ is not None:
-        return _given(secret.name, secret.from_)
-    kind, _, rest = (secret.source or "env").partition(":")
+        return _given(secret.name, _filled(secret.from_, environ))
+    kind, _, rest = _filled(secret.source or "env", environ).partition(":")
     if kind == "env":
         return _from_environment(secret.name, rest or secret.name, environ)
     if kind == "file":
@@ -99,6 +100,15 @@ def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path) -> 
     if kind == "command":
         return _from_command(rest, environ, directory)
     raise _Unresolved(f"its source {kind!r} is unknown", "Use env, env:OTHER, file:<path> or command:<shell>.")
+
+
+def _filled(text: str, environ: Mapping[str, str]) -> str:
+    """With `{{ env.NAME }}`, the only names that secrets may use: nothing else is known this early."""
+    try:
+        return interpolate(text, {"env": environ})
+    except ExpressionError as error:
+        variable = error.name.removeprefix("env.")
+        raise _Unresolved(f"the environment variable {variable} is not set", f"Set {variable}.") from None
 
 
 def _given(name: str, origin: str) -> str:

@@ -36,7 +36,8 @@ class Snapshot(dict[str, FileState]):
     """Entries by POSIX path relative to the workspace; names that are no UTF-8 as os.fsdecode gives them.
 
     unreadable: directories that could not be listed, so what is in them is not here; "", the workspace itself, also
-    when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is still the same. taken_ns: when it began, by the clock of the file system's stamps.
+    when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is still the same.
+    taken_ns: when it began, by the clock of the file system's stamps.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from support.command_line import run_spec, spec
 
 ENDLESS = "{type: file_content, path: a, pattern: '^(a|a)*$'}"
