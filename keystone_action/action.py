@@ -167,7 +167,8 @@ def _engine() -> Evaluate:
 def options_of(settings: Settings, event: Event, environ: Mapping[str, str]) -> RunOptions:
     """The settings as the engine takes them."""
     return RunOptions(
-        specs=_specs(settings),
+        specs=settings.specs,
+        tolerate_missing=settings.specs == DEFAULT_SPECS,
         directory=settings.directory,
         environ=engine_environ(environ, settings.env),
         output=settings.output_dir,
@@ -199,14 +200,6 @@ def engine_environ(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[s
         or name.upper() in _PASSED_ON_ANY_CASE
         or name.startswith(_PASSED_ON_PREFIXES)
     }
-
-
-def _specs(settings: Settings) -> tuple[str, ...]:
-    """Of the two default places those that exist: a repository with only one of them is no mistake."""
-    if settings.specs != DEFAULT_SPECS:
-        return settings.specs
-    there = tuple(spec for spec in DEFAULT_SPECS if (settings.directory / spec.split("/")[0]).exists())
-    return there or settings.specs
 
 
 def _mask_keys(environ: Mapping[str, str], commands: Commands) -> None:

@@ -67,6 +67,11 @@ _BOUNDS = {
     "less_than": ("lt", "a number below {}"),
     "string_too_long": ("max_length", "at most {} characters"),
 }
+_FORMS = {
+    "invariants": "write each under its name: `invariants: {tests_pass: {check: {type: command_exit, command: …}}}`",
+    "check": "the type and its fields belong under it: `check: {type: file_exists, path: …}`",
+}
+"""What a part of a spec looks like, for those who know it from elsewhere."""
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
 
 
@@ -111,7 +116,7 @@ def _locate(
 
 
 def _missing(path: Path, key: str) -> Problem:
-    return Problem(path, f"the key '{key}' is missing", on_key=True)
+    return Problem(path, f"the key '{key}' is missing", help=_FORMS.get(key, ""), on_key=True)
 
 
 def _unknown_key(path: Path, model: type[BaseModel] | None) -> Problem:
@@ -130,7 +135,8 @@ def _explain(error: Any, path: Path) -> Problem:
     kind, value, context = error["type"], error.get("input"), error.get("ctx") or {}
     name = _name_of(path)
     if kind in _KINDS:
-        return Problem(path, name, expected=_KINDS[kind], found=shown(value), help=_quote_it(kind, value))
+        form = _FORMS.get(name, "") if isinstance(value, list) else ""
+        return Problem(path, name, expected=_KINDS[kind], found=shown(value), help=form or _quote_it(kind, value))
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
         return Problem(path, name, expected=words.format(context.get(key)), found=shown(value))
