@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from support.docker_engine import engine
+from support.images import image
 
-__all__ = ["engine"]
+__all__ = ["engine", "image"]
 
 # A slow machine is no defect: hypothesis' own time limits would be timing assertions.
 settings.register_profile("keystone", deadline=None, suppress_health_check=[HealthCheck.too_slow])

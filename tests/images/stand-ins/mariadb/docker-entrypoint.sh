@@ -2,7 +2,7 @@
 # Starts MariaDB. An empty data folder is filled first, by a server that only its own socket reaches: whoever asks by
 # TCP does not get an answer before everything is in place.
 set -euo pipefail
-# shellcheck source=../common.sh
+# shellcheck source-path=SCRIPTDIR source=../common.sh
 . /usr/local/lib/stand-in.sh
 
 readonly data=/var/lib/mysql

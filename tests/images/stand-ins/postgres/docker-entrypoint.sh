@@ -2,21 +2,21 @@
 # Starts PostgreSQL. An empty data folder is filled first, by a server that only its own socket reaches: whoever asks by
 # TCP does not get an answer before everything is in place.
 set -euo pipefail
-# shellcheck source=../common.sh
+# shellcheck source-path=SCRIPTDIR source=../common.sh
 . /usr/local/lib/stand-in.sh
 
 fill() {
   settle POSTGRES_USER POSTGRES_PASSWORD POSTGRES_DB POSTGRES_INITDB_ARGS
-  local user=${POSTGRES_USER:-postgres} method=${POSTGRES_HOST_AUTH_METHOD:-scram-sha-256} options=()
+  local user=${POSTGRES_USER:-postgres} method=${POSTGRES_HOST_AUTH_METHOD:-scram-sha-256} secret=
   local database=${POSTGRES_DB:-$user}
   if [ -n "${POSTGRES_PASSWORD:-}" ]; then
-    # shellcheck disable=SC2034
-    options=(--pwfile=<(printf '%s\n' "$POSTGRES_PASSWORD"))
+    # shellcheck disable=SC2016
+    secret='--pwfile=<(printf "%s\n" "$POSTGRES_PASSWORD")'
   elif [ "$method" != trust ]; then
     fail "Database is uninitialized and superuser password is not specified: set POSTGRES_PASSWORD"
   fi
-  # The arguments are written as in a shell, quotes included.
-  eval 'initdb --username="$user" "${options[@]}" '"${POSTGRES_INITDB_ARGS:-}"
+  # The arguments are written as in a shell, quotes included; the password passes through a pipe, not a command line.
+  eval "initdb --username=${user@Q} $secret ${POSTGRES_INITDB_ARGS:-}"
   printf '\nhost all all all %s\n' "$method" >> "$PGDATA/pg_hba.conf"
 
   shift
