@@ -9,9 +9,12 @@ import contextlib
 import dataclasses
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Capture, Completed
@@ -20,6 +23,7 @@ from keystone_action.sandbox.docker_plan import Plan, create
 from keystone_action.sandbox.docker_streams import Demultiplexer
 from keystone_action.sandbox.watching import human
 
+T = TypeVar("T")
 _PATIENCE = 0.1
 """Seconds between looks at whether we are to stop, while a container says nothing."""
 _TO_DIE = 30.0
@@ -53,7 +57,6 @@ class Run:
         self._prepare = prepare
         self._collect = collect
         self._look = look
-        self._next_look = 0.0
         self._output = Demultiplexer()
         self._limit: str | None = None
         self._timed_out = False
@@ -114,10 +117,12 @@ class Run:
         return None
 
     def _read(self, identifier: str, connection: socket.socket, began: float) -> None:
+        """Reads on whatever else is done: an engine waits for whoever is attached before it says or ends anything."""
         connection.settimeout(_PATIENCE)
         deadline = began + self._timeout if self._timeout is not None else None
         killed = None
-        self._next_look = began + _PATIENCE
+        looking: Future[str | None] | None = None
+        next_look = began + _PATIENCE
         while True:
             self._go_on()
             with contextlib.suppress(TimeoutError):
@@ -132,12 +137,16 @@ class Run:
                 continue
             if deadline is not None and now >= deadline:
                 self._timed_out = True
-            elif self._look is not None and now >= self._next_look:
-                self._limit = self._look(identifier)
-                self._next_look = time.monotonic() + max(0.5, 10 * (time.monotonic() - now))
+            elif looking is not None and looking.done():
+                self._limit = looking.result()
+                next_look = now + max(0.5, 10 * (now - next_look))
+                looking = None
+            elif looking is None and self._look is not None and now >= next_look:
+                next_look = now
+                looking = aside(partial(self._look, identifier))
             if self._timed_out or self._limit:
-                kill(self._api, identifier)
-                killed = time.monotonic()
+                aside(partial(kill, self._api, identifier))
+                killed = now
 
     def _completed(self, state: Mapping[str, Any], duration: float) -> Completed:
         code = int(state["ExitCode"])
@@ -164,6 +173,20 @@ class Run:
             return None
         what = "the container" if code == 128 + signal.SIGKILL else "a process in the container"
         return f"memory: {what} was killed at {human(allowed)} allowed"
+
+
+def aside(function: Callable[[], T]) -> Future[T]:
+    """Do it in a thread of its own."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="keystone-docker-aside", daemon=True).start()
+    return future
 
 
 def _refusal(said: str) -> Completed | None:
@@ -225,6 +248,9 @@ def remove(api: Any, identifier: str) -> None:
 
 
 def _hang_up(attached: Any) -> None:
+    """Really: the client's objects hold on to the connection, and while it is open, the engine waits for its reader."""
+    with contextlib.suppress(Exception):
+        getattr(attached, "_sock", attached).shutdown(socket.SHUT_RDWR)
     with contextlib.suppress(Exception):
         attached.close()
     response = getattr(attached, "_response", None)

@@ -52,18 +52,6 @@ def find_host_paths(api: Any) -> HostPaths:
     return HostPaths(None)
 
 
-def own_container(api: Any) -> str | None:
-    """The id of the container that we are in, if the engine has it. Raises SandboxError."""
-    from docker.errors import APIError
-
-    for identifier in _own_identifiers():
-        with engine_errors("can't look at our own container"), contextlib.suppress(APIError):
-            described = api.inspect_container(identifier)
-            if _is_us(described):
-                return str(described["Id"])
-    return None
-
-
 def _own_identifiers() -> list[str]:
     """Names that our container may have, the surest first: cgroup (version 1) knows it even where a network namespace
     is shared; the files that an engine mounts name it under version 2; the host name is often its beginning."""
