@@ -10,5 +10,5 @@ from keystone_action.spec.agents import CommandAgent
 
 async def run_command(agent: CommandAgent, sandbox: Sandbox, task: Task) -> AgentRun:
     """Run it. `sh -c` that ends 127 is an agent that failed; raises HarnessError when a list's program is missing."""
-    argv = ("sh", "-c", agent.command) if isinstance(agent.command, str) else tuple(agent.command)
+    argv = ("/bin/sh", "-c", agent.command) if isinstance(agent.command, str) else tuple(agent.command)
     return await run_program(agent, sandbox, task, argv)

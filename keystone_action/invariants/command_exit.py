@@ -61,7 +61,7 @@ class CommandExit(Check):
         return self.timeout_s
 
     async def evaluate(self, context: CheckContext) -> Outcome:
-        argv = ("sh", "-c", self.command) if isinstance(self.command, str) else tuple(self.command)
+        argv = ("/bin/sh", "-c", self.command) if isinstance(self.command, str) else tuple(self.command)
         limit = self.timeout_s or context.timeout
         if self.runs_in == "host":
             sandbox, environment = await context.host(), self.env
