@@ -83,7 +83,7 @@ def _host_config(api: Any, plan: Plan) -> Any:
         init=plan.init,
         privileged=False,
         cap_drop=["ALL"] if plan.user else _ROOT_LACKS,
-        security_opt=["no-new-privileges:true"],
+        security_opt=["no-new-privileges"],
         pids_limit=limits.pids or DEFAULT_PIDS,
         nano_cpus=max(math.ceil(limits.cpu * 1e9), 1) if limits.cpu is not None else None,
         ulimits=[Ulimit(name="core", soft=0, hard=0)],

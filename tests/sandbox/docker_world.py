@@ -123,6 +123,7 @@ class Proxy:
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(64)
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._engine = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
         self._ends: list[socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -131,7 +132,7 @@ class Proxy:
             while True:
                 here, _ = self._listener.accept()
                 there = socket(AF_UNIX, SOCK_STREAM)
-                there.connect(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
+                there.connect(self._engine)
                 self._ends += [here, there]
                 for source, target in ((here, there), (there, here)):
                     threading.Thread(target=_pump, args=(source, target), daemon=True).start()

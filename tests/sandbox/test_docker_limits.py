@@ -1,0 +1,85 @@
+"""What a container may use, and what is said when it wants more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from docker_world import in_shell, run_bounded, shell, world
+
+from keystone_action.sandbox.base import Command, Limits
+
+pytestmark = pytest.mark.docker
+MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
+
+BOMB = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        os.write(1, b"full\\n")
+"""
+
+
+def test_a_fork_bomb_stays_inside_its_limit(engine: Any) -> None:
+    async def main() -> None:
+        async with world(engine, Limits(pids=100, memory=512 << 20)) as (_, sandbox):
+            bomb = await sandbox.run(Command(("python3", "-c", BOMB), timeout=3))
+            assert bomb.timed_out
+            assert b"full" in bomb.stdout.head
+            count = await sandbox.run(shell("cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null"))
+            assert count.stdout.text().split() == ["100"]
+
+    run_bounded(main)
+
+
+def test_without_a_limit_there_is_one_for_processes(engine: Any) -> None:
+    done = in_shell(engine, "cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null; ulimit -c")
+    assert done.stdout.text().split() == ["4096", "0"]
+
+
+def test_who_uses_too_much_memory_is_killed_and_it_is_said(engine: Any) -> None:
+    async def main() -> None:
+        async with world(engine, Limits(memory=64 << 20)) as (_, sandbox):
+            done = await sandbox.run(Command(("python3", "-c", "b'x' * (1 << 28)")))
+            assert (done.signal, done.limit) == (9, "memory: the container was killed at 64.0 MiB allowed")
+            child = await sandbox.run(shell("python3 -c \"b'x' * (1 << 28)\"; exit 5"))
+            assert (child.exit_code, child.limit) == (
+                5,
+                "memory: a process in the container was killed at 64.0 MiB allowed",
+            )
+            fine = await sandbox.run(shell("kill -9 $$"))
+            assert (fine.signal, fine.limit) == (9, None)
+
+    run_bounded(main)
+
+
+@MODES
+@pytest.mark.parametrize("where", ["$PWD", "$HOME", "$TMPDIR", "/tmp"])
+def test_who_fills_the_disk_is_stopped_and_it_is_said(engine: Any, mode: str, where: str) -> None:
+    done = in_shell(
+        engine,
+        f'while :; do head -c 1M /dev/zero >>"{where}/large" && sleep 0.01; done',
+        Limits(disk=20 << 20),
+        mode=mode,
+        timeout=60,
+    )
+    assert done.limit is not None
+    assert done.limit.startswith("disk: ")
+    assert done.limit.endswith(" used, 20.0 MiB allowed")
+    assert not done.timed_out
+
+
+def test_who_fills_the_disk_quickly_is_found_afterwards(engine: Any) -> None:
+    done = in_shell(engine, "head -c 30M /dev/zero >large", Limits(disk=20 << 20))
+    assert done.limit == "disk: 30.0 MiB used, 20.0 MiB allowed"
+
+
+def test_processor_time_is_limited(engine: Any) -> None:
+    text = """
+        if [ -e /sys/fs/cgroup/cpu.max ]; then cat /sys/fs/cgroup/cpu.max
+        else cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us; fi
+    """
+    quota, period = in_shell(engine, text, Limits(cpu=0.5)).stdout.text().split()
+    assert int(quota) / int(period) == 0.5
