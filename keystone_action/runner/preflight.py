@@ -10,6 +10,7 @@ from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.diagnostics import SpecError
 from keystone_action.spec.discovery import discover
 from keystone_action.spec.loader import LoadedSpec, load
+from keystone_action.spec.services import ServerBase
 
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
@@ -57,9 +58,15 @@ def substituted_services(specs: Sequence[LoadedSpec], planned: Plan) -> tuple[st
     """What runs in place of an image that was asked for, a sentence each."""
     planned_ids = {cell.loaded.spec.id for cell in planned.cells}
     return tuple(
-        f"service {service.name} of {loaded.spec.id}: embedded PostgreSQL instead of the image {image}"
+        f"service {service.name} of {loaded.spec.id}: embedded PostgreSQL instead of the image {service.image}"
+        + _without_effect(service)
         for loaded in specs
         if loaded.spec.id in planned_ids
         for service in loaded.spec.services
-        if service.kind == "postgres" and (image := getattr(service, "image", None))
+        if isinstance(service, ServerBase) and service.kind == "postgres" and service.image
     )
+
+
+def _without_effect(service: ServerBase) -> str:
+    given = [name for name in ("ports", "wait_for") if getattr(service, name)]
+    return f"; {' and '.join(given)} have no effect on it" if given else ""

@@ -72,7 +72,9 @@ def _service(service: Any, path: Path) -> Iterator[Problem]:
     if service.isolation == "container":
         yield _not_yet((*path, "isolation"), "isolation: container", "use auto or database")
     for name in NO_CONTAINER:
-        if getattr(service, name):
+        # Of an image that is stood in for, these only say how to reach and await it; the report says that they don't
+        # apply. A command would be another server.
+        if getattr(service, name) and (name == "command" or service.image is None):
             yield _not_yet((*path, name), f"'{name}' of an embedded server", "leave it out", on_key=True)
 
 

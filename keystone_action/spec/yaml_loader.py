@@ -320,7 +320,7 @@ class _Builder:
 
     def _key(self, node: Node) -> str | None:
         if not isinstance(node, ScalarNode):
-            advice = "an expression at the start of a value needs quotes: \"{{ … }}\"; without them it is a mapping"
+            advice = 'an expression at the start of a value needs quotes: "{{ … }}"; without them it is a mapping'
             self._problem(node, "a key that is a list or mapping", expected="a text", help_text=advice)
             return None
         if node.tag == _QUOTED:

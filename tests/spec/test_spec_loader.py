@@ -121,7 +121,9 @@ def test_files_that_are_no_spec(errors_of: Errors, text: str, expected: str) -> 
 
 def test_missing_keys_are_named(errors_of: Errors) -> None:
     missing = [f"1:1: the key '{key}' is missing" for key in ("agent", "id", "invariants", "task")]
-    assert sorted(errors_of("version: 1\n")) == missing
+    found = sorted(errors_of("version: 1\n"))
+    assert [one.partition(";")[0] for one in found] == missing
+    assert "write each under its name" in found[2]
     (found,) = errors_of(HEAD + "invariants: {a: {check: {path: x}}}\n")
     assert found.startswith("5:25: the key 'type' is missing, expected one of file_exists, command_exit")
     assert errors_of(HEAD + "invariants: {}\n") == ["5:13: invariants is empty, expected at least 1 entry"]

@@ -146,7 +146,7 @@ def test_invariants(errors_of: Errors, invariants: str, expected: str) -> None:
         ("services: [{name: a, image: 'mariadb:11'}]", "a service of kind mysql is not supported yet"),
         ("services: [{name: a, type: postgres, isolation: container}]", "isolation: container is not supported yet"),
         (
-            "services: [{name: a, image: 'postgres:16', ports: [5432]}]",
+            "services: [{name: a, type: postgres, ports: [5432]}]",
             "'ports' of an embedded server is not supported",
         ),
         ("services: [{name: a, type: postgres, command: x}]", "'command' of an embedded server is not supported yet"),

@@ -95,7 +95,13 @@ def test_not_a_number_is_a_float() -> None:
         ("a:\n\t- b\n", ["2:1: a tab in the indentation, expected spaces"]),
         ("a: 1\n---\nb: 2\n", ["2:1: a second document begins here, expected one document in a file"]),
         ("1: x\n", ["""1:1: a key that is no text, found the number 1; write "1" in quotes"""]),
-        ("[a]: x\n", ["1:1: a key that is a list or mapping, expected a text"]),
+        (
+            "[a]: x\n",
+            [
+                "1:1: a key that is a list or mapping, expected a text; an expression at the start of a value needs"
+                ' quotes: "{{ … }}"; without them it is a mapping'
+            ],
+        ),
         ("a: !ruby 1\n", ["1:4: the tag !ruby, expected no tags; a spec holds plain data only"]),
         ("a: !!python/name:os.system x\n", None),
         ("a: !!int x\n", ["1:4: the tag !!int on 'x'; remove the tag"]),
