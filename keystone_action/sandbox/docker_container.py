@@ -197,16 +197,22 @@ def _refusal(said: str) -> Completed | None:
     folder = "chdir to cwd" in lower or "not a directory" in lower
     if not (missing or closed or folder) or "docker-init" in lower:
         return None
-    sentence = f"keystone: {said}\n".encode()
+    absent = missing and not folder
+    return could_not_start(f"keystone: {said}\n", 127 if absent else 126, not_found=absent)
+
+
+def could_not_start(sentence: str, code: int, *, not_found: bool = False) -> Completed:
+    """The end of a command that never began, as a shell would tell it."""
+    text = sentence.encode("utf-8", "replace")
     return Completed(
-        exit_code=127 if missing and not folder else 126,
+        exit_code=code,
         signal=None,
         timed_out=False,
         limit=None,
-        not_found=missing and not folder,
+        not_found=not_found,
         duration_s=0.0,
         stdout=Capture(),
-        stderr=Capture(head=sentence, total=len(sentence)),
+        stderr=Capture(head=text, total=len(text)),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import docker_pack
 from keystone_action.sandbox.base import Command, Completed, Limits
-from keystone_action.sandbox.docker_container import Run, not_found
+from keystone_action.sandbox.docker_container import Run, could_not_start, not_found
 from keystone_action.sandbox.docker_image import Image
 from keystone_action.sandbox.docker_plan import Plan
 from keystone_action.sandbox.docker_transfer import HOME, TEMPORARY, Copied, Places, Transfer
@@ -111,6 +111,9 @@ class DockerSandbox:
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         run = self._container(command)
+        if not os.path.lexists(self.workspace / command.cwd):
+            # An engine would make it, as root.
+            return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)
         self._runs.add(run)
         self._quiet.clear()
         try:

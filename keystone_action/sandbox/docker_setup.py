@@ -128,6 +128,7 @@ def _script(packages: Sequence[str], commands: Sequence[str], env: Mapping[str, 
     lines = [
         f"rm -f {_SCRIPT_FILE}",
         "set -u",
+        "export HOME=/root LANG=C.UTF-8",
         'fail() { printf "\\nkeystone: %s\\n" "$1" >&2; exit 1; }',
     ]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
@@ -160,7 +161,6 @@ def _run(
         user=0,
         directory="/",
         labels=engine.labels,
-        environment={"HOME": "/root", "LANG": "C.UTF-8"},
         limits=Limits(),
         network=network,
         extra_hosts=extra_hosts,

@@ -248,7 +248,6 @@ def test_a_directory_that_is_not_there_is_said(engine: Any) -> None:
     async def main() -> None:
         async with world(engine) as (_, sandbox):
             done = await sandbox.run(Command(("true",), cwd="no/such"))
-            print(done)
             assert (done.exit_code, done.not_found) == (126, False)
             assert "no/such" in done.stderr.text()
 

@@ -98,8 +98,10 @@ def test_not_a_number_is_a_float() -> None:
         (
             "[a]: x\n",
             [
-                "1:1: a key that is a list or mapping, expected a text; an expression at the start of a value needs"
-                ' quotes: "{{ … }}"; without them it is a mapping'
+                (
+                    "1:1: a key that is a list or mapping, expected a text; an expression at the start of a value needs"
+                    ' quotes: "{{ … }}"; without them it is a mapping'
+                )
             ],
         ),
         ("a: !ruby 1\n", ["1:4: the tag !ruby, expected no tags; a spec holds plain data only"]),
