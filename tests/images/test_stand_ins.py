@@ -1,0 +1,251 @@
+"""The stand-ins behave like the official images in what services, sandboxes and their tests rely on."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+from docker.errors import APIError, NotFound
+from support import database_images as servers
+from support.database_images import (
+    DATABASE,
+    INIT_FOLDER,
+    USER,
+    Server,
+    address,
+    created,
+    ended,
+    log,
+    rows,
+    until,
+)
+from support.images import EXITS_AT_ONCE, MARIADB, MEMORY_HOG, MYSQL, NO_SHELL, POSTGRES, PYTHON
+
+pytestmark = pytest.mark.docker
+
+HERE = Path(__file__).parent
+SERVERS = {
+    POSTGRES: servers.postgres,
+    MARIADB: lambda: servers.mysql(MARIADB, "MARIADB", "mariadb"),
+    MYSQL: lambda: servers.mysql(MYSQL, "MYSQL", "mysql"),
+}
+GATE = "until [ -e /tmp/gate-is-open ]; do sleep 0.1; done\n"
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, image: Callable[[str], str]) -> Server:
+    name = image(request.param)
+    return SERVERS[name]()
+
+
+def port_is_open(host: str, port: int) -> bool:
+    with socket.socket() as client:
+        client.settimeout(5)
+        return client.connect_ex((host, port)) == 0
+
+
+def test_nobody_is_let_in_by_tcp_before_everything_is_in_place(server: Server, engine: DockerClient) -> None:
+    files = {
+        f"{INIT_FOLDER}/10-table.sql": "CREATE TABLE t (n INT);",
+        f"{INIT_FOLDER}/20-gate.sh": GATE,
+        f"{INIT_FOLDER}/30-row.sql": "INSERT INTO t VALUES (42);",
+        f"{INIT_FOLDER}/notes.txt": "not for the server",
+    }
+    with created(engine, server.image, variables=server.variables, files=files) as container:
+        container.start()
+        until(lambda: "20-gate.sh" in log(container), container)
+        assert container.exec_run(list(server.ask_inside)).exit_code == 0
+        assert not port_is_open(address(container), server.port)
+        container.exec_run(["touch", "/tmp/gate-is-open"])
+        assert rows(server, container, "SELECT n FROM t") == [[42]]
+        assert "ready for start up" in log(container).lower()
+
+        with pytest.raises(server.refused):
+            server.connect(address(container), USER, "wrong", DATABASE)
+        if server.roots:
+            user, password = server.roots
+            assert rows(server, container, "SELECT n FROM t", user=user, password=password) == [[42]]
+            with pytest.raises(server.refused):
+                server.connect(address(container), user, "", DATABASE)
+
+        # Process 1 is the server: it stops when asked, and what it stored is there after the next start.
+        container.stop(timeout=60)
+        assert ended(container)[0] == 0
+        container.start()
+        assert rows(server, container, "SELECT n FROM t") == [[42]]
+        assert log(container).count("20-gate.sh") == 1
+
+
+def test_data_is_in_a_volume_that_goes_with_the_container(server: Server, engine: DockerClient) -> None:
+    with created(engine, server.image, variables=server.variables) as container:
+        container.start()
+        assert rows(server, container, "SELECT 1") == [[1]]
+        container.reload()
+        [mount] = container.attrs["Mounts"]
+        assert (mount["Type"], mount["Destination"]) == ("volume", server.data)
+        assert engine.volumes.get(mount["Name"]).name == mount["Name"]
+    with pytest.raises(NotFound):
+        engine.volumes.get(mount["Name"])
+
+
+def test_a_start_without_a_password_ends_and_says_why(server: Server, engine: DockerClient) -> None:
+    with created(engine, server.image) as container:
+        container.start()
+        code, said = ended(container)
+    assert code == 1
+    assert "is uninitialized" in said
+    assert server.password_variable in said
+
+
+def test_arguments_are_the_servers_and_secrets_may_be_files(server: Server, engine: DockerClient) -> None:
+    arguments, query = server.limit
+    variables = {f"{name}_FILE": f"/{name}" for name in server.variables}
+    files = {f"/{name}": f"{value}\n" for name, value in server.variables.items()}
+    with created(engine, server.image, command=arguments, variables=variables, files=files) as container:
+        container.start()
+        assert [str(value) for [value] in rows(server, container, query)] == ["17"]
+
+
+def test_an_init_script_that_fails_ends_the_start(server: Server, engine: DockerClient) -> None:
+    files = {f"{INIT_FOLDER}/10-wrong.sql": "SELECT * FROM no_such_table;"}
+    with created(engine, server.image, variables=server.variables, files=files) as container:
+        container.start()
+        code, said = ended(container)
+    assert code != 0
+    assert "no_such_table" in said
+
+
+def test_another_command_runs_instead_of_the_server(server: Server, engine: DockerClient) -> None:
+    with created(engine, server.image, command=("echo", "instead")) as container:
+        container.start()
+        assert ended(container) == (0, "instead\n")
+
+
+def test_postgres_passes_arguments_on_to_initdb(image: Callable[[str], str], engine: DockerClient) -> None:
+    server = servers.postgres()
+    variables = {**server.variables, "POSTGRES_INITDB_ARGS": "--data-checksums --locale-provider='libc'"}
+    with created(engine, image(POSTGRES), variables=variables) as container:
+        container.start()
+        assert rows(server, container, "SHOW data_checksums") == [["on"]]
+
+
+def test_postgres_names_the_database_after_the_user_and_can_trust_everybody(
+    image: Callable[[str], str], engine: DockerClient
+) -> None:
+    server = servers.postgres()
+    variables = {"POSTGRES_USER": DATABASE, "POSTGRES_HOST_AUTH_METHOD": "trust"}
+    with created(engine, image(POSTGRES), variables=variables) as container:
+        container.start()
+        assert rows(server, container, "SELECT current_database()", user=DATABASE, password="any") == [[DATABASE]]
+
+
+def test_mysql_is_the_real_one_and_asks_for_its_own_kind_of_password(
+    image: Callable[[str], str], engine: DockerClient
+) -> None:
+    server = SERVERS[image(MYSQL)]()
+    query = "SELECT VERSION(), plugin FROM mysql.user WHERE user = 'app'"
+    with created(engine, MYSQL, variables=server.variables) as container:
+        container.start()
+        [[version, plugin]] = rows(server, container, query, user="root", password=servers.ROOT_PASSWORD)
+        assert rows(server, container, f"SELECT CURRENT_USER(), '{USER}'") == [[f"{USER}@%", USER]]
+    assert int(version.split(".")[0]) >= 9
+    assert plugin == "caching_sha2_password"
+
+
+def test_mariadb_knows_the_names_from_before_the_fork(image: Callable[[str], str], engine: DockerClient) -> None:
+    server = SERVERS[image(MARIADB)]()
+    variables = {name.replace("MARIADB_", "MYSQL_"): value for name, value in server.variables.items()}
+    with created(engine, MARIADB, variables=variables) as container:
+        container.start()
+        [[version]] = rows(server, container, "SELECT VERSION()")
+    assert "MariaDB" in version
+
+
+@pytest.mark.parametrize("script", ["python --version", "python -m pytest --version", "git --version", "pip --version"])
+def test_python_has_what_graders_need_for_any_user(
+    image: Callable[[str], str], engine: DockerClient, script: str
+) -> None:
+    with created(engine, image(PYTHON), command=("sh", "-c", script), user="4321:4321") as container:
+        container.start()
+        code, said = ended(container)
+    assert code == 0, said
+
+
+def test_an_image_without_a_shell(image: Callable[[str], str], engine: DockerClient) -> None:
+    with created(engine, image(NO_SHELL), command=("/bin/busybox", "echo", "runs")) as container:
+        container.start()
+        assert ended(container) == (0, "runs\n")
+    with created(engine, NO_SHELL, command=("sh", "-c", "true")) as container, pytest.raises(APIError) as refused:
+        container.start()
+    assert "sh" in str(refused.value)
+
+
+def test_an_image_that_ends_at_once(image: Callable[[str], str], engine: DockerClient) -> None:
+    with created(engine, image(EXITS_AT_ONCE)) as container:
+        container.start()
+        assert ended(container) == (3, "fatal: LICENSE_KEY is not set\n")
+
+
+def test_an_image_that_takes_more_memory_than_it_may(image: Callable[[str], str], engine: DockerClient) -> None:
+    with created(engine, image(MEMORY_HOG), mem_limit="64m", memswap_limit="64m") as container:
+        container.start()
+        assert ended(container)[0] == 137
+        container.reload()
+        assert container.attrs["State"]["OOMKilled"] is True
+
+
+def build(folder: Path, name: str) -> str:
+    made = subprocess.run([folder / "build-all", name], capture_output=True, text=True, timeout=600, check=False)
+    assert made.returncode == 0, made.stderr
+    return made.stderr
+
+
+def test_only_what_changed_is_made_again(image: Callable[[str], str], engine: DockerClient, tmp_path: Path) -> None:
+    image(EXITS_AT_ONCE)
+    name = f"keystone-test-{uuid.uuid4().hex[:12]}:1"
+    folder = tmp_path / "images"
+    shutil.copytree(HERE, folder)
+    (folder / "build-all").write_text((folder / "build-all").read_text().replace(EXITS_AT_ONCE, name))
+    try:
+        assert f"{name} made" in build(folder, name)
+        first = engine.images.get(name).id
+        assert build(folder, name) == ""
+        assert engine.images.get(name).id == first
+
+        changed = folder / "stand-ins" / "exits" / "Dockerfile"
+        changed.write_text(changed.read_text().replace("exit 3", "exit 4"))
+        assert f"{name} made" in build(folder, name)
+        assert engine.images.get(name).id != first
+        with pytest.raises(NotFound):
+            engine.images.get(first)
+    finally:
+        engine.images.remove(name, force=True)
+
+
+def test_an_image_of_others_stays(engine: DockerClient, tmp_path: Path) -> None:
+    name = f"keystone-test-{uuid.uuid4().hex[:12]}:1"
+    folder = tmp_path / "images"
+    shutil.copytree(HERE, folder)
+    (folder / "build-all").write_text((folder / "build-all").read_text().replace(EXITS_AT_ONCE, name))
+    empty = tmp_path / "empty.tar"
+    subprocess.run(["tar", "-cf", empty, "-T", "/dev/null"], check=True)
+    subprocess.run(["docker", "import", empty, name], check=True, capture_output=True)
+    theirs = engine.images.get(name).id
+    try:
+        assert "stays as it is" in build(folder, name)
+        assert engine.images.get(name).id == theirs
+    finally:
+        engine.images.remove(name, force=True)
+
+
+def test_an_unknown_name_is_refused_with_those_there_are(engine: DockerClient) -> None:
+    made = subprocess.run([HERE / "build-all", "postgres:99"], capture_output=True, text=True, check=False)
+    assert made.returncode == 2
+    assert "postgres:99 is unknown" in made.stderr
+    assert POSTGRES in made.stderr
