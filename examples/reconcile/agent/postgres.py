@@ -77,7 +77,7 @@ def _proof(password, first, challenge):
     key = hmac.digest(salted, b"Client Key", "sha256")
     last = f"c=biws,r={fields['r']}"
     signature = hmac.digest(hashlib.sha256(key).digest(), f"{first},{challenge},{last}".encode(), "sha256")
-    proof = bytes(left ^ right for left, right in zip(key, signature))
+    proof = bytes(left ^ right for left, right in zip(key, signature, strict=True))
     return f"{last},p={base64.b64encode(proof).decode()}".encode()
 
 
