@@ -218,7 +218,9 @@ def could_not_start(sentence: str, code: int, *, not_found: bool = False) -> Com
 
 def not_found(completed: Completed, program: str) -> Completed:
     """The same end, as that of a program that does not exist."""
-    sentence = f"keystone: {program}: there is no such program in the sandbox\n".encode("utf-8", "replace")
+    sentence = f"keystone: {program}: no such program in the sandbox, or none that its user may run\n".encode(
+        "utf-8", "replace"
+    )
     return dataclasses.replace(completed, not_found=True, stderr=Capture(head=sentence, total=len(sentence)))
 
 

@@ -111,7 +111,7 @@ class DockerSandbox:
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         run = self._container(command)
-        if not os.path.lexists(self.workspace / command.cwd):
+        if not self._has_directory(command.cwd):
             # An engine would make it, as root.
             return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)
         self._runs.add(run)
@@ -125,11 +125,14 @@ class DockerSandbox:
             if not self._runs:
                 self._quiet.set()
         program = command.argv[0]
-        if done.exit_code == 127 and not done.not_found:
+        if done.exit_code in (126, 127) and not done.not_found:
             path = command.env.get("PATH", self._environment["PATH"])
             if await asyncio.to_thread(self._find, program, path) is None:
                 return not_found(done, program)
         return done
+
+    def _has_directory(self, relative: str) -> bool:
+        return os.path.lexists(self.workspace / relative)
 
     def _container(self, command: Command) -> Run:
         environment = {**self._environment, **command.env}
