@@ -24,7 +24,7 @@ _SECONDS = 60
 _DUMP = "/tmp/keystone-template.sql"  # noqa: S108 - in the server's container, where nobody else writes
 _ADMIN = '-h127.0.0.1 --protocol=tcp -P"$PORT" -u"$OURS"'
 _MAKE_DUMP = f"""set -eu
-dump=$(command -v mariadb-dump || command -v mysqldump)
+dump=$(command -v mariadb-dump || command -v mysqldump) || { echo "it has neither mariadb-dump nor mysqldump"; exit 1; }
 option=; "$dump" --help 2>/dev/null | grep -q set-gtid-purged && option=--set-gtid-purged=OFF
 "$dump" {_ADMIN} $option --no-tablespaces --routines --triggers --events --single-transaction "$TEMPLATE" > {_DUMP}
 """

@@ -6,7 +6,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.containers import BASE, EXITS, MEMORY_HOG, NO_SHELL, NOTHING, ContainerWorld
+from support.containers import NOTHING, ContainerWorld
+from support.images import BASE, EXITS_AT_ONCE, MEMORY_HOG, NO_SHELL
 
 from keystone_action.errors import ServiceError
 
@@ -99,7 +100,7 @@ def test_a_closed_port_is_named(containers: ContainerWorld) -> None:
 def test_one_that_ends_at_once_says_how_and_what_it_printed_last(
     containers: ContainerWorld, fields: dict[str, object]
 ) -> None:
-    said = failure(containers, image=EXITS, **fields)
+    said = failure(containers, image=EXITS_AT_ONCE, **fields)
     assert "with exit code 3" in said
     assert said.endswith("it printed last:\nfatal: LICENSE_KEY is not set")
 

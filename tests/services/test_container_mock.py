@@ -6,7 +6,8 @@ import json
 
 import httpx
 import pytest
-from support.containers import BASE, ContainerWorld, ServedCell
+from support.containers import ContainerWorld, ServedCell
+from support.images import BASE
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.base import CellScope

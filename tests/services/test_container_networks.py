@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.containers import BASE, ContainerWorld
+from support.containers import ContainerWorld
+from support.images import BASE
 
 from keystone_action.errors import ServiceError
 from keystone_action.services import networks as module

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from anyio.from_thread import BlockingPortal
 from pydantic import TypeAdapter
-from support.docker_engine import missing
+from support.images import BASE
 
 from keystone_action.evidence.model import QueryResult
 from keystone_action.services.base import Attached, CellScope, RunningService
@@ -28,13 +28,6 @@ from keystone_action.spec.services import Service
 if TYPE_CHECKING:
     from docker import DockerClient
 
-BASE = "keystone-test-base:bookworm"
-EXITS = "keystone-test-exits:1"
-NO_SHELL = "keystone-test-no-shell:1"
-MEMORY_HOG = "keystone-test-memory-hog:1"
-POSTGRES = "postgres:16"
-MARIADB = "mariadb:11"
-MYSQL = "mysql:9"
 NOTHING = "while :; do sleep 3600; done"
 
 _definitions: TypeAdapter[Service] = TypeAdapter(Service)
@@ -80,19 +73,15 @@ class ContainerWorld:
     networks: Networks
     mocks: MockServer
     run_id: str
+    image: Callable[[str], str]
     _started: list[RunningService] = field(default_factory=list)
     _cells: list[ServedCell] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def need(self, *images: str) -> None:
-        """Skip (or fail, in CI) when a stand-in is not there."""
-        from docker.errors import ImageNotFound
-
-        for image in images:
-            try:
-                self.engine.images.get(image)
-            except ImageNotFound:
-                missing(f"no image {image}: run tests/images/build-all")
+        """Have these stand-ins; skip (or fail, in CI) when they can't be had."""
+        for one in images:
+            self.image(one)
 
     def build(self, **fields: Any) -> RunningService:
         """A service that was not started; it is stopped with this."""
@@ -187,11 +176,13 @@ class ContainerWorld:
         self.mocks.stop()
 
 
-def _world(engine: DockerClient, portal: BlockingPortal, directory: Path) -> Iterator[ContainerWorld]:
+def _world(
+    engine: DockerClient, portal: BlockingPortal, directory: Path, image: Callable[[str], str]
+) -> Iterator[ContainerWorld]:
     run_id = f"test-{secrets.token_hex(5)}"
     mocks = MockServer()
     mocks.start()
-    made = ContainerWorld(engine, portal, directory, Networks(engine, run_id), mocks, run_id)
+    made = ContainerWorld(engine, portal, directory, Networks(engine, run_id), mocks, run_id, image)
     made.need(BASE)
     try:
         yield made
@@ -201,14 +192,19 @@ def _world(engine: DockerClient, portal: BlockingPortal, directory: Path) -> Ite
 
 
 @pytest.fixture
-def containers(engine: DockerClient, portal: BlockingPortal, tmp_path: Path) -> Iterator[ContainerWorld]:
+def containers(
+    engine: DockerClient, portal: BlockingPortal, tmp_path: Path, image: Callable[[str], str]
+) -> Iterator[ContainerWorld]:
     """A run of one test."""
-    yield from _world(engine, portal, tmp_path)
+    yield from _world(engine, portal, tmp_path, image)
 
 
 @pytest.fixture(scope="module")
 def shared_containers(
-    engine: DockerClient, portal: BlockingPortal, tmp_path_factory: pytest.TempPathFactory
+    engine: DockerClient,
+    portal: BlockingPortal,
+    tmp_path_factory: pytest.TempPathFactory,
+    image: Callable[[str], str],
 ) -> Iterator[ContainerWorld]:
     """A run that the tests of a module share, for servers that take long to start."""
-    yield from _world(engine, portal, tmp_path_factory.mktemp("containers"))
+    yield from _world(engine, portal, tmp_path_factory.mktemp("containers"), image)

@@ -1,0 +1,234 @@
+"""Images of PostgreSQL on the real engine: what an agent is there, what checks see, and what is left between cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.containers import ContainerWorld, ServedCell
+from support.images import POSTGRES
+
+from keystone_action.errors import ServiceError, UsageError
+from keystone_action.evidence.model import QueryFailed
+from keystone_action.services.base import RunningService
+
+pytestmark = pytest.mark.docker
+
+ENV = {"POSTGRES_USER": "app", "POSTGRES_PASSWORD": "s3cret/@:", "POSTGRES_DB": "shop"}
+
+
+@pytest.fixture(scope="module")
+def server(shared_containers: ContainerWorld) -> RunningService:
+    return shared_containers.start(name="db", image=POSTGRES, env=ENV)
+
+
+@pytest.fixture
+def cell(shared_containers: ContainerWorld, server: RunningService) -> Iterator[ServedCell]:
+    made = shared_containers.cell(server)
+    made.fixture("CREATE TABLE customers (id int PRIMARY KEY, email text); INSERT INTO customers VALUES (1, 'a@b')")
+    shared_containers.portal.call(server.seal, made.attached)
+    yield made
+    made.close()
+
+
+def session(cell: ServedCell) -> psycopg.Connection[Any]:
+    """As the agent's, from where the test runs."""
+    return psycopg.connect(cell.attached.for_host.url, autocommit=True)
+
+
+def test_an_agent_in_its_cells_network_works_by_name_and_checks_see_it(cell: ServedCell) -> None:
+    url = cell.attached.for_agent.url
+    assert "@db:5432/" in url
+    script = f"psql '{url}' -tAc \"INSERT INTO customers VALUES (2, 'c@d') RETURNING id\""
+    exit_code, printed = cell.agent(script, image=POSTGRES)
+    assert (exit_code, printed.split()[0]) == (0, "2")
+    cell.settle()
+    assert cell.query("SELECT count(*) FROM customers").rows == ((2,),)
+    with pytest.raises(QueryFailed, match="read-only"):
+        cell.query("DELETE FROM customers RETURNING id")
+
+
+def test_alone_a_cell_has_exactly_what_env_says_and_nothing_of_the_one_before(
+    shared_containers: ContainerWorld, server: RunningService
+) -> None:
+    for _ in range(2):
+        cell = shared_containers.cell(server, exclusive=True)
+        address = cell.attached.for_agent
+        assert (address.user, address.password, address.database) == ("app", "s3cret/@:", "shop")
+        with session(cell) as agent:
+            assert agent.execute("SELECT count(*) FROM pg_class WHERE relname = 'mine'").fetchone() == (0,)
+            agent.execute("CREATE TABLE mine (id int)")
+            agent.execute("ALTER ROLE app SET search_path = nonesuch")
+        cell.close()
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY pg_class TO PROGRAM 'id'",
+        "SELECT pg_read_file('pg_hba.conf')",
+        "ALTER SYSTEM SET fsync = on",
+        "CREATE ROLE friend",
+        "ALTER ROLE CURRENT_USER SUPERUSER",
+        "CREATE DATABASE mine",
+    ],
+)
+def test_the_agent_is_no_superuser(
+    shared_containers: ContainerWorld, server: RunningService, exclusive: bool, statement: str
+) -> None:
+    cell = shared_containers.cell(server, exclusive=exclusive)
+    with session(cell) as agent, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        agent.execute(statement.encode())
+    cell.close()
+
+
+@pytest.mark.parametrize("database", ["keystone", "keystone_template", "template1", "postgres"])
+def test_the_agent_reaches_no_other_database(cell: ServedCell, database: str) -> None:
+    with pytest.raises(psycopg.OperationalError, match=r"permission denied|not currently accepting|does not exist"):
+        psycopg.connect(cell.attached.for_host.url.rsplit("/", 1)[0] + f"/{database}")
+
+
+def test_cells_reach_neither_each_others_databases_nor_each_other(
+    shared_containers: ContainerWorld, server: RunningService, cell: ServedCell
+) -> None:
+    other = shared_containers.cell(server)
+    theirs = other.attached.for_agent
+    with pytest.raises(psycopg.OperationalError, match="permission denied"):
+        psycopg.connect(f"{cell.attached.for_host.url.rsplit('/', 1)[0]}/{theirs.database}")
+    cell.close()
+    assert other.agent(f"psql '{theirs.url}' -c 'SELECT 1'", image=POSTGRES)[0] == 0
+
+
+def test_nobody_gets_in_without_a_password_not_even_from_within(cell: ServedCell) -> None:
+    with session(cell) as agent:
+        names = [row[0] for row in agent.execute("SELECT rolname FROM pg_roles WHERE rolsuper").fetchall()]
+    assert names
+    [container] = cell.world.containers(kind="service", service="db")
+    inside = cell.world.engine.containers.get(container["Id"])
+    for name in names:
+        for where in (["-h", "127.0.0.1"], []):
+            ended = inside.exec_run(["psql", "-w", *where, "-U", name, "-d", "keystone", "-c", "SELECT 1"])
+            assert ended.exit_code != 0, ended.output
+
+
+def test_trust_lets_in_the_user_of_env_and_no_superuser(containers: ContainerWorld) -> None:
+    env = {"POSTGRES_HOST_AUTH_METHOD": "trust", "POSTGRES_DB": "shop"}
+    cell = containers.cell(containers.start(name="db", image=POSTGRES, env=env), exclusive=True)
+    at = f"host={cell.attached.for_host.host} dbname=shop"
+    with psycopg.connect(f"{at} user=postgres") as agent:
+        assert agent.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'postgres'").fetchone() == (False,)
+        names = [row[0] for row in agent.execute("SELECT rolname FROM pg_roles WHERE rolsuper").fetchall()]
+    for name in names:
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(f"{at} user={name}")
+
+
+def test_what_a_session_of_the_agents_still_does_ends_and_its_locks_with_it(cell: ServedCell) -> None:
+    agent = session(cell)
+    agent.execute("BEGIN")
+    agent.execute("LOCK TABLE customers")
+    cell.settle()
+    assert cell.query("SELECT count(*) FROM customers").rows == ((1,),)
+    with pytest.raises(psycopg.OperationalError):
+        agent.execute("COMMIT")
+
+
+def test_a_function_in_the_place_of_a_built_in_one_is_the_agents_failure(cell: ServedCell) -> None:
+    with session(cell) as agent:
+        agent.execute("CREATE FUNCTION public.lower(varchar) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$")
+    with pytest.raises(QueryFailed, match="stands in for a built-in function") as failed:
+        cell.query("SELECT lower(email) FROM customers")
+    assert failed.value.undefined
+
+
+def test_a_fixture_that_fails_says_where(cell: ServedCell) -> None:
+    with pytest.raises(ServiceError, match=r"service db .* refused a fixture at line 2: .*nonesuch"):
+        cell.fixture("SELECT 1;\nSELECT nonesuch;")
+
+
+def test_what_the_image_made_is_in_every_cells_database_and_belongs_to_its_role(
+    containers: ContainerWorld, tmp_path: Path
+) -> None:
+    containers.need(POSTGRES)
+    (tmp_path / "init.sql").write_text(
+        "CREATE SCHEMA sales; CREATE TABLE sales.orders (id serial PRIMARY KEY, state text);"
+        "INSERT INTO sales.orders (state) VALUES ('open'); CREATE VIEW sales.open AS SELECT * FROM sales.orders;"
+        "CREATE TYPE public.mood AS ENUM ('good'); CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+    )
+    (tmp_path / "Dockerfile").write_text(f"FROM {POSTGRES}\nCOPY init.sql /docker-entrypoint-initdb.d/\n")
+    (tmp_path / "init.sql").chmod(0o644)
+    tag = f"{containers.run_id}/postgres:16"
+    containers.engine.images.build(path=str(tmp_path), tag=tag, rm=True)
+    try:
+        service = containers.build(name="db", image=tag, env=ENV)
+        containers.portal.call(service.start)
+        for exclusive in (True, False, True):
+            cell = containers.cell(service, exclusive=exclusive)
+            with session(cell) as agent:
+                agent.execute("INSERT INTO sales.orders (state) VALUES ('new')")
+                agent.execute("ALTER TABLE sales.orders ADD COLUMN more int")
+                agent.execute("DROP VIEW sales.open; DROP TYPE mood; DROP FUNCTION one()")
+            assert cell.query("SELECT count(*), max(id) FROM sales.orders").rows == ((2, 2),)
+            cell.close()
+    finally:
+        containers.close()
+        containers.engine.images.remove(tag, force=True)
+
+
+def test_a_server_for_each_cell_with_isolation_container(containers: ContainerWorld) -> None:
+    service = containers.start(name="db", image=POSTGRES, env=ENV, isolation="container")
+    assert containers.containers(kind="service") == []
+    first, second = containers.cell(service), containers.cell(service)
+    assert first.attached.for_agent == second.attached.for_agent
+    assert first.attached.for_host.host != second.attached.for_host.host
+    with session(first) as agent:
+        agent.execute("CREATE TABLE mine (id int)")
+    assert first.query("SELECT count(*) FROM mine").rows == ((0,),)
+    with pytest.raises(QueryFailed):
+        second.query("SELECT count(*) FROM mine")
+    first.close()
+    assert len(containers.containers(kind="service")) == 1
+
+
+def test_a_server_that_does_not_start_says_what_it_printed(containers: ContainerWorld) -> None:
+    containers.need(POSTGRES)
+    service = containers.build(name="db", image=POSTGRES, env=ENV, command=["postgres", "-c", "nonesuch=1"])
+    with pytest.raises(ServiceError) as failed:
+        containers.portal.call(service.start)
+    assert "service db (image postgres:16) ended before it was ready, with exit code 1" in failed.value.message
+    assert 'unrecognized configuration parameter "nonesuch"' in failed.value.message
+
+
+def test_a_server_that_is_never_ready_says_how_long_it_was_given(containers: ContainerWorld) -> None:
+    containers.need(POSTGRES)
+    service = containers.build(name="db", image=POSTGRES, env=ENV, command=["sleep", "600"], ready_timeout="2s")
+    with pytest.raises(ServiceError, match=r"was not ready within 2 s: .*refused"):
+        containers.portal.call(service.start)
+
+
+def test_one_that_went_away_is_said(containers: ContainerWorld) -> None:
+    cell = containers.cell(containers.start(name="db", image=POSTGRES, env=ENV))
+    [container] = containers.containers(kind="service")
+    containers.engine.containers.get(container["Id"]).kill()
+    with pytest.raises(ServiceError, match=r"service db .* went away"):
+        cell.settle()
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"POSTGRES_PASSWORD_FILE": "/run/secrets/x"}, "names a file in the container"),
+        ({"POSTGRES_DB": "keystone"}, "reserved"),
+        ({"POSTGRES_USER": "pg_x"}, "reserved"),
+        ({"PGPORT": "many"}, "must be a port, found 'many'"),
+    ],
+)
+def test_an_env_that_can_not_be_honoured_is_refused(
+    containers: ContainerWorld, env: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        containers.build(name="db", image=POSTGRES, env=env)
