@@ -5,6 +5,7 @@ What the image's own scripts made in its database is dumped once, and loaded int
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,14 +25,16 @@ _SECONDS = 60
 _DUMP = "/tmp/keystone-template.sql"  # noqa: S108 - in the server's container, where nobody else writes
 _ADMIN = '-h127.0.0.1 --protocol=tcp -P"$PORT" -u"$OURS"'
 _MAKE_DUMP = f"""set -eu
-dump=$(command -v mariadb-dump || command -v mysqldump) || { echo "it has neither mariadb-dump nor mysqldump"; exit 1; }
+dump=$(command -v mariadb-dump || command -v mysqldump) || dump=
+[ -n "$dump" ] || {{ echo "it has neither mariadb-dump nor mysqldump"; exit 1; }}
 option=; "$dump" --help 2>/dev/null | grep -q set-gtid-purged && option=--set-gtid-purged=OFF
 "$dump" {_ADMIN} $option --no-tablespaces --routines --triggers --events --single-transaction "$TEMPLATE" > {_DUMP}
 """
-# Views and routines run as who defined them: the image's user becomes the cell's. Lines of data are left alone.
+# Views and routines run as who defined them: the image's user becomes the cell's. Rows begin with INSERT or `(`, and
+# are left alone.
 _LOAD_DUMP = f"""set -eu
 client=$(command -v mariadb || command -v mysql)
-sed -e "/^INSERT/!s/DEFINER=\\`[^\\`]*\\`@\\`[^\\`]*\\`/DEFINER=\\`$USER_OF_CELL\\`@\\`%\\`/g" {_DUMP} |
+sed -E -e "/^(\\/\\*M?!|CREATE )/s/DEFINER=\\`[^\\`]*\\`@\\`[^\\`]*\\`/DEFINER=\\`$USER_OF_CELL\\`@\\`%\\`/g" {_DUMP} |
   "$client" {_ADMIN} "$DATABASE"
 """
 
@@ -131,7 +134,8 @@ class MysqlInContainer:
     async def fill(self, cell: CellDatabase) -> None:
         """What the image's database had, into a cell's. Raises ServiceError."""
         if self._has_template:
-            await self._run(_LOAD_DUMP, {"DATABASE": cell.database, "USER_OF_CELL": cell.user})
+            user = re.sub(r"[\\/&]", r"\\\g<0>", cell.user.replace("`", "``"))
+            await self._run(_LOAD_DUMP, {"DATABASE": cell.database, "USER_OF_CELL": user})
 
     async def _run(self, script: str, variables: dict[str, str]) -> None:
         env = {"MYSQL_PWD": self._password, "OURS": self._superuser, "PORT": str(self.port), **variables}
