@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 import subprocess
 from pathlib import Path
 
@@ -38,10 +39,17 @@ _CREDENTIAL_CALLS = {
     "i686": (206, 210, 208),
 }
 
-# rt_sigprocmask; the number is shared by the architectures that share the calls above.
-_SIGNAL_MASK_CALLS = {"x86_64": 14, "ppc64le": 174, "s390x": 175, "armv7l": 175, "i686": 175}
+# (rt_sigaction, rt_sigprocmask): libc keeps two signals for itself, and its wrappers won't touch them.
+_SIGNAL_CALLS = {
+    "x86_64": (13, 14),
+    "ppc64le": (173, 174),
+    "s390x": (174, 175),
+    "armv7l": (174, 175),
+    "i686": (174, 175),
+}
+_GENERIC_SIGNAL_CALLS = (134, 135)
 _SET_MASK = 2
-_GENERIC_SIGNAL_MASK_CALL = 135
+_SIGNAL_SET_BYTES = ctypes.c_size_t(8)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _priority = 0
@@ -110,12 +118,22 @@ def _confine(request: Request) -> None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
 
 
+def default_signals() -> None:
+    """Take back the default for signals that our parent ignored, since exec keeps ignored what is ignored: a shell
+    ignores two for what it starts in the background, GNU make the two that libc keeps for itself. (Those that Python
+    ignores, subprocess gives back.)"""
+    action = _SIGNAL_CALLS.get(os.uname().machine, _GENERIC_SIGNAL_CALLS)[0]
+    for number in set(range(1, 65)) - {signal.SIGPIPE, signal.SIGXFSZ}:
+        current = (ctypes.c_void_p * 8)()
+        found = _libc.syscall(action, number, None, ctypes.byref(current), _SIGNAL_SET_BYTES)
+        if found == 0 and current[0] == signal.SIG_IGN:
+            _libc.syscall(action, number, ctypes.byref((ctypes.c_void_p * 8)()), None, _SIGNAL_SET_BYTES)
+
+
 def _unblock_signals() -> None:
-    """A command starts with no signal blocked. A young thread can still have one blocked that libc keeps for itself
-    and that its own wrapper won't touch; exec would hand it on."""
-    number = _SIGNAL_MASK_CALLS.get(os.uname().machine, _GENERIC_SIGNAL_MASK_CALL)
-    empty = ctypes.c_uint64(0)
-    _libc.syscall(number, _SET_MASK, ctypes.byref(empty), None, ctypes.c_size_t(ctypes.sizeof(empty)))
+    """A command starts with no signal blocked, those that libc keeps for itself among them."""
+    number = _SIGNAL_CALLS.get(os.uname().machine, _GENERIC_SIGNAL_CALLS)[1]
+    _libc.syscall(number, _SET_MASK, ctypes.byref(ctypes.c_uint64(0)), None, _SIGNAL_SET_BYTES)
 
 
 def _become(uid: int) -> None:

@@ -172,6 +172,7 @@ def main() -> None:
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine.default_signals()
     confine.take_priority()
     gc.collect()
     gc.freeze()

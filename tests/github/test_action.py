@@ -18,6 +18,7 @@ from keystone_action.action import engine_environ, main
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
+from keystone_action.spec.discovery import discover
 
 SECRET = "correct-horse-battery"
 
@@ -135,22 +136,29 @@ def test_the_engine_is_asked_what_the_inputs_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("files", "found"),
     [
-        ([], ("keystone.yaml", "evals/**")),
-        (["keystone.yaml"], ("keystone.yaml",)),
-        (["evals/a/keystone.yaml"], ("evals/**",)),
-        (["keystone.yaml", "evals/b.keystone.yaml"], ("keystone.yaml", "evals/**")),
+        (["keystone.yaml"], ["keystone.yaml"]),
+        (["evals/a/keystone.yaml"], ["evals/a/keystone.yaml"]),
+        (["keystone.yaml", "evals/b.keystone.yaml"], ["keystone.yaml", "evals/b.keystone.yaml"]),
     ],
 )
-def test_default_places_without_specs_are_left_out(tmp_path: Path, files: list[str], expected: tuple[str, ...]) -> None:
+def test_of_the_default_places_one_may_be_missing(tmp_path: Path, files: list[str], found: list[str]) -> None:
     runner = FakeRunner(tmp_path)
     for name in files:
         (runner.workspace / name).parent.mkdir(parents=True, exist_ok=True)
         (runner.workspace / name).touch()
     engine = Engine(result())
     runner.step(evaluate=engine)
-    assert engine.options[0].specs == expected
+    options = engine.options[0]
+    specs = discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing)
+    assert [str(path.relative_to(runner.workspace)) for path in specs] == found
+
+
+def test_a_place_that_was_named_must_be_there(tmp_path: Path) -> None:
+    engine = Engine(result())
+    FakeRunner(tmp_path).step({"spec": "keystone.yaml"}, evaluate=engine)
+    assert not engine.options[0].tolerate_missing
 
 
 def test_the_engine_sees_no_variable_of_the_runner(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,23 @@ def test_signals_have_their_usual_effect_inside() -> None:
     # What our own processes do with signals must not be inherited: exec keeps ignored ones ignored.
     result = in_shell("grep -E 'Sig(Ign|Blk)' /proc/self/status")
     assert [line.split()[1] for line in result.stdout.text().splitlines()] == ["0" * 16, "0" * 16]
+
+
+def test_signals_that_our_parent_ignored_have_their_usual_effect_inside(tmp_path: Path) -> None:
+    # GNU make ignores the two signals that libc keeps for itself, a shell SIGQUIT of what it starts in the background.
+    script = tmp_path / "show.py"
+    script.write_text(
+        "import signal\nfrom process_world import in_shell\n"
+        "signal.signal(signal.SIGQUIT, signal.SIG_IGN)\n"
+        "print(in_shell('grep SigIgn /proc/self/status').stdout.text())\n"
+    )
+    (tmp_path / "Makefile").write_text(f"show:\n\t@{sys.executable} {script}\n")
+    tests = Path(__file__).parent.parent
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tests / 'sandbox'}:{tests}:{tests.parent}"}
+    done = subprocess.run(
+        ["make", "-s", "-C", str(tmp_path), "show"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["SigIgn:", "0" * 16], done.stderr
 
 
 def test_a_timeout_ends_it_and_keeps_what_it_printed() -> None:
