@@ -68,7 +68,7 @@ os._exit(0)
     )
     checks = {
         "waits": {"type": "custom", "script": "wait.py"},
-        "same": {"type": "file_content", "path": "answer.txt", "pattern": "^(early|late\\n)$"},
+        "same": {"type": "file_content", "path": "answer.txt", "pattern": "^(early|late\\n)?$"},
         "still": {"type": "command_exit", "command": "cp answer.txt one; sleep 0.3; cmp one answer.txt"},
     }
     called = attack(area, script, checks)
