@@ -104,7 +104,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(*registry.failures.pop(0))
         found = registry.manifest(parts[-1])
         if found is None and parts[-1] in registry.blobs:
-            found = MANIFEST, registry.blobs[parts[-1]]
+            content = registry.blobs[parts[-1]]
+            found = json.loads(content)["mediaType"], content
         if found is None:
             return self.reply(404, error("MANIFEST_UNKNOWN", "manifest unknown"))
         self.registry.add(found[1])
