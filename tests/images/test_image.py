@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.fake_runner import ID_TOKEN, RUNTIME_TOKEN, TOKEN, FakeRunner
+from support.images import BASE
 
 from keystone_action import __version__
 
@@ -52,23 +52,13 @@ def docker(*words: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def base() -> str:
+def base(image: Callable[[str], str]) -> str:
     """KEYSTONE_TEST_BASE, or an image of Debian's own packages, made once for this engine."""
-    if shutil.which("docker") is None or run("docker", "version", timeout=30).returncode != 0:
-        pytest.skip("no Docker engine answers")
-    if given := os.environ.get("KEYSTONE_TEST_BASE"):
-        return given
-    tag = "keystone-test-base:bookworm"
-    if run("docker", "image", "inspect", tag).returncode != 0:
-        if os.geteuid() != 0 or shutil.which("debootstrap") is None:
-            pytest.skip("a base image needs root and debootstrap, or KEYSTONE_TEST_BASE")
-        made = run(str(HERE / "build-base"), tag)
-        assert made.returncode == 0, made.stderr[-2000:]
-    return tag
+    return os.environ.get("KEYSTONE_TEST_BASE") or image(BASE)
 
 
 @pytest.fixture(scope="session")
-def image(base: str) -> Iterator[str]:
+def action_image(base: str) -> Iterator[str]:
     tag = f"keystone-test:{uuid.uuid4().hex[:12]}"
     built = run(str(HERE / "build-action"), base, tag)
     assert built.returncode == 0, (built.stdout + built.stderr)[-3000:]
@@ -86,19 +76,19 @@ def job(tmp_path: Path, command: str, *, event: str = "push") -> FakeRunner:
     return runner
 
 
-def test_with_arguments_it_is_the_command(image: str) -> None:
-    assert docker("run", "--rm", image, "--version") == f"keystone {__version__}"
-    wrong = run("docker", "run", "--rm", image, "validate", "missing.yaml")
+def test_with_arguments_it_is_the_command(action_image: str) -> None:
+    assert docker("run", "--rm", action_image, "--version") == f"keystone {__version__}"
+    wrong = run("docker", "run", "--rm", action_image, "validate", "missing.yaml")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "missing.yaml" in wrong.stderr
 
 
-def test_a_step_passes_with_a_database_and_leaves_its_results_to_the_owner(image: str, tmp_path: Path) -> None:
+def test_a_step_passes_with_a_database_and_leaves_its_results_to_the_owner(action_image: str, tmp_path: Path) -> None:
     runner = job(tmp_path, "echo hello > hello.txt")
     if os.geteuid() == 0:
         os.chown(runner.workspace, 4321, 4321)
     owner = runner.workspace.stat().st_uid
-    step = runner.container_step(image)
+    step = runner.container_step(action_image)
     assert (step.exit_code, step.rejected) == (0, []), step.raw_log
     assert step.outputs["verdict"] == "pass"
     assert json.loads((runner.workspace / step.outputs["results-path"]).read_text())["verdict"] == "pass"
@@ -107,42 +97,42 @@ def test_a_step_passes_with_a_database_and_leaves_its_results_to_the_owner(image
     assert "greet" in step.summary
 
 
-def test_a_step_fails_at_its_line(image: str, tmp_path: Path) -> None:
-    step = job(tmp_path, "true").container_step(image)
+def test_a_step_fails_at_its_line(action_image: str, tmp_path: Path) -> None:
+    step = job(tmp_path, "true").container_step(action_image)
     assert (step.exit_code, step.rejected, step.outputs["verdict"]) == (1, [], "fail")
     assert (step.issues[0].file, step.issues[0].line) == ("keystone.yaml", 12)
 
 
-def test_the_agent_sees_nothing_of_the_runner(image: str, tmp_path: Path) -> None:
+def test_the_agent_sees_nothing_of_the_runner(action_image: str, tmp_path: Path) -> None:
     folders = "/github/workspace /github/workflow /github/file_commands"
     runner = job(tmp_path, f"env; ls -la {folders}; cat /proc/*/environ; echo hello > hello.txt")
-    runner.container_step(image, env={"ANTHROPIC_API_KEY": "sk-ant-that-nobody-may-see"})
+    runner.container_step(action_image, env={"ANTHROPIC_API_KEY": "sk-ant-that-nobody-may-see"})
     said = (next((runner.workspace / "keystone-results" / "cells").iterdir()) / "agent.stdout").read_text()
     assert "KEYSTONE_WORKSPACE=" in said
     for private in (TOKEN, RUNTIME_TOKEN, ID_TOKEN, "sk-ant-", "event.json", "set_output_", "GITHUB_"):
         assert private not in said
 
 
-def test_a_hostile_path_and_home_do_not_matter(image: str, tmp_path: Path) -> None:
+def test_a_hostile_path_and_home_do_not_matter(action_image: str, tmp_path: Path) -> None:
     hostile = {"PATH": "/nonsense", "HOME": "/does/not/exist"}
-    step = job(tmp_path, "echo hello > hello.txt").container_step(image, env=hostile)
+    step = job(tmp_path, "echo hello > hello.txt").container_step(action_image, env=hostile)
     assert (step.exit_code, step.outputs["verdict"]) == (0, "pass"), step.raw_log
 
 
-def test_a_bad_call_is_exit_2(image: str, tmp_path: Path) -> None:
-    step = FakeRunner(tmp_path).container_step(image, {"threshold": "85%"})
+def test_a_bad_call_is_exit_2(action_image: str, tmp_path: Path) -> None:
+    step = FakeRunner(tmp_path).container_step(action_image, {"threshold": "85%"})
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (2, "error", [])
     assert "threshold" in step.issues[0].message
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_cancelled_run_ends_by_itself_and_leaves_its_results(
-    image: str, tmp_path: Path, number: signal.Signals
+    action_image: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     runner = job(tmp_path, "sleep 300")
     name = f"keystone-test-{uuid.uuid4().hex[:12]}"
     mounted = ("-v", f"{runner.workspace}:/data", "-w", "/data")
-    docker("run", "--name", name, "--detach", *mounted, image, "run", "keystone.yaml", "--output", "out")
+    docker("run", "--name", name, "--detach", *mounted, action_image, "run", "keystone.yaml", "--output", "out")
     try:
         deadline = time.monotonic() + 60
         while "sleep 300" not in docker("top", name) and time.monotonic() < deadline:
@@ -154,24 +144,26 @@ def test_a_cancelled_run_ends_by_itself_and_leaves_its_results(
     assert json.loads((runner.workspace / "out" / "results.json").read_text())["verdict"] == "error"
 
 
-def test_what_is_in_it(image: str) -> None:
-    assert inside(image, "python3 -m pytest --version").stdout.startswith("pytest ")
-    assert inside(image, "python3 -c 'import keystone_action'").returncode != 0
-    assert inside(image, "git init -q /tmp/r && chown -R 4321 /tmp/r && git -C /tmp/r status").returncode == 0
-    assert inside(image, "apt-get check").returncode == 0
-    assert inside(image, "find /opt/keystone/lib/keystone_action -name '*.pyc' | grep -q .").returncode == 0
+def test_what_is_in_it(action_image: str) -> None:
+    assert inside(action_image, "python3 -m pytest --version").stdout.startswith("pytest ")
+    assert inside(action_image, "python3 -c 'import keystone_action'").returncode != 0
+    assert inside(action_image, "git init -q /tmp/r && chown -R 4321 /tmp/r && git -C /tmp/r status").returncode == 0
+    assert inside(action_image, "apt-get check").returncode == 0
+    assert inside(action_image, "find /opt/keystone/lib/keystone_action -name '*.pyc' | grep -q .").returncode == 0
     assert (
-        inside(image, "/opt/keystone/bin/python -c 'import keystone_action.evaluate, anthropic, docker'").returncode
+        inside(
+            action_image, "/opt/keystone/bin/python -c 'import keystone_action.evaluate, anthropic, docker'"
+        ).returncode
         == 0
     )
 
 
-def test_the_runners_folders_are_closed_to_other_users(image: str, tmp_path: Path) -> None:
+def test_the_runners_folders_are_closed_to_other_users(action_image: str, tmp_path: Path) -> None:
     mount = ("-v", f"{tmp_path}:/github/workflow")
-    assert inside(image, "ls /github/workflow", *mount).returncode == 0
-    assert inside(image, "ls /github/workflow", *mount, "--user", "4321").returncode != 0
+    assert inside(action_image, "ls /github/workflow", *mount).returncode == 0
+    assert inside(action_image, "ls /github/workflow", *mount, "--user", "4321").returncode != 0
 
 
-def test_it_adds_little_to_its_base(base: str, image: str) -> None:
-    sizes = [int(docker("image", "inspect", "--format", "{{.Size}}", tag)) for tag in (image, base)]
+def test_it_adds_little_to_its_base(base: str, action_image: str) -> None:
+    sizes = [int(docker("image", "inspect", "--format", "{{.Size}}", tag)) for tag in (action_image, base)]
     assert sizes[0] - sizes[1] <= OURS_AT_MOST
