@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from support.database_images import (
     rows,
     until,
 )
-from support.images import EXITS_AT_ONCE, MARIADB, MEMORY_HOG, MYSQL, NO_SHELL, POSTGRES, PYTHON
+from support.images import BASE, EXITS_AT_ONCE, MARIADB, MEMORY_HOG, MYSQL, NO_SHELL, POSTGRES, PYTHON
 
 pytestmark = pytest.mark.docker
 
@@ -206,42 +207,55 @@ def build(folder: Path, name: str) -> str:
     return made.stderr
 
 
-def test_only_what_changed_is_made_again(image: Callable[[str], str], engine: DockerClient, tmp_path: Path) -> None:
-    image(EXITS_AT_ONCE)
+@pytest.fixture
+def private(tmp_path: Path, engine: DockerClient) -> Iterator[tuple[Path, str]]:
+    """A copy of this folder, whose image that ends at once has inputs and a name of its own: (folder, name)."""
     name = f"keystone-test-{uuid.uuid4().hex[:12]}:1"
     folder = tmp_path / "images"
     shutil.copytree(HERE, folder)
     (folder / "build-all").write_text((folder / "build-all").read_text().replace(EXITS_AT_ONCE, name))
-    try:
-        assert f"{name} made" in build(folder, name)
-        first = engine.images.get(name).id
-        assert build(folder, name) == ""
-        assert engine.images.get(name).id == first
-
-        changed = folder / "stand-ins" / "exits" / "Dockerfile"
-        changed.write_text(changed.read_text().replace("exit 3", "exit 4"))
-        assert f"{name} made" in build(folder, name)
-        assert engine.images.get(name).id != first
-        with pytest.raises(NotFound):
-            engine.images.get(first)
-    finally:
-        engine.images.remove(name, force=True)
+    with (folder / "stand-ins" / "exits" / "Dockerfile").open("a") as dockerfile:
+        dockerfile.write(f"LABEL name={name}\n")
+    yield folder, name
+    for tag in (name, f"{name}-kept"):
+        with contextlib.suppress(NotFound):
+            engine.images.remove(tag, force=True)
 
 
-def test_an_image_of_others_stays(engine: DockerClient, tmp_path: Path) -> None:
-    name = f"keystone-test-{uuid.uuid4().hex[:12]}:1"
-    folder = tmp_path / "images"
-    shutil.copytree(HERE, folder)
-    (folder / "build-all").write_text((folder / "build-all").read_text().replace(EXITS_AT_ONCE, name))
+def test_only_what_changed_is_made_again(
+    image: Callable[[str], str], engine: DockerClient, private: tuple[Path, str]
+) -> None:
+    image(BASE)
+    folder, name = private
+    assert f"{name} made" in build(folder, name)
+    first = engine.images.get(name).id
+    assert build(folder, name) == ""
+    assert engine.images.get(name).id == first
+
+    dockerfile = folder / "stand-ins" / "exits" / "Dockerfile"
+    dockerfile.write_text(dockerfile.read_text().replace("exit 3", "exit 4"))
+    assert f"{name} made" in build(folder, name)
+    second = engine.images.get(name)
+    assert second.id != first
+    with pytest.raises(NotFound):
+        engine.images.get(first)
+
+    # One that somebody gave another name is not taken away.
+    kept = f"{name}-kept"
+    second.tag(kept)
+    dockerfile.write_text(dockerfile.read_text().replace("exit 4", "exit 5"))
+    build(folder, name)
+    assert engine.images.get(kept).id == second.id != engine.images.get(name).id
+
+
+def test_an_image_of_others_stays(engine: DockerClient, private: tuple[Path, str], tmp_path: Path) -> None:
+    folder, name = private
     empty = tmp_path / "empty.tar"
     subprocess.run(["tar", "-cf", empty, "-T", "/dev/null"], check=True)
     subprocess.run(["docker", "import", empty, name], check=True, capture_output=True)
     theirs = engine.images.get(name).id
-    try:
-        assert "stays as it is" in build(folder, name)
-        assert engine.images.get(name).id == theirs
-    finally:
-        engine.images.remove(name, force=True)
+    assert "stays as it is" in build(folder, name)
+    assert engine.images.get(name).id == theirs
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(engine: DockerClient) -> None:
