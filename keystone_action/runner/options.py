@@ -21,6 +21,10 @@ class RunOptions:
     shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts.
     tolerate_missing: `specs` are defaults, of which one that does not exist is no error while another does.
     no_secrets_reason: why this run gets no secrets (a fork), said when one is missing; empty otherwise.
+    run_id: marks all that is made on a container engine; None = a new one. scratch: a directory that the engine's
+    machine shares with us, for workspaces; None = the system's temporary one. registry_mirror: stands for Docker Hub;
+    registry_username, registry_password: for it, or for Docker Hub. user_logins: whether `docker login` of our own user
+    counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     """
 
     specs: tuple[str, ...]
@@ -46,6 +50,13 @@ class RunOptions:
     cache_dir: Path | None = None
     tolerate_missing: bool = False
     no_secrets_reason: str = ""
+    run_id: str | None = None
+    scratch: Path | None = None
+    registry_mirror: str | None = None
+    registry_username: str | None = None
+    registry_password: str | None = field(default=None, repr=False)
+    user_logins: bool = False
+    docker_network: str | None = None
 
 
 class Progress(Protocol):
