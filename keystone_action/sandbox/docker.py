@@ -90,6 +90,7 @@ class DockerSandboxes:
         *,
         network: str,
         extra_hosts: Mapping[str, str],
+        dns: Sequence[str] = (),
         owner: bool,
     ) -> None:
         self.engine = engine
@@ -97,6 +98,7 @@ class DockerSandboxes:
         self._host = host
         self._network = network
         self._extra_hosts = dict(extra_hosts)
+        self._dns = tuple(dns)
         self._owner = owner
         self._sandboxes: set[DockerSandbox] = set()
 
@@ -105,10 +107,13 @@ class DockerSandboxes:
         """What the engine does not do for us, in sentences."""
         return ("resources.disk is watched, not enforced: a container is stopped once it is seen above its limit",)
 
-    def with_network(self, network: str, extra_hosts: Mapping[str, str] | None = None) -> DockerSandboxes:
-        """The same on another network; closing it closes only what it opened."""
+    def with_network(
+        self, network: str, extra_hosts: Mapping[str, str] | None = None, *, dns: Sequence[str] = ()
+    ) -> DockerSandboxes:
+        """The same on another network; closing it closes only what it opened. dns: addresses of name servers, in place
+        of the machine's."""
         return DockerSandboxes(
-            self.engine, self.image, self._host, network=network, extra_hosts=extra_hosts or {}, owner=False
+            self.engine, self.image, self._host, network=network, extra_hosts=extra_hosts or {}, dns=dns, owner=False
         )
 
     async def with_setup(
@@ -135,7 +140,13 @@ class DockerSandboxes:
             timeout=timeout,
         )
         return DockerSandboxes(
-            self.engine, image, self._host, network=self._network, extra_hosts=self._extra_hosts, owner=False
+            self.engine,
+            image,
+            self._host,
+            network=self._network,
+            extra_hosts=self._extra_hosts,
+            dns=self._dns,
+            owner=False,
         )
 
     async def open(
@@ -170,6 +181,7 @@ class DockerSandboxes:
             labels=engine.labels,
             network=self._network,
             extra_hosts=self._extra_hosts,
+            dns=self._dns,
             link=link,
         )
         self._sandboxes.add(sandbox)

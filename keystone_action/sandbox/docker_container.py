@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Capture, Completed
 from keystone_action.sandbox.docker_errors import engine_errors, explanation, is_not_found, status_of
-from keystone_action.sandbox.docker_plan import Plan, create
+from keystone_action.sandbox.docker_plan import Plan, connect, create
 from keystone_action.sandbox.docker_streams import Demultiplexer
 from keystone_action.sandbox.watching import human
 
@@ -72,6 +72,7 @@ class Run:
             with engine_errors(f"can't run a container of {self._plan.image}"):
                 self._go_on()
                 identifier = create(self._api, self._plan)
+                connect(self._api, self._plan, identifier)
                 return self._live(identifier)
         finally:
             if identifier is not None:

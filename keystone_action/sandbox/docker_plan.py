@@ -30,7 +30,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One container. user: its numeric user (and group), 0 = root. init: a process that reaps, as number 1."""
+    """One container. user: its numeric user (and group), 0 = root. init: a process that reaps, as number 1. networks:
+    further ones of the engine, which it is in besides `network` when it starts. dns: addresses of name servers in place
+    of the machine's; in a network of its own, an engine still answers for names of containers itself."""
 
     image: str
     argv: tuple[str, ...]
@@ -41,7 +43,9 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
     mounts: tuple[Mount, ...] = ()
     network: str = "none"
+    networks: tuple[str, ...] = ()
     extra_hosts: Mapping[str, str] = field(default_factory=dict)
+    dns: tuple[str, ...] = ()
     init: bool = True
 
 
@@ -67,6 +71,12 @@ def create(api: Any, plan: Plan) -> str:
     return str(container["Id"])
 
 
+def connect(api: Any, plan: Plan, container: str) -> None:
+    """Put a container that was made, not started, into its further networks. Raises what the client raises."""
+    for network in plan.networks:
+        api.connect_container_to_network(container, network)
+
+
 def _host_config(api: Any, plan: Plan) -> Any:
     from docker.types import Mount as EngineMount
     from docker.types import Ulimit
@@ -80,6 +90,7 @@ def _host_config(api: Any, plan: Plan) -> Any:
         mounts=[EngineMount(m.target, m.source, type="bind", read_only=m.read_only) for m in plan.mounts],
         network_mode=plan.network,
         extra_hosts=dict(plan.extra_hosts) or None,
+        dns=list(plan.dns) or None,
         init=plan.init,
         privileged=False,
         cap_drop=["ALL"] if plan.user else _ROOT_LACKS,

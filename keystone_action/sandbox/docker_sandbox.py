@@ -38,6 +38,7 @@ class DockerSandbox:
         labels: Mapping[str, str],
         network: str,
         extra_hosts: Mapping[str, str],
+        dns: tuple[str, ...],
         link: bool,
     ) -> None:
         self.workspace = places.workspace
@@ -51,6 +52,7 @@ class DockerSandbox:
         self._labels = labels
         self._network = network
         self._extra_hosts = extra_hosts
+        self._dns = dns
         self._link = link
         self._closed = False
         self._runs: set[Run] = set()
@@ -149,6 +151,7 @@ class DockerSandbox:
             mounts=self._transfer.mounts,
             network=self._network,
             extra_hosts=self._extra_hosts,
+            dns=self._dns,
             init=self._image.init,
         )
         extras: list[Iterable[bytes]] = []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from typing import Any
 
 import pytest
-from docker_world import fresh, in_shell, run_bounded, shell, world
+from docker_world import IMAGE, fresh, in_shell, run_bounded, shell, world
 
+from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Command
+from keystone_action.sandbox.docker_container import Run
+from keystone_action.sandbox.docker_plan import Plan
 from keystone_action.sandbox.docker_sweep import sweep
 
 pytestmark = pytest.mark.docker
@@ -108,6 +112,41 @@ def test_names_given_are_known_inside_and_networks_are_joined(engine: Any) -> No
             still = await fresh(provider)
             assert (await still.run(shell("true"))).exit_code == 0
             await sweep(engine, run_id)
+
+    run_bounded(main)
+
+
+def test_a_container_starts_in_all_of_its_networks(engine: Any) -> None:
+    async def main() -> None:
+        run_id = f"test-{uuid.uuid4().hex}"
+        async with world(engine, run_id=run_id) as (provider, _):
+            names = [f"keystone-{run_id}-{number}" for number in range(3)]
+            made = [engine.networks.create(name, labels={"keystone.run": run_id}, internal=True) for name in names]
+            for network in made:
+                network.reload()
+            argv = ("sh", "-c", "cat /proc/net/fib_trie")
+            # By id or by name, as callers have them.
+            plan = Plan(
+                IMAGE, argv, 65532, "/", provider.engine.labels, network=names[0], networks=(names[1], made[2].id)
+            )
+            done = await provider.engine.execute(Run(engine.api, plan))
+            for network in made:
+                assert network.attrs["IPAM"]["Config"][0]["Subnet"].split("/")[0] in done.stdout.text()
+            lost = dataclasses.replace(plan, networks=(names[1], "keystone-no-such-network"))
+            with pytest.raises(SandboxError, match="keystone-no-such-network"):
+                await provider.engine.execute(Run(engine.api, lost))
+            assert engine.api.containers(all=True, filters={"label": f"keystone.run={run_id}"}) == []
+            await sweep(engine, run_id)
+
+    run_bounded(main)
+
+
+def test_name_servers_are_those_that_are_named(engine: Any) -> None:
+    async def main() -> None:
+        async with world(engine) as (provider, _):
+            sandbox = await fresh(provider.with_network("bridge", dns=("10.9.8.7", "10.9.8.6")))
+            done = await sandbox.run(shell("sed -n 's/^nameserver //p' /etc/resolv.conf"))
+            assert done.stdout.text().split() == ["10.9.8.7", "10.9.8.6"]
 
     run_bounded(main)
 
