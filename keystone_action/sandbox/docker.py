@@ -18,15 +18,13 @@ import anyio
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.docker_client import connect
 from keystone_action.sandbox.docker_engine import Engine, Mode
-from keystone_action.sandbox.docker_errors import engine_errors
 from keystone_action.sandbox.docker_image import PROBING_USER, Image, find_image
 from keystone_action.sandbox.docker_sandbox import WORKSPACE_LINK, DockerSandbox
 from keystone_action.sandbox.docker_setup import with_setup_layer
 from keystone_action.sandbox.docker_transfer import Bound, Copied, Places, Transfer
 
-_CLIENT_TIMEOUT = 120
-"""Seconds that an engine may think about one request."""
 _THREADS = 512
 """More than containers that one engine is asked to run at once: each occupies one."""
 
@@ -52,7 +50,7 @@ async def start_docker(
     """
     own_client = client is None
     if own_client:
-        client = await asyncio.to_thread(_connect)
+        client = await asyncio.to_thread(connect, os.environ)
     engine = Engine(client, own_client, run_id, root, ThreadPoolExecutor(_THREADS, "keystone-docker"))
     try:
         await engine.thread(partial(engine.begin, mode))
@@ -64,15 +62,6 @@ async def start_docker(
             await engine.close()
         raise
     return DockerSandboxes(engine, found, host, network=network or "bridge", extra_hosts=extra_hosts or {}, owner=True)
-
-
-def _connect() -> Any:
-    import docker
-
-    with engine_errors("can't reach a Docker engine"):
-        client = docker.from_env(timeout=_CLIENT_TIMEOUT)
-        client.ping()
-    return client
 
 
 class DockerSandboxes:
