@@ -8,13 +8,13 @@ import concurrent.futures
 import contextlib
 import errno
 import socket
-import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.http_protocol import Application, MockConnection
 from keystone_action.services.http_request import RawRequest
+from keystone_action.services.loop_thread import LoopThread
 from keystone_action.services.peers import Endpoint, PeerLookup
 from keystone_action.services.responses import Reply
 
@@ -22,11 +22,8 @@ HOST = "127.0.0.1"
 CONNECTIONS = 256
 """Connections of one port at the same time; further ones wait until one is over."""
 _BACKLOG = 1024
-_STOP_SECONDS = 5.0
 _QUIET_ROUNDS = 4
 _PORT_ATTEMPTS = 10
-
-Result = TypeVar("Result")
 
 
 class GuardedApplication(Application, Protocol):
@@ -83,64 +80,29 @@ class MockServer:
     """Serves any number of ports. `start` and `stop` may be called from any thread, and again."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.thread = LoopThread("keystone-mock", "the mock server")
         self._listeners: dict[int, Listener] = {}
         self._peers = PeerLookup()
         self._activity = 0
-        self.defects: list[str] = []
+
+    @property
+    def defects(self) -> list[str]:
         """What went wrong in our own code while serving; evidence is incomplete when there is any."""
+        return self.thread.defects
 
     @property
     def running(self) -> bool:
         """Whether `start` was called, and `stop` wasn't since."""
-        return self._loop is not None
+        return self.thread.loop is not None
 
     def start(self) -> None:
         """Returns when the loop runs. Harmless when it does already. Raises ServiceError."""
-        with self._lock:
-            if self._loop is not None:
-                return
-            ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
-            self._thread = threading.Thread(target=self._serve, args=(ready,), name="keystone-mock", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError as error:
-                # Python's words for a machine (or a container) that is at its limit of processes.
-                raise ServiceError(f"the mock server can't be started: {error}") from error
-            self._loop = ready.result()
-
-    def _serve(self, ready: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
-        loop = asyncio.new_event_loop()
-        loop.set_exception_handler(self._defect)
-        loop.call_soon(ready.set_result, loop)
-        try:
-            loop.run_forever()
-        finally:
-            with contextlib.suppress(RuntimeError):
-                loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-
-    def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if isinstance(error, OSError):
-            return  # a client that went away while we wrote
-        self.defects.append(f"{context.get('message', '')}: {error!r}")
+        self.thread.start()
 
     def stop(self) -> None:
         """Ends every connection at once; never waits for a client. Harmless when it was never started."""
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is None or thread is None:
-            return
-        future = asyncio.run_coroutine_threadsafe(self._close_all(), loop)
-        with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
-            future.result(_STOP_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(_STOP_SECONDS)
-        self._peers.close()
+        if self.thread.stop(self._close_all):
+            self._peers.close()
 
     async def _close_all(self) -> None:
         for port in list(self._listeners):
@@ -149,7 +111,7 @@ class MockServer:
     async def listen(self, application: GuardedApplication, address: str | None = None) -> int:
         """The port on which this application is served from now on: of the loopback, and of `address`, where
         containers reach us. Raises ServiceError."""
-        return await self._call(self._listen(application, address))
+        return await self.thread.call(self._listen(application, address))
 
     async def _listen(self, application: GuardedApplication, address: str | None) -> int:
         try:
@@ -168,8 +130,8 @@ class MockServer:
 
     async def close(self, port: int) -> None:
         """Stop serving a port and end its connections. Harmless when it isn't served."""
-        if self._loop is not None:
-            await self._call(self._close(port))
+        if self.running:
+            await self.thread.call(self._close(port))
 
     async def _close(self, port: int) -> None:
         listener = self._listeners.pop(port, None)
@@ -235,7 +197,7 @@ class MockServer:
     def settle(self, timeout: float = 5.0) -> None:
         """Blocks until everything that clients have sent so far was read and recorded, at most `timeout` seconds while
         they still send. For readers of the record, from any thread but the server's own."""
-        loop = self._loop
+        loop = self.thread.loop
         if loop is None:
             return
         future = asyncio.run_coroutine_threadsafe(self._quiet(), loop)
@@ -251,12 +213,6 @@ class MockServer:
             await asyncio.sleep(0)
             quiet = quiet + 1 if self._activity == seen else 0
             seen = self._activity
-
-    async def _call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        if self._loop is None:
-            coroutine.close()
-            raise ServiceError("the mock server does not run")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
 
 class _Probe:
