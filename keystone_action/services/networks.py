@@ -10,29 +10,49 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.engine import ask, labels
+from keystone_action.services.engine import REMOVAL_SECONDS, ask, ask_within, labels
 from keystone_action.services.own_container import own_container
 
 if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.networks import Network as EngineNetwork
 
+NO_FORWARDING = ("127.0.0.1",)
+"""A name server for containers of internal networks: their own loopback, where nobody listens. The engine's DNS goes on
+answering for aliases, and has nowhere to forward other names to; else names that an agent makes up would carry data
+out, through the machine's name servers (CVE-2024-29018)."""
+GATEWAY_OPEN = (
+    "egress: deny leaves ports of this machine open: what listens on all of its addresses is reached by the agent at "
+    "its network's gateway. Run in a container of the engine, as the action does, to close them."
+)
+_INHIBIT = "com.docker.network.bridge.inhibit_ipv4"
+"""With it the bridge has no address of the machine. Engines since 28 call it `gateway_mode_ipv4=isolated` as well."""
+_NO_IPV6 = {"com.docker.network.enable_ipv6": "false"}
+"""Engines can be set to give every network IPv6 unless it says otherwise."""
+_ANSWER_SECONDS = 0.2
 _NAME_LENGTH = 63
 _REMOVAL_TRIES = 5
+_ARP = Path("/proc/net/arp")
+_DISCARD_PORT = 9
 _NO_POOL = re.compile(r"non-overlapping IPv4 address pool|predefined address pools have been fully subnetted")
 
 
 @dataclass
 class Network:
-    """One network. subnet and gateway as the engine gave them; own_address: our own container's address in it, None
-    where we run on the engine's machine. hosts: names of mocks, to be given as `extra_hosts` to every container that
-    is made in it. shared: addresses of containers that other cells use too, which can't speak for this cell."""
+    """One network. subnet and gateway as the engine gave them (gateway: empty when it has none); own_address: our own
+    container's address in it, None where we run on the engine's machine. internal: no way out of it. hosts: names of
+    mocks and relays, to be given as `extra_hosts` to every container that is made in it. shared: addresses of
+    containers that other cells use too, which can't speak for this cell. gateway_open: whether the engine's machine
+    has an address in it, at which its own ports are reached."""
 
     id: str
     name: str
@@ -42,6 +62,17 @@ class Network:
     own_address: str | None = None
     hosts: dict[str, str] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
+    gateway_open: bool = True
+
+    @property
+    def dns(self) -> tuple[str, ...]:
+        """To be given as `dns` to every container that is made in it; empty = the machine's name servers."""
+        return NO_FORWARDING if self.internal else ()
+
+    @property
+    def notice(self) -> str:
+        """What of `egress: deny` this network does not enforce, for the report; empty when it has no hole."""
+        return GATEWAY_OPEN if self.internal and self.gateway_open else ""
 
     @property
     def host_address(self) -> str:
@@ -67,6 +98,7 @@ class Networks:
         self._run_id = run_id
         self._own_id: str | None = None
         self._looked = False
+        self._isolates: bool | None = None
         self._open: dict[str, Network] = {}
 
     @asynccontextmanager
@@ -83,46 +115,72 @@ class Networks:
                 await self.close(network)
 
     async def open(self, suffix: str, *, internal: bool = False, cell: str = "") -> Network:
-        """A new network `keystone-<run>-<suffix>`, joined by our own container. Raises ServiceError."""
+        """A new network `keystone-<run>-<suffix>`, joined by our own container. Raises ServiceError.
+
+        An internal one has no address of the machine in it where we are a container among the others, and don't need
+        it: what the engine's bridge would forward nowhere, the machine itself would still answer.
+        """
         import anyio
 
         name = network_name(self._run_id, suffix)
         marks = labels(self._run_id, "network", **({"cell": cell} if cell else {}))
-
-        def create() -> EngineNetwork:
-            made = self._client.networks.create(
-                name, driver="bridge", internal=internal, labels=marks, check_duplicate=True
-            )
-            made.reload()
-            return made
-
-        try:
-            made = await ask(create, f"the network {name} can't be made")
-        except ServiceError as error:
-            raise _no_addresses(name) if _NO_POOL.search(error.message) else error from None
-        config = made.attrs["IPAM"]["Config"][0]
-        network = Network(
-            id=str(made.id),
-            name=name,
-            subnet=ipaddress.IPv4Network(config["Subnet"]),
-            gateway=str(config.get("Gateway", "")).split("/")[0] or str(next(_hosts(config["Subnet"]))),
-            internal=internal,
-        )
+        own = await self._own()
+        options = self._options(internal=internal, joined=own is not None)
+        made, options = await self._create(name, marks, options, internal=internal)
+        network = _described(made, isolated=_INHIBIT in options)
         self._open[network.id] = network
         try:
-            await self._join(network)
+            await self._enter(network, own)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.close(network)
             raise
         return network
 
-    async def _join(self, network: Network) -> None:
+    def _options(self, *, internal: bool, joined: bool) -> dict[str, str]:
+        if not internal:
+            return {}
+        return {**_NO_IPV6, **({_INHIBIT: "true"} if joined and self._isolates is not False else {})}
+
+    async def _create(
+        self, name: str, marks: dict[str, str], options: dict[str, str], *, internal: bool
+    ) -> tuple[EngineNetwork, dict[str, str]]:
+        """The network, and the options that the engine took."""
+
+        def create() -> EngineNetwork:
+            made = self._client.networks.create(
+                name, driver="bridge", internal=internal, labels=marks, check_duplicate=True, options=options or None
+            )
+            made.reload()
+            return made
+
+        try:
+            return await ask(create, f"the network {name} can't be made"), options
+        except ServiceError as error:
+            if options and "option" in error.message:
+                # Not every engine knows them, or ignores those that it doesn't.
+                self._isolates = False
+                return await self._create(name, marks, {}, internal=internal)
+            raise _no_addresses(name) if _NO_POOL.search(error.message) else error from None
+
+    async def _enter(self, network: Network, own: str | None) -> None:
+        import anyio.to_thread
+
+        if own is None:
+            return
+        network.own_address = await self.connect(network, own)
+        if network.gateway_open or not network.gateway:
+            return
+        if self._isolates is None:
+            # Asked once: every network of an engine is like the first.
+            self._isolates = not await anyio.to_thread.run_sync(machine_answers, network.gateway)
+        network.gateway_open = not self._isolates
+
+    async def _own(self) -> str | None:
         if not self._looked:
             self._own_id = await ask(lambda: own_container(self._client), "our own container can't be looked up")
             self._looked = True
-        if self._own_id is not None:
-            network.own_address = await self.connect(network, self._own_id)
+        return self._own_id
 
     async def connect(self, network: Network, container: str, alias: str | None = None) -> str:
         """Put a running container into a network under a name of its own; returns its address there. Raises
@@ -148,9 +206,10 @@ class Networks:
         await ask(leave, f"the network {network.name} can't be left")
 
     async def close(self, network: Network) -> None:
-        """Remove a network, whatever is still in it. Raises ServiceError when the engine does not answer or does not
-        let go of it."""
-        await ask(lambda: remove_network(self._client, network.id), f"the network {network.name} can't be removed")
+        """Remove a network, whatever is still in it. Raises ServiceError when the engine does not answer (in time) or
+        does not let go of it."""
+        problem = f"the network {network.name} can't be removed"
+        await ask_within(lambda: remove_network(self._client, network.id), problem, REMOVAL_SECONDS)
         self._open.pop(network.id, None)
 
     async def close_all(self) -> None:
@@ -206,6 +265,42 @@ def remove_network(client: DockerClient, network_id: str) -> None:
                 raise
         else:
             return
+
+
+def machine_answers(address: str) -> bool:
+    """Whether somebody has this address in a network that we are in, asked by ARP. Blocking, 0.2 s at most."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.sendto(b"", (address, _DISCARD_PORT))
+        except OSError:
+            return False  # no route: there is no such neighbour
+        while time.monotonic() < deadline:
+            try:
+                rows = _ARP.read_text(encoding="ascii").splitlines()
+            except OSError:
+                return True  # unknown, so the worse is assumed
+            # IP address, HW type, flags (2: complete), HW address, mask, device
+            if any(row.split()[:3:2] == [address, "0x2"] for row in rows):
+                return True
+            time.sleep(0.01)
+    return False
+
+
+def _described(made: EngineNetwork, *, isolated: bool) -> Network:
+    config = made.attrs["IPAM"]["Config"][0]
+    gateway = str(config.get("Gateway", "")).split("/")[0]
+    # Engines since 28 set no address aside for a gateway that a network does not have.
+    if not gateway and not isolated:
+        gateway = str(next(_hosts(config["Subnet"])))
+    return Network(
+        id=str(made.id),
+        name=str(made.name),
+        subnet=ipaddress.IPv4Network(config["Subnet"]),
+        gateway=gateway,
+        internal=bool(made.attrs.get("Internal")),
+        gateway_open=not isolated,
+    )
 
 
 def _disconnect(network: EngineNetwork, container: str) -> None:
