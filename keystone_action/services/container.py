@@ -80,7 +80,7 @@ class GenericContainer:
 
         definition = self._definition
         plan = ContainerPlan(service=self.name, image=definition.image, env=definition.env, command=definition.command)
-        container = ServiceContainer(self._host.client, self._host.run_id, plan)
+        container = self._host.container(plan)
         await container.start(network, cell=cell_id)
         try:
             await wait_until_ready(container, definition)

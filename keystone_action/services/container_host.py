@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import NotSupportedYet, ServiceError
 from keystone_action.services.base import RunningService
+from keystone_action.services.kept_logs import KeptLogs
 from keystone_action.spec.services import (
     ContainerService,
     ExternalService,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import anyio
     from docker import DockerClient
 
+    from keystone_action.services.engine_container import ContainerPlan, ServiceContainer
     from keystone_action.services.http_server import MockServer
     from keystone_action.services.images import Login
     from keystone_action.services.networks import Network, Networks
@@ -59,16 +61,33 @@ class GroupNetwork:
                 self._network = await self._networks.open(self._name, internal=self._internal)
             return self._network
 
+    async def leave(self) -> None:
+        """Remove the network again, if it was made. Never raises: one that stays goes with the run's others."""
+        if self._network is not None:
+            with contextlib.suppress(ServiceError):
+                await self._networks.close(self._network)
+            self._network = None
+
 
 @dataclass(frozen=True)
 class ContainerHost:
-    """networks: the run's, which its maker closes after all services were stopped."""
+    """networks: the run's, which its maker closes after all services were stopped. logs: a directory that gets what
+    each container printed, as `<service>[-<cell id>].log`, secrets taken out by `mask`; None = nothing is kept."""
 
     client: DockerClient
     run_id: str
     networks: Networks
     group: GroupNetwork
     pull: Pulling = field(default_factory=Pulling)
+    logs: Path | None = None
+    mask: Callable[[str], str] = str
+
+    def container(self, plan: ContainerPlan) -> ServiceContainer:
+        """A container of this run, not started."""
+        from keystone_action.services.engine_container import ServiceContainer
+
+        kept = KeptLogs(self.logs, self.mask) if self.logs is not None else None
+        return ServiceContainer(self.client, self.run_id, plan, kept_logs=kept)
 
     def pulling(self) -> dict[str, Any]:
         """Keywords for `ensure_image`."""
@@ -77,6 +96,10 @@ class ContainerHost:
     async def share(self, network: Network, container: str, alias: str) -> None:
         """Let a cell reach a container that other cells use too. Raises ServiceError."""
         network.shared.add(await self.networks.connect(network, container, alias))
+
+    async def close(self) -> None:
+        """Remove what the services of one definition had in common, after they have ended. Never raises."""
+        await self.group.leave()
 
     async def unshare(self, network: Network, container: str) -> None:
         """Undo `share`. Never raises: what can't be undone now goes with the network."""
@@ -114,13 +137,18 @@ def build_container_services(
     directory: Path,
     pull: Pulling | None = None,
     internal: bool = False,
+    logs: Path | None = None,
+    mask: Callable[[str], str] = str,
 ) -> list[RunningService]:
     """The services of a spec on a container engine, in the spec's order, none of them started.
 
-    internal: no service has a way out of its network. Raises UsageError for definitions that can't be started, and
-    NotSupportedYet for `type: postgres` without an image, which is no container.
+    internal: no service has a way out of its network. logs, mask: see ContainerHost. Raises UsageError for
+    definitions that can't be started, and NotSupportedYet for `type: postgres` without an image, which is no
+    container.
     """
-    host = make_host(client=client, run_id=run_id, networks=networks, pull=pull, internal=internal)
+    host = make_host(
+        client=client, run_id=run_id, networks=networks, pull=pull, internal=internal, logs=logs, mask=mask
+    )
     return [_build(definition, host, mocks, directory) for definition in definitions]
 
 
@@ -131,12 +159,14 @@ def make_host(
     networks: Networks,
     pull: Pulling | None = None,
     internal: bool = False,
+    logs: Path | None = None,
+    mask: Callable[[str], str] = str,
 ) -> ContainerHost:
-    """A host for the services of one spec."""
+    """A host for the services of one spec. logs, mask: see ContainerHost."""
     import secrets
 
     group = GroupNetwork(networks, f"services-{secrets.token_hex(4)}", internal=internal)
-    return ContainerHost(client, run_id, networks, group, pull or Pulling())
+    return ContainerHost(client, run_id, networks, group, pull or Pulling(), logs, mask)
 
 
 def _build(definition: Service, host: ContainerHost, mocks: MockServer, directory: Path) -> RunningService:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from keystone_action.errors import ServiceError
@@ -14,6 +18,12 @@ if TYPE_CHECKING:
 RUN_LABEL = "keystone.run"
 KIND_LABEL = "keystone.kind"
 NAME_LABEL = "keystone.service"
+
+REMOVAL_SECONDS = 10.0
+"""How long an engine that does not answer may hold up the end of a cell or a run, each time it is asked to remove
+something."""
+_FULL = "no space left on device|disk quota exceeded"
+_DISK_ADVICE = "Make room there (`docker system df` shows what takes it)."
 
 Result = TypeVar("Result")
 
@@ -34,16 +44,52 @@ async def ask(call: Callable[[], Result], what: str, *, abandon: bool = False) -
     return await anyio.to_thread.run_sync(lambda: asked(call, what), abandon_on_cancel=abandon)
 
 
+async def ask_within(call: Callable[[], Result], what: str, seconds: float) -> Result:
+    """The same, for so long; then the call is left to itself, in a thread that does not keep our process alive.
+    Raises ServiceError then, too."""
+    import anyio
+
+    outcome: Future[Result] = Future()
+    answered = anyio.Event()
+    loop = asyncio.get_running_loop()
+
+    def run() -> None:
+        try:
+            outcome.set_result(asked(call, what))
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            outcome.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(answered.set)
+
+    threading.Thread(target=run, name="keystone-engine", daemon=True).start()
+    with anyio.move_on_after(seconds):
+        await answered.wait()
+    if not outcome.done():
+        raise ServiceError(f"{what}: the container engine did not answer within {seconds:g} s")
+    return outcome.result()
+
+
 def asked(call: Callable[[], Result], what: str) -> Result:
     """The same, in the caller's own thread."""
+    from http.client import HTTPException
+
     import requests
+    import urllib3
     from docker.errors import APIError, DockerException
+    from docker.utils.socket import SocketError
 
     try:
         return call()
     except APIError as error:
-        raise ServiceError(f"{what}: {sentence(error)}") from None
-    except (requests.exceptions.RequestException, DockerException, OSError) as error:
+        raise ServiceError(f"{what}: {sentence(error)}", help=_DISK_ADVICE if _is_full(error) else "") from None
+    except (
+        requests.exceptions.RequestException,
+        urllib3.exceptions.HTTPError,
+        HTTPException,
+        DockerException,
+        SocketError,
+        OSError,
+    ) as error:
         raise ServiceError(
             f"{what}: the container engine does not answer ({_short(error)})",
             help="See with `docker info` whether it runs, and whether this user may speak with it.",
@@ -52,10 +98,15 @@ def asked(call: Callable[[], Result], what: str) -> Result:
 
 def sentence(error: APIError) -> str:
     """The engine's own words, in one line."""
-    text = str(error.explanation or error)
-    if "no space left on device" in text:
-        return f"the engine's disk is full ({' '.join(text.split())})"
-    return " ".join(text.split())
+    text = " ".join(str(error.explanation or error).split())
+    return f"the engine's disk is full ({text})" if _is_full(error) else text
+
+
+def _is_full(error: APIError) -> bool:
+    return (
+        re.search("no space left on device|disk quota exceeded", str(error.explanation or error), re.IGNORECASE)
+        is not None
+    )
 
 
 def _short(error: BaseException) -> str:

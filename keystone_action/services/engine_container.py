@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.engine import NAME_LABEL, ask, asked, labels
+from keystone_action.services.engine import NAME_LABEL, REMOVAL_SECONDS, ask, ask_within, asked, labels
+from keystone_action.services.kept_logs import ENGINE_KEEPS, KeptLogs
 from keystone_action.services.networks import Network, address_in, network_name
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ TAIL_CHARACTERS = 4000
 _TAIL_LINES = 200
 _POLL_SECONDS = 0.03
 _STATE_SECONDS = 0.25
-_LOGS: Mapping[str, str] = {"max-size": "8m", "max-file": "1"}
+_LOGS: Mapping[str, str] = {"max-size": str(ENGINE_KEEPS), "max-file": "2"}
+_LOG_SECONDS = 1.0
 _PIDS = 4096
 _WITHOUT = ["NET_RAW", "MKNOD", "AUDIT_WRITE"]
 """Capabilities of the engine's default that no service needs. With NET_RAW a container that several cells share could
@@ -41,9 +44,14 @@ class ContainerPlan:
 class ServiceContainer:
     """A container of ours. No host port is published: what may reach it is in its networks."""
 
-    def __init__(self, client: DockerClient, run_id: str, plan: ContainerPlan) -> None:
+    def __init__(
+        self, client: DockerClient, run_id: str, plan: ContainerPlan, *, kept_logs: KeptLogs | None = None
+    ) -> None:
+        """kept_logs: gets what it printed when it is removed."""
         self._client = client
         self._run_id = run_id
+        self._kept_logs = kept_logs
+        self._cell = ""
         self.plan = plan
         self._container: Container | None = None
         self._ended = ""
@@ -59,6 +67,7 @@ class ServiceContainer:
         """Make and start it in a network, under the service's name. Raises ServiceError."""
         import anyio
 
+        self._cell = cell
         marks = {**labels(self._run_id, "service", **({"cell": cell} if cell else {})), NAME_LABEL: self.plan.service}
         problem = f"service {self.plan.service} can't be started"
         try:
@@ -91,6 +100,7 @@ class ServiceContainer:
             network=network.name,
             networking_config={network.name: endpoint},
             extra_hosts=dict(network.hosts),
+            dns=list(network.dns) or None,
             labels=dict(marks),
             log_config=LogConfig(type=LogConfig.types.JSON, config=dict(_LOGS)),
             security_opt=["no-new-privileges:true"],
@@ -191,19 +201,30 @@ class ServiceContainer:
         return address_in(self._container.attrs, network.name)
 
     async def remove(self) -> None:
-        """End it at once and remove it and its volumes: nothing of it is kept but what it printed last. Never
-        raises."""
-        import anyio.to_thread
-
+        """End it at once and remove it and its volumes: nothing of it is left but what it printed. Never raises, and
+        an engine that does not answer is not waited for; what stays is found by its label."""
         container = self._container
         if container is None:
             return
-        await anyio.to_thread.run_sync(self.tail)
         self._container = None
         try:
-            await ask(lambda: _remove(container), "removal")
-        except ServiceError:
-            return  # the engine is gone, or something else removes it just now; what stays is found by its label
+            await ask_within(lambda: self._keep(container), "logs", _LOG_SECONDS)
+        except ServiceError as error:
+            await self._lack(error)
+        with contextlib.suppress(ServiceError):  # the engine is gone, or something else removes it just now
+            await ask_within(lambda: _remove(container), "removal", REMOVAL_SECONDS)
+
+    def _keep(self, container: Container) -> None:
+        printed: bytes = container.logs()
+        self._ended = printed[-TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        if self._kept_logs is not None:
+            self._kept_logs.keep(self.plan.service, self._cell, printed)
+
+    async def _lack(self, error: ServiceError) -> None:
+        import anyio.to_thread
+
+        if self._kept_logs is not None:
+            await anyio.to_thread.run_sync(self._kept_logs.lack, self.plan.service, self._cell, error.message)
 
 
 def _remove(container: Container) -> None:

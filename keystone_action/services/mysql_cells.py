@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-_LOCK_SECONDS = 5
+_LOCK_SECONDS = 1
+_LAST_LOCK_SECONDS = 10
 _END_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _LOCK_WAIT_TIMEOUT = 1205
@@ -105,7 +106,7 @@ class CellDatabase:
         from pymysql.err import OperationalError
 
         self._end_sessions(admin)
-        admin.execute(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
+        _wait_for_locks(admin, _LOCK_SECONDS)
         try:
             admin.execute(f"DROP DATABASE IF EXISTS {quoted(self.database)}")
         except OperationalError as error:
@@ -113,9 +114,15 @@ class CellDatabase:
                 raise
             # A prepared XA transaction holds its locks after its session's end.
             _roll_back_prepared(admin)
+            _wait_for_locks(admin, _LAST_LOCK_SECONDS)
             admin.execute(f"DROP DATABASE IF EXISTS {quoted(self.database)}")
         for user in self._users:
             admin.execute("DROP USER IF EXISTS %s@'%%'", (user,))
+
+
+def _wait_for_locks(admin: Any, seconds: int) -> None:
+    # MySQL's DROP waits for the first, MariaDB's for the second.
+    admin.execute(f"SET SESSION lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}")
 
 
 def _roll_back_prepared(admin: Any) -> None:

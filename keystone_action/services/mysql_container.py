@@ -17,7 +17,7 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.container import remove_all
-from keystone_action.services.engine_container import ContainerPlan, ServiceContainer
+from keystone_action.services.engine_container import ContainerPlan
 from keystone_action.services.images import ensure_image
 from keystone_action.services.mysql_cells import CellDatabase
 from keystone_action.services.mysql_in_container import Credentials, MysqlInContainer, one_line
@@ -76,13 +76,15 @@ class MysqlContainer:
         definition, root = self._definition, secrets.token_urlsafe(24)
         env = env_for_image(self._image, definition.env, self._credentials, root)
         plan = ContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
-        container = ServiceContainer(self._host.client, self._host.run_id, plan)
+        container = self._host.container(plan)
         server = MysqlInContainer(container, self._credentials, root, self._port)
         await server.start(network, definition.ready_timeout, wait_for=definition.wait_for, cell=cell)
         return server
 
     async def attach(self, scope: CellScope) -> Attached:
         """See RunningService."""
+        import anyio
+
         server, joined = self._shared, scope.network
         if server is not None:
             await server.container.must_run("between two cells")
@@ -94,9 +96,15 @@ class MysqlContainer:
         wanted = self._credentials if by_env else Credentials.of_a_cell()
         cell = CellDatabase(server, wanted.database, wanted.user, wanted.password)
         for_host = _address(server.container.address, self._port, wanted)
-        self._used.append(_Used(for_host, server, cell, joined))
-        await self._run(server, "could not make a database for a cell", cell.create)
-        await server.fill(cell)
+        used = _Used(for_host, server, cell, joined)
+        self._used.append(used)
+        try:
+            await self._run(server, "could not make a database for a cell", cell.create)
+            await server.fill(cell)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._leave(used)
+            raise
         return Attached(
             self.name,
             _address(self.name, self._port, wanted) if scope.in_network else for_host,
@@ -125,8 +133,10 @@ class MysqlContainer:
     async def detach(self, attached: Attached) -> None:
         """See RunningService."""
         used = self._of(attached)
-        if used is None:
-            return
+        if used is not None:
+            await self._leave(used)
+
+    async def _leave(self, used: _Used) -> None:
         self._used.remove(used)
         if used.server is not self._shared:
             await used.server.container.remove()

@@ -80,13 +80,13 @@ class MysqlInContainer:
         await self.container.start(network, cell=cell)
         try:
             await self.container.until(ready, timeout)
-            filled = await anyio.to_thread.run_sync(self._take_over)
-            if filled:
-                await self._run(_MAKE_DUMP, {"TEMPLATE": self._by_image.database})
-                self._has_template = True
-            await anyio.to_thread.run_sync(self._make_place)
-        except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
-            raise await self.container.failure(f"can't be set up for cells: {one_line(error)}") from None
+            try:
+                if await anyio.to_thread.run_sync(self._take_over):
+                    await self._run(_MAKE_DUMP, {"TEMPLATE": self._by_image.database})
+                    self._has_template = True
+                await anyio.to_thread.run_sync(self._make_place)
+            except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
+                raise await self.container.failure(f"can't be set up for cells: {one_line(error)}") from None
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.container.remove()

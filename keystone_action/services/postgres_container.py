@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.container import remove_all
-from keystone_action.services.engine_container import ContainerPlan, ServiceContainer
+from keystone_action.services.engine_container import ContainerPlan
 from keystone_action.services.images import ensure_image
 from keystone_action.services.postgres import named_by_env
 from keystone_action.services.postgres_databases import CellDatabases, Credentials
@@ -70,13 +70,15 @@ class PostgresContainer:
         assert definition.image is not None
         env = {"POSTGRES_PASSWORD": self._credentials.password, "POSTGRES_INITDB_ARGS": "--no-sync", **definition.env}
         plan = ContainerPlan(service=self.name, image=definition.image, env=env, command=definition.command)
-        container = ServiceContainer(self._host.client, self._host.run_id, plan)
+        container = self._host.container(plan)
         server = PostgresInContainer(container, self._credentials, self._port)
         await server.start(network, definition.ready_timeout, wait_for=definition.wait_for, cell=cell)
         return server
 
     async def attach(self, scope: CellScope) -> Attached:
         """See RunningService."""
+        import anyio
+
         server, joined = self._shared, scope.network
         if server is not None:
             await server.container.must_run("between two cells")
@@ -88,8 +90,14 @@ class PostgresContainer:
         wanted = self._credentials if by_env else Credentials.of_a_cell()
         for_host = wanted.address(server.container.address, self._port)
         for_agent = wanted.address(self.name, self._port) if scope.in_network else for_host
-        self._used.append(_Used(for_host, server, joined))
-        return await self._databases.attach(self.name, server, wanted, for_agent=for_agent, for_host=for_host)
+        used = _Used(for_host, server, joined)
+        self._used.append(used)
+        try:
+            return await self._databases.attach(self.name, server, wanted, for_agent=for_agent, for_host=for_host)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._leave(used)
+            raise
 
     async def run_sql(self, attached: Attached, script: str) -> None:
         """See RunningService."""
@@ -104,12 +112,15 @@ class PostgresContainer:
         used = next((one for one in self._used if one.address is attached.for_host), None)
         if used is None:
             return
+        if used.server is self._shared:
+            await self._databases.detach(attached)
+        await self._leave(used)
+
+    async def _leave(self, used: _Used) -> None:
         self._used.remove(used)
         if used.server is not self._shared:
             await used.server.container.remove()
-            return
-        await self._databases.detach(attached)
-        if used.joined is not None:
+        elif used.joined is not None:
             await self._host.unshare(used.joined, used.server.container.id)
 
     async def stop(self) -> None:

@@ -56,9 +56,11 @@ class PostgresInContainer:
         await self.container.start(network, cell=cell)
         try:
             await self.container.until(ready, timeout)
-            await anyio.to_thread.run_sync(self._take_over)
-        except psycopg.Error as error:
-            raise await self.container.failure(f"can't be set up for cells: {' '.join(str(error).split())}") from None
+            try:
+                await anyio.to_thread.run_sync(self._take_over)
+            except psycopg.Error as error:
+                problem = f"can't be set up for cells: {' '.join(str(error).split())}"
+                raise await self.container.failure(problem) from None
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.container.remove()

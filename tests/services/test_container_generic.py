@@ -17,7 +17,7 @@ LISTEN = (
     "import http.server, time; time.sleep({delay});"
     "http.server.HTTPServer(('', 8000), http.server.SimpleHTTPRequestHandler).serve_forever()"
 )
-FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('{url}', timeout=5).status)\""
+FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('{url}', timeout=2).status)\""
 
 
 def web(delay: float = 0) -> list[str]:
@@ -128,7 +128,7 @@ def test_out_of_memory_is_said(containers: ContainerWorld) -> None:
     service = containers.start(name="web", image=MEMORY_HOG, command=["sh", "-c", limit], ports=[8000])
     with ThreadPoolExecutor(1) as others:
         cell = others.submit(containers.cell, service)
-        while not (found := containers.containers(kind="service", service="web")):
+        while not (found := [one for one in containers.containers(service="web") if one["State"]["Running"]]):
             time.sleep(0.05)
         container = containers.engine.containers.get(found[0]["Id"])
         container.update(mem_limit=64 << 20, memswap_limit=64 << 20)
