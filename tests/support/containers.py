@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal
 from pydantic import TypeAdapter
 from support.images import BASE
 
+from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
 from keystone_action.services.base import Attached, CellScope, RunningService
 from keystone_action.services.container_host import build_container_services
@@ -28,6 +29,7 @@ from keystone_action.spec.services import Service
 if TYPE_CHECKING:
     from docker import DockerClient
 
+SECRET = "hunter22"
 NOTHING = "while :; do sleep 3600; done"
 
 _definitions: TypeAdapter[Service] = TypeAdapter(Service)
@@ -93,6 +95,8 @@ class ContainerWorld:
             networks=self.networks,
             mocks=self.mocks,
             directory=self.directory,
+            logs=self.directory / "service-logs",
+            mask=Masker({"TOKEN": SECRET}).text,
         )
         self._started.append(service)
         return service
@@ -160,6 +164,10 @@ class ContainerWorld:
             "containers": [str(one.name) for one in containers],
             "networks": [str(one.name) for one in self.engine.networks.list(filters=label)],
         }
+
+    def logs(self) -> dict[str, str]:
+        """What was kept of services that have ended, by file name."""
+        return {path.name: path.read_text() for path in sorted((self.directory / "service-logs").glob("*"))}
 
     def containers(self, **labels: str) -> list[Mapping[str, Any]]:
         """What the engine says of this run's containers with these further labels (`keystone.…`)."""
