@@ -37,6 +37,7 @@ class Pulling:
 
     mirror: str | None = None
     login: Login | None = None
+    user_logins: bool = False
     on_progress: Callable[[str], None] | None = None
 
 
@@ -91,7 +92,13 @@ class ContainerHost:
 
     def pulling(self) -> dict[str, Any]:
         """Keywords for `ensure_image`."""
-        return {"mirror": self.pull.mirror, "login": self.pull.login, "on_progress": self.pull.on_progress}
+        pull = self.pull
+        return {
+            "mirror": pull.mirror,
+            "login": pull.login,
+            "user_logins": pull.user_logins,
+            "on_progress": pull.on_progress,
+        }
 
     async def share(self, network: Network, container: str, alias: str) -> None:
         """Let a cell reach a container that other cells use too. Raises ServiceError."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import ServiceError
@@ -18,6 +20,12 @@ PAUSES: Sequence[float] = (1.0, 4.0)
 """Seconds to wait before the second try, the third, …"""
 _PROGRESS_SECONDS = 2.0
 _HUB = "docker.io"
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
+_MIRROR = re.compile(
+    rf"(?:localhost(?::[0-9]{{1,5}})?|{_HOST}(?:\.{_HOST})+(?::[0-9]{{1,5}})?|{_HOST}:[0-9]{{1,5}})(?:/{_PART})*"
+)
+"""As the engine tells a registry from a user of Docker Hub: by a dot, a port, or `localhost`."""
 _HUB_NAMES = frozenset({_HUB, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
 
 Cause = Literal["rate limit", "architecture", "missing", "unauthorized", "disk", "unreachable", "other"]
@@ -80,18 +88,27 @@ class Reference:
         return f"{registry}/{self.repository}"
 
 
+def parse_mirror(text: str) -> str | None:
+    """`https://mirror.example:5000/hub/` → `mirror.example:5000/hub`; None = that is no registry."""
+    name = re.sub(r"^https?://|/+$", "", text)
+    return name if _MIRROR.fullmatch(name) else None
+
+
 async def ensure_image(
     client: DockerClient,
     name: str,
     *,
     mirror: str | None = None,
     login: Login | None = None,
+    user_logins: bool = False,
     on_progress: Callable[[str], None] | None = None,
     pauses: Sequence[float] = PAUSES,
 ) -> None:
     """Returns when the engine has this image: at once where it does, else after pulling it.
 
     mirror: a registry (with a path, maybe) that stands for Docker Hub; other registries are asked themselves.
+    user_logins: where `login` is not for the registry, what `docker login` kept for our own user counts, credential
+    helpers included. On a laptop only: inside the action, the home directory is that of whoever ran a step before.
     on_progress: gets lines for people, one every 2 s at most, from another thread. pauses: see PAUSES.
     Raises ServiceError that tells rate limit, missing tag, wrong architecture, missing rights, a full disk and no
     network apart.
@@ -100,7 +117,7 @@ async def ensure_image(
 
     if await ask(lambda: _present(client, name), f"image {name}"):
         return
-    pull = _Pull(client, name, mirror, login, on_progress)
+    pull = _Pull(client, name, mirror, login, user_logins, on_progress)
     for pause in (*pauses, None):
         problem = await ask(pull.run, f"image {name} can't be pulled")
         if problem is None:
@@ -136,6 +153,7 @@ class _Pull:
         name: str,
         mirror: str | None,
         login: Login | None,
+        user_logins: bool,
         on_progress: Callable[[str], None] | None,
     ) -> None:
         self._client = client
@@ -146,6 +164,7 @@ class _Pull:
         self._from = self._wanted.at(prefix)
         self.registry = prefix.split("/", 1)[0]
         self._login = login if login is not None and self._is_for(login, mirror) else None
+        self._user_logins = user_logins
         self._on_progress = on_progress
 
     def _is_for(self, login: Login, mirror: str | None) -> bool:
@@ -157,12 +176,10 @@ class _Pull:
         """One try; what went wrong in the registry's words, or None. Blocking; raises docker's errors."""
         from docker.errors import APIError
 
-        auth = {"username": self._login.username, "password": self._login.password} if self._login else {}
         version = self._wanted.version
         progress = _Progress(self._name, self._on_progress)
         try:
-            # Without credentials `auth_config` would be looked for in the home directory, which is not ours.
-            for event in self._client.api.pull(self._from, tag=version, stream=True, decode=True, auth_config=auth):
+            for event in self._events():
                 if "error" in event:
                     return str(event["error"])
                 progress.event(event)
@@ -172,6 +189,25 @@ class _Pull:
         except APIError as error:
             return str(error.explanation or error)
         return None
+
+    def _events(self) -> Any:
+        from docker.errors import APIError, DockerException
+
+        pull = partial(self._client.api.pull, self._from, tag=self._wanted.version, stream=True, decode=True)
+        if self._login is not None:
+            return pull(auth_config={"username": self._login.username, "password": self._login.password})
+        if self._user_logins:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of a helper that is missing: we say it ourselves
+                    # None has the client look in the home directory; an empty mapping is nobody.
+                    return pull(auth_config=None)
+            except APIError:
+                raise
+            except DockerException as error:
+                if self._on_progress is not None:
+                    self._on_progress(f"your `docker login` can't be used, {self._name} is pulled without: {error}")
+        return pull(auth_config={})
 
     def _tag(self, pulled: str) -> None:
         tag = "latest" if self._wanted.version.startswith("sha256:") else self._wanted.version

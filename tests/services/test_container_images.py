@@ -7,13 +7,16 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import platform
 import secrets
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.images import Login, Reference, cause_of, ensure_image
+from keystone_action.services.images import Login, Reference, cause_of, ensure_image, parse_mirror
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -214,6 +217,60 @@ def test_a_login_opens_its_registry_and_is_sent_to_no_other(
     pull(engine, f"{name}:good", mirror=registry.host, login=Login("ann", "s3cret"))
 
 
+def home_of(
+    ann: str, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **config: Any
+) -> DockerClient:
+    """A client of the engine as a user has it who once said `docker login`."""
+    import docker
+
+    kept = {"auths": {registry.host: {"auth": base64.b64encode(ann.encode()).decode()}}, **config}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    return docker.from_env()
+
+
+@pytest.mark.docker
+def test_the_users_own_login_counts_where_it_is_let(
+    engine: DockerClient, registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.credentials = "ann:s3cret"
+    image = f"{registry.host}/{name}:good"
+    with closing(home_of("ann:s3cret", registry, tmp_path, monkeypatch)) as client:
+        assert "private" in refused(client, image).message
+        assert registry.seen == set()
+        assert (
+            "private"
+            in refused(client, image, login=Login("bob", "x", registry=registry.host), user_logins=True).message
+        )
+        pull(client, image, user_logins=True)
+    assert engine.images.get(image)
+
+
+@pytest.mark.docker
+def test_a_credential_helper_is_asked(
+    engine: DockerClient, registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.credentials = "ann:s3cret"
+    helper = tmp_path / "docker-credential-keystone-test"
+    helper.write_text("""#!/bin/sh\ncat >/dev/null\necho '{"Username": "ann", "Secret": "s3cret"}'\n""")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    helpers = {registry.host: "keystone-test"}
+    with closing(home_of("x:y", registry, tmp_path, monkeypatch, auths={}, credHelpers=helpers)) as client:
+        pull(client, f"{registry.host}/{name}:good", user_logins=True)
+    assert registry.seen == {"ann:s3cret"}
+
+
+@pytest.mark.docker
+def test_a_credential_helper_that_is_missing_is_said_and_done_without(
+    engine: DockerClient, registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helpers = {registry.host: "that-nobody-has"}
+    with closing(home_of("x:y", registry, tmp_path, monkeypatch, auths={}, credHelpers=helpers)) as client:
+        told = pull(client, f"{registry.host}/{name}:good", user_logins=True)
+    assert any("your `docker login` can't be used" in line for line in told)
+
+
 @pytest.mark.docker
 def test_a_rate_limit_passes_or_is_said(engine: DockerClient, registry: Registry, name: str) -> None:
     limit = (429, error("TOOMANYREQUESTS", "You have reached your pull rate limit."))
@@ -289,6 +346,28 @@ def test_what_engines_say_is_told_apart(words: str, cause: str) -> None:
 )
 def test_names_of_images(image: str, registry_name: str, repository: str, version: str) -> None:
     assert Reference.parse(image) == Reference(registry_name, repository, version)
+
+
+@pytest.mark.parametrize(
+    ("text", "mirror"),
+    [
+        ("mirror.example", "mirror.example"),
+        ("https://mirror.example:5000/hub/", "mirror.example:5000/hub"),
+        ("localhost", "localhost"),
+        ("registry:5000", "registry:5000"),
+        ("", None),
+        ("mirror", None),
+        ("ftp://mirror.example", None),
+        ("user:secret@mirror.example", None),
+        ("mirror.example/Hub", None),
+        ("mirror.example:port", None),
+        ("mirror.example/hub:tag", None),
+        ("mirror .example", None),
+        ("-mirror.example", None),
+    ],
+)
+def test_mirrors_are_registries(text: str, mirror: str | None) -> None:
+    assert parse_mirror(text) == mirror
 
 
 @given(st.text())
