@@ -71,7 +71,13 @@ class GenericContainer:
             cell, notices = _Cell(await self._run(network, scope.cell_id)), ()
         port = self._port(cell.container)
         inside = self.name if scope.in_network else cell.container.address
-        attached = Attached(self.name, _address(inside, port), _address(cell.container.address, port), notices=notices)
+        attached = Attached(
+            self.name,
+            _address(inside, port),
+            _address(cell.container.address, port),
+            notices=notices,
+            settle=lambda: cell.container.must_not_have_failed("while the agent ran"),
+        )
         self._cells.append((attached.for_host, cell))
         return attached
 
@@ -162,7 +168,8 @@ async def unmet(container: ServiceContainer, wait_for: str) -> str:
     if exit_code == 0:
         return ""
     if exit_code in (126, 127) and "OCI runtime" in printed:
-        raise await container.failure("can't run `wait_for`: the image has no /bin/sh")
+        advice = "Name its `ports` instead: they are waited for from outside."
+        raise await container.failure("can't run `wait_for`: the image has no /bin/sh", advice)
     last = " ".join(printed.split())[-300:]
     return f"wait_for ended with exit code {exit_code}{f' ({last})' if last else ''}"
 

@@ -24,6 +24,8 @@ _POLL_SECONDS = 0.03
 _STATE_SECONDS = 0.25
 _LOGS: Mapping[str, str] = {"max-size": str(ENGINE_KEEPS), "max-file": "2"}
 _LOG_SECONDS = 1.0
+_MEMORY_ADVICE = "Give it less to do, or the machine that the engine runs on more memory."
+_END_ADVICE = "Mostly its output says why; `env` and `command` of the service say how it is started."
 _PIDS = 4096
 _WITHOUT = ["NET_RAW", "MKNOD", "AUDIT_WRITE"]
 """Capabilities of the engine's default that no service needs. With NET_RAW a container that several cells share could
@@ -124,23 +126,32 @@ class ServiceContainer:
                 await anyio.sleep(max(_POLL_SECONDS, (time.monotonic() - began) / 50))
         if limit.cancelled_caught:
             await self.must_run("before it was ready")
-            raise await self.failure(f"was not ready within {timeout:g} s{f': {missing}' if missing else ''}")
+            problem = f"was not ready within {timeout:g} s{f': {missing}' if missing else ''}"
+            raise await self.failure(problem, "If it only needs longer, give it more `ready_timeout`.")
 
     async def must_run(self, when: str) -> None:
         """Raises ServiceError when the container has ended: how, and what it printed last."""
-        state = await self._refresh()
-        if state.get("Running") and not state.get("Restarting"):
-            return
-        if state.get("OOMKilled"):
-            raise await self.failure(f"was killed {when}: it was out of memory")
-        said = f" ({state['Error']})" if state.get("Error") else ""
-        raise await self.failure(f"ended {when}, with exit code {state.get('ExitCode')}{said}")
+        problem, advice = _end(await self._refresh(), when)
+        if problem:
+            raise await self.failure(problem, advice)
+
+    def must_not_have_failed(self, when: str) -> None:
+        """Raises ServiceError when the container has ended of itself, other than with success. Blocking."""
+        state = self._state()
+        problem, advice = _end(state, when)
+        if problem and (state.get("OOMKilled") or state.get("ExitCode") != 0):
+            raise self.failed(problem, advice)
 
     async def _refresh(self) -> Mapping[str, Any]:
+        import anyio.to_thread
+
+        return await anyio.to_thread.run_sync(self._state)
+
+    def _state(self) -> Mapping[str, Any]:
         container = self._container
         if container is None:
             return {"Running": False, "ExitCode": "unknown"}
-        await ask(container.reload, f"service {self.plan.service} went away")
+        asked(container.reload, f"service {self.plan.service} went away")
         state: Mapping[str, Any] = container.attrs["State"]
         return state
 
@@ -161,11 +172,15 @@ class ServiceContainer:
         ServiceError."""
         container = self._container
         assert container is not None
-        result = await ask(
-            lambda: container.exec_run(list(argv), environment=dict(env or {})),
-            f"service {self.plan.service}: a command can't be run in it",
-            abandon=True,
-        )
+        try:
+            result = await ask(
+                lambda: container.exec_run(list(argv), environment=dict(env or {})),
+                f"service {self.plan.service}: a command can't be run in it",
+                abandon=True,
+            )
+        except ServiceError:
+            await self.must_run("before a command was run in it")
+            raise
         output = result.output if isinstance(result.output, bytes) else b""
         return int(result.exit_code if result.exit_code is not None else -1), output.decode("utf-8", "replace")
 
@@ -182,17 +197,21 @@ class ServiceContainer:
         self._ended = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
         return self._ended
 
-    def failed(self, problem: str) -> ServiceError:
-        """A ServiceError about this service, with what it printed last. Blocking."""
+    def failed(self, problem: str, advice: str = "") -> ServiceError:
+        """A ServiceError about this service, with how it ended, if it has, and what it printed last. Blocking."""
+        if not advice:
+            with contextlib.suppress(ServiceError):
+                end, advice = _end(self._state(), "meanwhile")
+                problem = f"{problem}; it {end}" if end else problem
         printed = self.tail()
         last = f"; it printed last:\n{printed}" if printed else "; it printed nothing"
-        return ServiceError(f"service {self.plan.service} (image {self.plan.image}) {problem}{last}")
+        return ServiceError(f"service {self.plan.service} (image {self.plan.image}) {problem}{last}", help=advice)
 
-    async def failure(self, problem: str) -> ServiceError:
+    async def failure(self, problem: str, advice: str = "") -> ServiceError:
         """The same, without blocking."""
         import anyio.to_thread
 
-        return await anyio.to_thread.run_sync(self.failed, problem)
+        return await anyio.to_thread.run_sync(self.failed, problem, advice)
 
     async def address_in(self, network: Network) -> str:
         """Its address in a network that it has joined. Raises ServiceError."""
@@ -225,6 +244,16 @@ class ServiceContainer:
 
         if self._kept_logs is not None:
             await anyio.to_thread.run_sync(self._kept_logs.lack, self.plan.service, self._cell, error.message)
+
+
+def _end(state: Mapping[str, Any], when: str) -> tuple[str, str]:
+    """How a container ended, and what to do about it; two empty texts of one that runs."""
+    if state.get("Running") and not state.get("Restarting"):
+        return "", ""
+    if state.get("OOMKilled"):
+        return f"was killed {when}: it was out of memory", _MEMORY_ADVICE
+    said = f" ({state['Error']})" if state.get("Error") else ""
+    return f"ended {when}, with exit code {state.get('ExitCode')}{said}", _END_ADVICE
 
 
 def _remove(container: Container) -> None:

@@ -12,7 +12,7 @@ import ipaddress
 import re
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,8 @@ _NAME_LENGTH = 63
 _REMOVAL_TRIES = 5
 _ARP = Path("/proc/net/arp")
 _DISCARD_PORT = 9
+ADDRESS_PAUSES: Sequence[float] = (0.5, 1.0, 2.0, 4.0)
+"""Seconds to wait before the second try, the third, … to get a range of addresses."""
 _NO_POOL = re.compile(r"non-overlapping IPv4 address pool|predefined address pools have been fully subnetted")
 
 
@@ -155,13 +157,31 @@ class Networks:
             return made
 
         try:
-            return await ask(create, f"the network {name} can't be made"), options
+            return await self._made(create, name), options
         except ServiceError as error:
             if options and "option" in error.message:
                 # Not every engine knows them, or ignores those that it doesn't.
                 self._isolates = False
                 return await self._create(name, marks, {}, internal=internal)
-            raise _no_addresses(name) if _NO_POOL.search(error.message) else error from None
+            raise
+
+    async def _made(self, create: Callable[[], EngineNetwork], name: str) -> EngineNetwork:
+        """Waits a moment where all address ranges are taken: those of other cells and runs come back."""
+        import anyio
+
+        problem = f"the network {name} can't be made"
+        for pause in ADDRESS_PAUSES:
+            try:
+                return await ask(create, problem)
+            except ServiceError as error:
+                if not _NO_POOL.search(error.message):
+                    raise
+            await anyio.sleep(pause)
+        try:
+            return await ask(create, problem)
+        except ServiceError as error:
+            there = await ask(self._client.networks.list, problem)
+            raise _no_addresses(name, len(there)) if _NO_POOL.search(error.message) else error from None
 
     async def _enter(self, network: Network, own: str | None) -> None:
         import anyio.to_thread
@@ -317,10 +337,9 @@ def _hosts(subnet: str) -> Any:
     return iter(ipaddress.IPv4Network(subnet).hosts())
 
 
-def _no_addresses(name: str) -> ServiceError:
+def _no_addresses(name: str, there: int) -> ServiceError:
     return ServiceError(
-        f"the network {name} can't be made: the container engine has no address range left (about 30 networks are "
-        "its default)",
-        help="Remove networks that nobody uses (`docker network prune`), run fewer cells at a time "
-        "(`max_concurrency`), or give the engine more `default-address-pools`.",
+        f"the network {name} can't be made: the container engine has no address range left; it has {there} networks",
+        help="Remove those that nobody uses (`keystone clean` ours, `docker network prune` all), run fewer cells at a "
+        "time (`max_concurrency`), or give the engine more `default-address-pools`.",
     )
