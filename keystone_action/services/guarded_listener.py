@@ -1,0 +1,164 @@
+"""A port at which containers of one network reach us, and nobody else does: for the egress proxy and for relays."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from keystone_action.errors import ServiceError
+
+CHUNK = 64 << 10
+"""Bytes read at once, and held for one direction of a connection while its receiver is slow."""
+LINGER_SECONDS = 5.0
+_BACKLOG = 128
+_PAUSE_SECONDS = 0.01
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class GuardedListener:
+    """Accepts connections at one address and hands them to a coroutine. Lives in one event loop.
+
+    admits: says by a peer's address whether it may speak with us; others are hung up on, unheard. limit: connections
+    at a time; further ones wait until one is over.
+    """
+
+    def __init__(self, address: str, handle: Handler, admits: Callable[[str], bool], *, limit: int) -> None:
+        self._address = address
+        self._handle = handle
+        self._admits = admits
+        self._slots = asyncio.Semaphore(limit)
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def open(self, port: int = 0) -> None:
+        """Listen at this port where it is free, else at any other. Raises ServiceError."""
+        try:
+            self._socket = _listening(self._address, port)
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise ServiceError(
+                    f"{self._address} is no address of this machine, so containers can't reach us there",
+                    help="The container engine must run on this machine, or this program in one of its containers.",
+                ) from error
+            raise ServiceError(f"no port to listen on at {self._address}: {error.strerror}") from error
+        self.port = self._socket.getsockname()[1]
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._socket))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._slots.acquire()
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except OSError:
+                # No descriptors left, or a client that gave up: neither may end the port.
+                self._slots.release()
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            except BaseException:
+                self._slots.release()
+                raise
+            if not self._admits(str(peer[0])):
+                accepted.close()
+                self._slots.release()
+                continue
+            task = loop.create_task(self._serve(accepted))
+            self._connections.add(task)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._slots.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "a connection's handler failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            reader, writer = await asyncio.open_connection(sock=accepted, limit=CHUNK)
+        except BaseException as error:
+            accepted.close()
+            if isinstance(error, OSError):
+                return  # the client went away
+            raise
+        async with hung_up(writer):
+            await self._handle(reader, writer)
+
+    async def close(self) -> None:
+        """Stop listening and end every connection; returns when their handlers have ended. Harmless when repeated."""
+        accepting, self._accepting = self._accepting, None
+        connections = list(self._connections)
+        for task in (*connections, *([accepting] if accepting else [])):
+            task.cancel()
+        await asyncio.gather(*connections, *([accepting] if accepting else []), return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+@asynccontextmanager
+async def hung_up(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Closes it at the end: what was written is still sent, for some seconds, but not when we are cancelled. That the
+    other end went away ends the block and is no error."""
+    try:
+        yield
+        writer.close()
+        async with asyncio.timeout(LINGER_SECONDS):
+            await writer.wait_closed()
+    except OSError:  # a time limit's, too
+        return
+    finally:
+        writer.transport.abort()
+
+
+async def both_ways(
+    here: Connection,
+    there: Connection,
+    *,
+    sent: Callable[[int], None] = lambda _: None,
+    received: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Pass on all bytes between two connections until both directions have ended. sent, received: get the size of
+    each piece that goes there and that comes from there. Raises OSError when one of the two breaks off."""
+    try:
+        async with asyncio.TaskGroup() as directions:
+            directions.create_task(_pass_on(here[0], there[1], sent))
+            directions.create_task(_pass_on(there[0], here[1], received))
+    except* OSError as errors:
+        raise _first(errors) from None
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+    while piece := await reader.read(CHUNK):
+        writer.write(piece)
+        count(len(piece))
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+def _first(errors: BaseExceptionGroup[OSError]) -> OSError:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    try:
+        made = socket.create_server((address, port), backlog=_BACKLOG)
+    except OSError as error:
+        # Taken by somebody else, or below 1024 and not for us.
+        if not port or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        made = socket.create_server((address, 0), backlog=_BACKLOG)
+    made.setblocking(False)
+    return made

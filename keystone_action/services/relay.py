@@ -1,0 +1,73 @@
+"""What only we can reach, for the containers of one cell: a port of ours whose connections go on to it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from keystone_action.services.guarded_listener import Connection, GuardedListener, both_ways, hung_up
+from keystone_action.services.loop_thread import LoopThread
+from keystone_action.services.networks import Network
+from keystone_action.services.outside import Outside
+
+CONNECTIONS = 256
+"""Connections of one relay at a time; further ones wait until one is over."""
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a relay's connections go. host: a name or an address, looked up by us for each of them."""
+
+    host: str
+    port: int
+
+
+class Relay:
+    """One port at one network's `host_address`, for that network's containers alone."""
+
+    def __init__(self, thread: LoopThread, network: Network, target: Target) -> None:
+        self._thread = thread
+        self._target = target
+        self._outside = Outside()
+        self._address = network.host_address
+        self._admits = network.admits
+        self._listener: GuardedListener | None = None
+
+    @property
+    def port(self) -> int:
+        """The target's own port where it was free, else another. Only while it is open."""
+        assert self._listener is not None
+        return self._listener.port
+
+    async def open(self) -> None:
+        """Raises ServiceError."""
+        self._thread.start()
+        self._listener = await self._thread.call(self._open())
+
+    async def _open(self) -> GuardedListener:
+        listener = GuardedListener(self._address, self._forward, self._admits, limit=CONNECTIONS)
+        await listener.open(self._target.port)
+        return listener
+
+    async def close(self) -> None:
+        """Ends every connection. Harmless when it was never opened, or the thread does not run any more."""
+        listener, self._listener = self._listener, None
+        if listener is not None and self._thread.loop is not None:
+            await self._thread.call(listener.close())
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            onward_reader, onward = await self._connect()
+        async with hung_up(onward):
+            await both_ways((reader, writer), (onward_reader, onward))
+
+    async def _connect(self) -> Connection:
+        """To the first address that takes it. Raises OSError."""
+        failed = OSError(f"{self._target.host} has no address")
+        for address in await self._outside.resolve(self._target.host):
+            try:
+                return await self._outside.connect(address, self._target.port)
+            except OSError as error:
+                failed = error
+        raise failed
