@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -92,6 +93,12 @@ def _duration(text: str) -> float:
         return parse_duration(text)
     except PydanticCustomError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration like 90, 90s, 10m or 1h30m") from None
+
+
+def _run_id(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no id of a run, such as 20260102-030405-a1b2c3")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -185,13 +192,29 @@ def _small(commands: Any) -> None:
     init.add_argument("directory", nargs="?", type=Path, default=Path(), metavar="DIR")
     _add(commands, "schema", "print the JSON Schema of spec files, for editors")
     _add(commands, "doctor", "say what this machine can do, and why not")
+    _clean(commands)
+
+
+def _clean(commands: Any) -> None:
+    text = "remove what killed runs left: containers, networks, volumes, old setup images, temporary folders"
+    which = _add(commands, "clean", text)
+    which.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    only = which.add_mutually_exclusive_group()
+    only.add_argument(
+        "--older-than",
+        type=_duration,
+        default=3600.0,
+        metavar="D",
+        help="of runs elsewhere, of which only the age is known: when nothing of them is younger [1h]",
+    )
+    only.add_argument("--all", action="store_true", help="of runs that are still going too, and every setup image")
+    only.add_argument("--run", type=_run_id, metavar="ID", help="of this run alone, going or not")
 
 
 def _later(commands: Any) -> None:
     for name, text in (
         ("merge", "join the journals of shards into one verdict"),
         ("compare", "compare two runs"),
-        ("clean", "remove what runs left behind"),
     ):
         later = _add(commands, name, f"{text} (not supported yet)")
         later.add_argument("rest", nargs="*", metavar="DIR")

@@ -25,12 +25,14 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     """Run specs, print the report on stdout, and decide."""
     from keystone_action.evaluate import evaluate
     from keystone_action.report import console
+    from keystone_action.sandbox.run_lock import run_lock
 
     _refuse_later_options(call)
     options = _options(call, directory, environ)
     kind = call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
     report = sys.stdout if kind == "plain" else None
-    with console.RichProgress(sys.stderr, quiet=call.quiet, report=report) as progress:
+    shown = console.RichProgress(sys.stderr, quiet=call.quiet, report=report)
+    with shown as progress, run_lock(options.run_id or ""):
         done = evaluate(options, progress)
     try:
         _print_report(done, kind, reported=progress.reported)
@@ -72,6 +74,7 @@ def give_up(stream: TextIO) -> None:
 
 def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> RunOptions:
     from keystone_action.runner.options import RunOptions
+    from keystone_action.sandbox.run_lock import new_run_id
 
     if call.resume is not None and call.output is not None:
         _require_same(directory / call.resume, directory / call.output)
@@ -96,7 +99,23 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         fail_on_skipped=call.fail_on_skipped,
         timeout=call.timeout,
         keep=call.keep,
+        run_id=new_run_id(),
+        registry_mirror=_mirror(environ),
+        user_logins=True,
     )
+
+
+def _mirror(environ: Mapping[str, str]) -> str | None:
+    from keystone_action.services.images import parse_mirror
+
+    value = environ.get("KEYSTONE_REGISTRY_MIRROR", "").strip()
+    mirror = parse_mirror(value)
+    if value and mirror is None:
+        raise UsageError(
+            f"KEYSTONE_REGISTRY_MIRROR is {value!r}; expected a registry such as mirror.example:5000/hub",
+            help="write no scheme but https://, and no user",
+        )
+    return mirror
 
 
 def _require_same(resumed: Path, output: Path) -> None:
@@ -233,5 +252,10 @@ def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mappi
 
 
 def command_clean(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
-    """Comes with containers, which are what can be left behind."""
-    raise NotSupportedYet("the command clean")
+    """Remove what killed runs left behind, and say what."""
+    from keystone_action.clean import Wanted, clean
+    from keystone_action.report.escape import log_line
+
+    wanted = Wanted(older_than=call.older_than, everything=call.all, run_id=call.run, dry_run=call.dry_run)
+    clean(wanted, environ, lambda line: print(log_line(line), flush=True))
+    return EXIT_PASS

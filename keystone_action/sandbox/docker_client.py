@@ -20,6 +20,8 @@ DEFAULT_SOCKET = "/var/run/docker.sock"
 VARIABLES = frozenset({"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"})
 """Of our environment, what says where an engine is."""
 
+_DEFAULT = f"unix://{DEFAULT_SOCKET}"
+_ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 _FIRST_ANSWER = 20
 """Seconds for the first answer: an address that swallows everything must not hold up a run for as long as a request
 of a busy engine may."""
@@ -32,12 +34,17 @@ _PERMISSION_ADVICE = (
 )
 
 
+class NoEngine(SandboxError):  # noqa: N818 - what is the matter, in the words of those who have none
+    """None is where engines usually are, and nobody named another place."""
+
+
 def connect(environ: Mapping[str, str], *, timeout: int = 120) -> DockerClient:
     """A client of the engine that DOCKER_HOST names, else of the one behind /var/run/docker.sock; it has answered once.
 
     environ: where DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH are read. timeout: seconds that it may think
-    about one request. Blocks. The caller closes the client. Raises SandboxError: nothing there, no permission, refused,
-    no answer, wrong certificates, an answer that is none of an engine; its help says what to do about it.
+    about one request. Blocks. The caller closes the client. Raises SandboxError: nothing there (NoEngine, where that is
+    the usual place), no permission, refused, no answer, wrong certificates, an answer that is none of an engine; its
+    help says what to do about it.
     """
     import docker
     from docker.errors import DockerException
@@ -79,7 +86,7 @@ def _ping(client: DockerClient) -> None:
 
 def engine_address(environ: Mapping[str, str]) -> str:
     """Where the engine is looked for, as DOCKER_HOST has it."""
-    return environ.get("DOCKER_HOST", "").strip() or f"unix://{DEFAULT_SOCKET}"
+    return environ.get("DOCKER_HOST", "").strip() or _DEFAULT
 
 
 def _is_socket(address: str) -> bool:
@@ -95,7 +102,9 @@ def _unreachable(address: str, error: Exception) -> SandboxError:
         or _of_answers(causes)
         or (_quote(error), _HOST_ADVICE)
     )
-    return SandboxError(f"can't reach a Docker engine at {address}: {found[0]}", help=found[1])
+    absent = address == _DEFAULT and any(isinstance(cause, _ABSENT) for cause in causes)
+    kind = NoEngine if absent else SandboxError
+    return kind(f"can't reach a Docker engine at {address}: {found[0]}", help=found[1])
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

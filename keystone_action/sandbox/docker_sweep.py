@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.docker_container import remove
-from keystone_action.sandbox.docker_errors import engine_errors, is_not_found
+from keystone_action.sandbox.docker_errors import engine_errors, is_not_found, status_of
 from keystone_action.sandbox.docker_plan import KIND_LABEL, RUN_LABEL
+from keystone_action.sandbox.docker_setup import REPOSITORY
 
-WEEK = 7 * 24 * 3600.0
+Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A thing of ours on an engine. run_id: whose it is, empty for images, which all runs share. made: seconds since
+    the epoch by the engine's clock."""
+
+    kind: Kind
+    identifier: str
+    name: str
+    run_id: str
+    made: float
 
 
 @dataclass
@@ -30,67 +41,83 @@ class Swept:
     problems: list[str] = field(default_factory=list)
 
 
-async def sweep(
-    client: Any, run_id: str | None = None, *, older_than: float = 0.0, images_older_than: float = WEEK
-) -> Swept:
-    """Remove containers, networks and volumes of one run, or (None) of every run, and then old setup images too.
+async def sweep(client: Any, run_id: str) -> Swept:
+    """Remove containers, networks and volumes of one run, whether it is still going or not.
 
-    client: a docker.DockerClient. older_than: seconds since containers, networks and volumes were made, so that runs
-    of now stay unharmed when everything is swept; images_older_than: the same for setup images. What can't be removed
-    is told in `problems`. Raises SandboxError when the engine can't be asked.
+    client: a docker.DockerClient. What can't be removed is told in `problems`. Raises SandboxError when the engine
+    can't be asked.
+    """
+    return await remove_leftovers(client, await asyncio.to_thread(find_leftovers, client, run_id))
+
+
+def find_leftovers(client: Any, run_id: str | None = None) -> list[Leftover]:
+    """What one run has on an engine, or (None) all runs, those that are going among them. Blocks. Raises SandboxError.
+
+    Whoever starts a container from one of our images gives it the image's labels; ours have a run in them.
     """
     api = client.api
-    label = RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}"
-    swept = Swept()
-    gate = asyncio.Semaphore(_AT_ONCE)
+    filters = {"label": RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}"}
+    with engine_errors("can't list containers, networks and volumes"):
+        containers = api.containers(all=True, filters=filters)
+        networks = api.networks(filters=filters)
+        volumes = api.volumes(filters=filters).get("Volumes") or []
+    found = [
+        *(_leftover("container", one, one["Id"], _name_of(one), float(one["Created"])) for one in containers),
+        *(_leftover("network", one, one["Id"], one["Name"], _seconds(one.get("Created"))) for one in networks),
+        *(_leftover("volume", one, one["Name"], one["Name"], _seconds(one.get("CreatedAt"))) for one in volumes),
+    ]
+    return [one for one in found if one.run_id]
 
-    async def each(found: Iterable[str], function: Callable[[Any, str], None]) -> int:
-        results = await asyncio.gather(*(_one(gate, partial(function, api, name), swept) for name in found))
-        return sum(results)
 
-    limit = time.time() - older_than
-    containers = await asyncio.to_thread(_containers, api, label, limit)
-    swept.containers = await each(containers, remove)
-    swept.networks = await each(await asyncio.to_thread(_networks, api, label, limit), _remove_network)
-    swept.volumes = await each(await asyncio.to_thread(_volumes, api, label, limit), _remove_volume)
-    if run_id is None:
-        old = time.time() - images_older_than
-        swept.images = await each(await asyncio.to_thread(_setup_images, api, old), _remove_image)
+def find_setup_images(client: Any) -> list[Leftover]:
+    """The images that setups were kept in, each by our own name for it: others may have given it theirs. Blocks.
+    Raises SandboxError."""
+    with engine_errors("can't list images"):
+        found = client.api.images(filters={"label": f"{KIND_LABEL}=setup", "reference": REPOSITORY})
+    return [
+        Leftover("image", tag, tag, "", float(one["Created"]))
+        for one in found
+        for tag in one.get("RepoTags") or ()
+        if tag.startswith(f"{REPOSITORY}:")
+    ]
+
+
+def engine_time(client: Any) -> float:
+    """Seconds since the epoch by the engine's clock, which need not be ours. Blocks. Raises SandboxError."""
+    with engine_errors("can't ask the engine for its time"):
+        return _seconds(client.api.info().get("SystemTime"))
+
+
+async def remove_leftovers(client: Any, leftovers: Iterable[Leftover]) -> Swept:
+    """Remove these: containers first, since networks, volumes and images are in use by them."""
+    api, swept, gate = client.api, Swept(), asyncio.Semaphore(_AT_ONCE)
+    known = list(leftovers)
+
+    async def one(function: Callable[[Any, str], bool | None], identifier: str) -> bool:
+        async with gate:
+            try:
+                return await asyncio.to_thread(function, api, identifier) is not False
+            except SandboxError as error:
+                swept.problems.append(error.message)
+                return False
+
+    async def each(kind: Kind, function: Callable[[Any, str], bool | None]) -> int:
+        return sum(await asyncio.gather(*(one(function, found.identifier) for found in known if found.kind == kind)))
+
+    swept.containers = await each("container", remove)
+    swept.networks = await each("network", _remove_network)
+    swept.volumes = await each("volume", _remove_volume)
+    swept.images = await each("image", _remove_image)
     return swept
 
 
-async def _one(gate: asyncio.Semaphore, function: Callable[[], None], swept: Swept) -> bool:
-    async with gate:
-        try:
-            await asyncio.to_thread(function)
-        except SandboxError as error:
-            swept.problems.append(error.message)
-            return False
-        return True
+def _leftover(kind: Kind, described: Mapping[str, Any], identifier: str, name: str, made: float) -> Leftover:
+    return Leftover(kind, identifier, name, (described.get("Labels") or {}).get(RUN_LABEL, ""), made)
 
 
-def _containers(api: Any, label: str, limit: float) -> list[str]:
-    with engine_errors("can't list containers"):
-        found = api.containers(all=True, filters={"label": label})
-    return [one["Id"] for one in found if one["Created"] <= limit]
-
-
-def _networks(api: Any, label: str, limit: float) -> list[str]:
-    with engine_errors("can't list networks"):
-        found = api.networks(filters={"label": label})
-    return [one["Id"] for one in found if _seconds(one.get("Created")) <= limit]
-
-
-def _volumes(api: Any, label: str, limit: float) -> list[str]:
-    with engine_errors("can't list volumes"):
-        found = api.volumes(filters={"label": label}).get("Volumes") or []
-    return [one["Name"] for one in found if _seconds(one.get("CreatedAt")) <= limit]
-
-
-def _setup_images(api: Any, limit: float) -> list[str]:
-    with engine_errors("can't list images"):
-        found = api.images(filters={"label": f"{KIND_LABEL}=setup"})
-    return [one["Id"] for one in found if one["Created"] <= limit]
+def _name_of(container: Mapping[str, Any]) -> str:
+    names = container.get("Names") or [container["Id"][:12]]
+    return str(names[0]).lstrip("/")
 
 
 def _remove_network(api: Any, identifier: str) -> None:
@@ -118,15 +145,18 @@ def _remove_volume(api: Any, name: str) -> None:
                 raise
 
 
-def _remove_image(api: Any, identifier: str) -> None:
+def _remove_image(api: Any, identifier: str) -> bool:
+    """Whether it went: one that a container still uses stays, which is no problem."""
     from docker.errors import APIError
 
-    with engine_errors("can't remove a setup image"):
+    with engine_errors(f"can't remove the image {identifier}"):
         try:
             api.remove_image(identifier, force=False)
         except APIError as error:
-            if not is_not_found(error):
+            if not is_not_found(error) and status_of(error) != 409:
                 raise
+            return is_not_found(error)
+    return True
 
 
 def _seconds(text: str | None) -> float:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 from docker_world import fresh, run_bounded, shell, world
 
 from keystone_action.errors import HarnessError
 from keystone_action.sandbox.docker_setup import _PACKAGES
-from keystone_action.sandbox.docker_sweep import sweep
+from keystone_action.sandbox.docker_sweep import find_setup_images, remove_leftovers, sweep
 
 pytestmark = pytest.mark.docker
 
@@ -133,13 +134,21 @@ def test_packages_are_installed_by_what_knows_them(engine: Any, tmp_path: Any) -
     assert any(line.endswith("install --quiet --no-input --no-cache-dir -- flask requests>=2") for line in lines)
 
 
-def test_old_setups_are_swept(engine: Any, mark: str) -> None:
+def test_setups_outlive_their_run_and_can_be_removed(engine: Any, mark: str) -> None:
     async def main() -> None:
         async with world(engine) as (provider, _):
             ready = await provider.with_setup([], [f"echo >/opt/{mark}"])
-        # Of nothing else that is on this engine: what is as old as the engine only.
-        kept = await sweep(engine, f"test-{mark}", images_older_than=0)
-        assert kept.images == 0
-        assert engine.api.inspect_image(ready.image.identifier)
+        assert (await sweep(engine, provider.engine.run_id)).images == 0
+        tags = engine.api.inspect_image(ready.image.identifier)["RepoTags"]
+        (ours,) = [one for one in find_setup_images(engine) if one.identifier in tags]
+        user = engine.containers.create(ours.identifier, ["true"])
+        try:
+            used = await remove_leftovers(engine, [ours])
+            assert (used.images, used.problems) == (0, [])
+        finally:
+            user.remove()
+        assert (await remove_leftovers(engine, [ours])).images == 1
+        with pytest.raises(ImageNotFound):
+            engine.api.inspect_image(ready.image.identifier)
 
     run_bounded(main)
