@@ -48,9 +48,23 @@ def test_reconcile_is_judged_when_there_is_a_key(tmp_path):
     assert called.code == 0, called.out + called.err
     judged = called.checks["email_quality"]
     assert (judged["status"], judged["score"]) == ("pass", 0.9)
-    assert called.cells[0]["composite"] == pytest.approx((0.5 + 0.2 + 0.3 + 0.2 * 0.9) / 1.2)
+    assert called.cells[0]["composite"] == pytest.approx((1.6 + 0.2 * 0.9) / 1.8)
     assert "corrected 2 e-mail addresses" in models.requests[0].prompt
     assert called.document["judge_usage"]["input_tokens"] > 0
+
+
+def test_reconcile_has_every_check_type_of_the_readme(tmp_path):
+    called = run_example(EXAMPLES / "reconcile" / "keystone.yaml", tmp_path)
+    assert {entry["type"] for entry in called.checks.values()} == {
+        "command_exit",
+        "custom",
+        "file_absent",
+        "file_content",
+        "file_exists",
+        "http_mock_assertions",
+        "llm_as_judge",
+        "sql",
+    }
 
 
 def test_reconcile_fails_by_its_gate(tmp_path):

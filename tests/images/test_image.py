@@ -8,14 +8,15 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.action_image import action_base, action_image
 from support.fake_runner import ID_TOKEN, RUNTIME_TOKEN, TOKEN, FakeRunner
-from support.images import BASE
 
 from keystone_action import __version__
+
+__all__ = ["action_base", "action_image"]
 
 pytestmark = pytest.mark.docker
 
@@ -49,21 +50,6 @@ def docker(*words: str) -> str:
     ran = run("docker", *words)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
-
-
-@pytest.fixture(scope="session")
-def base(image: Callable[[str], str]) -> str:
-    """KEYSTONE_TEST_BASE, or an image of Debian's own packages, made once for this engine."""
-    return os.environ.get("KEYSTONE_TEST_BASE") or image(BASE)
-
-
-@pytest.fixture(scope="session")
-def action_image(base: str) -> Iterator[str]:
-    tag = f"keystone-test:{uuid.uuid4().hex[:12]}"
-    built = run(str(HERE / "build-action"), base, tag)
-    assert built.returncode == 0, (built.stdout + built.stderr)[-3000:]
-    yield tag
-    run("docker", "image", "rm", "--force", tag)
 
 
 def inside(image: str, script: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -164,6 +150,6 @@ def test_the_runners_folders_are_closed_to_other_users(action_image: str, tmp_pa
     assert inside(action_image, "ls /github/workflow", *mount, "--user", "4321").returncode != 0
 
 
-def test_it_adds_little_to_its_base(base: str, action_image: str) -> None:
-    sizes = [int(docker("image", "inspect", "--format", "{{.Size}}", tag)) for tag in (action_image, base)]
+def test_it_adds_little_to_its_base(action_base: str, action_image: str) -> None:
+    sizes = [int(docker("image", "inspect", "--format", "{{.Size}}", tag)) for tag in (action_image, action_base)]
     assert sizes[0] - sizes[1] <= OURS_AT_MOST

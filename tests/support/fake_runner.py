@@ -8,17 +8,19 @@ import json
 import os
 import re
 import secrets
-import subprocess
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from support.runner_rules import Issue, ReadLog, RunnerRejects, parse_env_file, read_log, read_summary
 
 from keystone_action import action
+
+if TYPE_CHECKING:
+    from support.container_step import ContainerStep
 
 ROOT = Path(__file__).parents[2]
 EVENTS = ROOT / "tests" / "data" / "events"
@@ -41,13 +43,16 @@ _FILE_COMMANDS = {
 
 @dataclass
 class StepResult:
-    """What is left of a step, by the runner's rules. failed: exit code, or something that the runner rejected."""
+    """What is left of a step, by the runner's rules. failed: exit code, or something that the runner rejected. state:
+    what it keeps for its post step. ended_by: the signal after which a cancelled step ended, if it was cancelled."""
 
     exit_code: int
     log: ReadLog
     raw_log: str
     outputs: dict[str, str] = field(default_factory=dict)
     summary: str = ""
+    state: dict[str, str] = field(default_factory=dict)
+    ended_by: str = ""
     rejected: list[str] = field(default_factory=list)
 
     @property
@@ -67,14 +72,24 @@ class StepResult:
 class FakeRunner:
     """One job: a workspace, and steps that use the action in it.
 
-    event: a fixture of tests/data/events without `.json`; its name starts with the event's own.
+    event: a fixture of tests/data/events without `.json`; its name starts with the event's own. owner: the user that
+    the runner runs as, who owns the tree; None = ours.
     """
 
     def __init__(
-        self, root: Path, *, event: str = "push", payload: Any = None, repository: str = REPOSITORY, actor: str = "ada"
+        self,
+        root: Path,
+        *,
+        event: str = "push",
+        payload: Any = None,
+        repository: str = REPOSITORY,
+        actor: str = "ada",
+        owner: int | None = None,
     ) -> None:
         self.repository = repository
         self.actor = actor
+        self.run_number = str(secrets.randbelow(10**10))
+        self.owner = os.geteuid() if owner is None else owner
         name = repository.split("/")[1]
         self.work = root / "_work"
         self.temp = self.work / "_temp"
@@ -89,6 +104,25 @@ class FakeRunner:
         text = fixture.read_text() if payload is None else payload if isinstance(payload, str) else json.dumps(payload)
         self.event_file = self.workflow / "event.json"
         self.event_file.write_text(text)
+        self.own()
+
+    def own(self) -> None:
+        """Gives everything that is there to the tree's owner, as whatever a checkout puts there belongs to it."""
+        for path in (self.work, *self.work.rglob("*")):
+            os.chown(path, self.owner, self.owner, follow_symlinks=False)
+
+    def foreign(self) -> list[str]:
+        """What in the tree does not belong to its owner, and so breaks the next checkout on a runner that stays."""
+        entries = (path for path in self.work.rglob("*") if path.lstat().st_uid != self.owner)
+        return sorted(str(path.relative_to(self.work)) for path in entries)
+
+    def entries(self) -> set[str]:
+        """Everything in the tree but the file commands."""
+        return {
+            str(path.relative_to(self.work))
+            for path in self.work.rglob("*")
+            if not path.is_relative_to(self.file_commands)
+        }
 
     @property
     def mounts(self) -> list[tuple[Path, str]]:
@@ -124,30 +158,69 @@ class FakeRunner:
         env: Mapping[str, str] | None = None,
         masked: tuple[str, ...] = (),
         socket: bool = False,
+        network: str = "",
         timeout: float = 300,
     ) -> StepResult:
-        """Runs the image with the runner's own command line. socket: whether the job has a Docker socket to mount."""
+        """Runs the image with the runner's own command line. socket: whether the job has a Docker socket to mount.
+        network: that of the job's services (`github_network_…`)."""
+        step = self.start_container(image, inputs, env=env, masked=masked, socket=socket, network=network)
+        return step.wait(timeout)
+
+    def post_step(
+        self,
+        image: str,
+        state: Mapping[str, str],
+        inputs: Mapping[str, str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        network: str = "",
+        timeout: float = 120,
+    ) -> StepResult:
+        """What runs at the end of the job, whatever became of the step: a new container of the same image with another
+        entrypoint, the step's inputs, and what the step has kept (`state`) as STATE_…"""
+        runs = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]
+        kept = {f"STATE_{name}": value for name, value in state.items()}
+        environ = {**(env or {}), **kept}
+        entrypoint = runs["post-entrypoint"]
+        step = self.start_container(image, inputs, env=environ, socket=True, network=network, entrypoint=entrypoint)
+        return step.wait(timeout)
+
+    def start_container(
+        self,
+        image: str,
+        inputs: Mapping[str, str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        masked: tuple[str, ...] = (),
+        socket: bool = False,
+        network: str = "",
+        entrypoint: str = "",
+    ) -> ContainerStep:
+        """The same, still running."""
+        from support.container_step import ContainerStep
+
         files = self._new_files()
         environ = self._translated(self.environment(inputs, env=env, files=files))
         if "PATH" not in (env or {}):
             del environ["PATH"]
-        ran = subprocess.run(
-            self.docker_command(image, environ, socket=socket),
-            env={**os.environ, **environ, "PATH": os.environ["PATH"]},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            check=False,
-        )
-        return self._result(ran.returncode, ran.stdout.decode("utf-8", "replace"), files, masked)
-
-    def docker_command(self, image: str, environ: Mapping[str, str], *, socket: bool) -> list[str]:
-        """`docker run` as the runner writes it: variables by name only, no user, no terminal, no init."""
         name = f"{re.sub('[^a-zA-Z0-9]', '', image)}_{secrets.token_hex(3)}"
+        command = self.docker_command(image, environ, name, socket=socket, network=network, entrypoint=entrypoint)
+        environ.pop("PATH", None)
+        return ContainerStep(command, environ, name, lambda code, log: self._result(code, log, files, masked))
+
+    def docker_command(
+        self, image: str, environ: Mapping[str, str], name: str, *, socket: bool, network: str, entrypoint: str
+    ) -> list[str]:
+        """`docker run` as the runner writes it: variables by name only, no user, no terminal, no init."""
         command = ["docker", "run", "--name", name, "--label", "5588e4", "--workdir", "/github/workspace", "--rm"]
-        for key in sorted(environ):
+        for key in sorted(environ.keys() - {"GITHUB_ACTIONS", "CI"}):
             # Our own client needs the machine's PATH; a step that sets one gets it by value.
             command += ["-e", f"PATH={environ['PATH']}" if key == "PATH" else key]
+        command += ["-e", "GITHUB_ACTIONS=true", "-e", "CI=true"]
+        if entrypoint:
+            command += ["--entrypoint", entrypoint]
+        if network:
+            command += ["--network", network]
         if socket:
             command += ["-v", "/var/run/docker.sock:/var/run/docker.sock"]
         for host, container in self.mounts:
@@ -195,7 +268,7 @@ class FakeRunner:
             "GITHUB_REPOSITORY": self.repository,
             "GITHUB_REPOSITORY_OWNER": self.repository.split("/")[0],
             "GITHUB_RUN_ATTEMPT": "1",
-            "GITHUB_RUN_ID": "6001",
+            "GITHUB_RUN_ID": self.run_number,
             "GITHUB_SHA": MERGE_SHA,
             "GITHUB_SERVER_URL": "http://127.0.0.1:9",
             "GITHUB_WORKFLOW": "Evaluate",
@@ -219,7 +292,14 @@ class FakeRunner:
         files = {key: self.file_commands / f"{prefix}{suffix}" for key, prefix in _FILE_COMMANDS.items()}
         for path in files.values():
             path.touch()
+            os.chown(path, self.owner, self.owner)
         return files
+
+    def saved_state(self) -> dict[str, str]:
+        """What steps have kept so far for their post steps; of a step that still runs, or was killed, too."""
+        files = sorted(self.file_commands.glob("save_state_*"), key=lambda path: path.stat().st_mtime_ns)
+        texts = [path.read_bytes().decode() for path in files]
+        return {name: value for text in texts for name, value in parse_env_file(text).items()}
 
     def _translated(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Values that are, or start with, a mounted folder become the container's path; the deepest folder wins."""
@@ -237,7 +317,8 @@ class FakeRunner:
         result.summary = _read(
             result, files["GITHUB_STEP_SUMMARY"], lambda path: read_summary(path.read_bytes(), secrets=log.masks), ""
         )
-        for key in ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"):
+        result.state = _read(result, files["GITHUB_STATE"], lambda path: parse_env_file(path.read_bytes().decode()), {})
+        for key in ("GITHUB_ENV", "GITHUB_PATH"):
             if files[key].stat().st_size:
                 result.rejected.append(f"something was written to {key}")
         return result

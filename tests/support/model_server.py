@@ -1,4 +1,4 @@
-"""A scripted model server: real HTTP on a random loopback port, answering by a list of replies.
+"""A scripted model server: real HTTP on a random port, answering by a list of replies.
 
     with ModelServer([answer(0.8, "fine")]) as server:
         judge = ModelJudge(server.environ())
@@ -79,9 +79,11 @@ Script = Sequence[Reply] | Callable[[Received], Reply]
 
 
 class ModelServer:
-    """Serves a script, or a function from the request to its reply. Use as a context manager."""
+    """Serves a script, or a function from the request to its reply. Use as a context manager. host: the address that it
+    listens on; containers reach this machine by the address of their bridge, not by loopback."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, host: str = "127.0.0.1") -> None:
+        self._host = host
         self._script = script
         self._lock = threading.Lock()
         self._released = threading.Event()
@@ -101,7 +103,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     def __enter__(self) -> ModelServer:
         owner = self
@@ -109,7 +111,7 @@ class ModelServer:
         class Handler(_Handler):
             model_server = owner
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((self._host, 0), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

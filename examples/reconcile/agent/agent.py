@@ -4,7 +4,7 @@ import json
 import os
 import urllib.request
 
-from postgres import connect
+from database import connect
 
 OUT_OF_STEP = """
 SELECT a.id FROM customers_a a JOIN customers_b b ON a.id = b.id WHERE a.email <> b.email ORDER BY a.id
@@ -12,19 +12,25 @@ SELECT a.id FROM customers_a a JOIN customers_b b ON a.id = b.id WHERE a.email <
 MISSING = """
 SELECT a.id FROM customers_a a LEFT JOIN customers_b b ON a.id = b.id WHERE b.id IS NULL ORDER BY a.id
 """
+# In the SQL that PostgreSQL and MySQL share.
+CORRECT = """
+UPDATE customers_b SET email = (SELECT a.email FROM customers_a a WHERE a.id = customers_b.id)
+WHERE id IN (SELECT id FROM customers_a)
+"""
+ADD = """
+INSERT INTO customers_b SELECT a.* FROM customers_a a LEFT JOIN customers_b b ON a.id = b.id WHERE b.id IS NULL
+"""
 
 
 def main():
     database = connect(os.environ["KEYSTONE_SERVICE_DB_URL"])
     corrected = [row[0] for row in database.query(OUT_OF_STEP)]
     added = [row[0] for row in database.query(MISSING)]
-    database.query("UPDATE customers_b b SET email = a.email FROM customers_a a WHERE a.id = b.id")
-    database.query(
-        "INSERT INTO customers_b SELECT a.* FROM customers_a a "
-        "WHERE NOT EXISTS (SELECT 1 FROM customers_b b WHERE b.id = a.id)"
-    )
+    database.query(CORRECT)
+    database.query(ADD)
     database.close()
     send_summary(len(corrected), len(added))
+    write_report(len(corrected), len(added))
     print(f"corrected {len(corrected)} (ids {', '.join(corrected)}), added {len(added)} (ids {', '.join(added)})")
 
 
@@ -47,6 +53,11 @@ def send_summary(corrected, added):
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         print("mail API answered", answer.status, json.load(answer)["status"])
+
+
+def write_report(corrected, added):
+    with open("report.json", "w") as file:
+        json.dump({"corrected": corrected, "added": added}, file)
 
 
 if __name__ == "__main__":

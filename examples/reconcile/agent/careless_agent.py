@@ -2,15 +2,16 @@
 
 import os
 
-from agent import send_summary
-from postgres import connect
+from agent import CORRECT, send_summary, write_report
+from database import connect
 
 
 def main():
     database = connect(os.environ["KEYSTONE_SERVICE_DB_URL"])
-    database.query("UPDATE customers_b b SET email = a.email FROM customers_a a WHERE a.id = b.id")
+    database.query(CORRECT)
     database.close()
     send_summary(2, 2)
+    write_report(2, 2)
     print("all done!")
 
 

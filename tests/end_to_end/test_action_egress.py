@@ -1,0 +1,233 @@
+"""`network.egress: deny`, looked at from inside: what the agent reaches by name, by address, by DNS, through the proxy
+and at its gateway, in the action's container and on a laptop."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.action_job import ActionJob
+from support.command_line import run_spec
+from support.hostile import area
+from support.images import PYTHON
+from support.probing import PROBES, Canary
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+__all__ = ["area"]
+
+pytestmark = pytest.mark.docker
+
+ALLOWED, FORBIDDEN = "allowed.example.com", "forbidden.example.com"
+ELSEWHERE = "pypi.org"
+"""A name that this machine can look up where it has a network, which a sandbox must not find."""
+
+
+@pytest.fixture
+def canary() -> Iterator[Canary]:
+    made = Canary()
+    yield made
+    made.close()
+
+
+def site(says: str) -> list[str]:
+    """A web server at port 80 whose every page says this."""
+    return ["sh", "-c", f"mkdir /site && cd /site && echo {says} > index.html && exec python3 -m http.server 80"]
+
+
+@pytest.fixture
+def sites(job: ActionJob, image: Callable[[str], str]) -> dict[str, str]:
+    """Two of the workflow's services, by name: their addresses."""
+    for name in (ALLOWED, FORBIDDEN):
+        job.service(name, image(PYTHON), site(f"this-is-{name}"))
+    network = job.engine.networks.get(job.network)
+    found = {}
+    for one in network.containers:
+        joined = one.attrs["NetworkSettings"]["Networks"][job.network]
+        found |= dict.fromkeys(set(joined["Aliases"]) & {ALLOWED, FORBIDDEN}, joined["IPAddress"])
+    return found
+
+
+def probing(script: str, *, allow: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A spec whose agent prints the results of its probes, and its files."""
+    document = {
+        "version": 1,
+        "id": "probing",
+        "task": {"prompt": "do it"},
+        "base": PYTHON,
+        "agent": {
+            "type": "command",
+            "command": ["python3", "{{ agent.dir }}/agent.py"],
+            "dir": "agent",
+            "must_exit_zero": True,
+            "timeout": "3m",
+        },
+        "services": [
+            {"name": "api", "type": "http_mock", "record": True, "routes": [{"path": "/hello", "response": "hello"}]},
+            {"name": "db", "image": "postgres:16", "env": {"POSTGRES_PASSWORD": "secret"}},
+        ],
+        "network": {"egress": {"default": "deny", "allow": allow}},
+        "invariants": {
+            "asked": {
+                "check": {
+                    "type": "http_mock_assertions",
+                    "service": "api",
+                    "assertions": [{"field": "request_count", "equals": 1}],
+                }
+            }
+        },
+    }
+    return document, {"agent/agent.py": f"{PROBES}\n{script}"}
+
+
+def services_and_gateways(canary: Canary) -> str:
+    """Probes that mean the same wherever the run is."""
+    return f"""
+db = (os.environ["KEYSTONE_SERVICE_DB_HOST"], int(os.environ["KEYSTONE_SERVICE_DB_PORT"]))
+connection = socket.create_connection(db, PATIENCE)
+connection.close()
+seen = {{
+    "mock": by_http(os.environ["KEYSTONE_SERVICE_API_URL"] + "/hello"),
+    "mock's name": by_name("api"),
+    "names": {{name: by_name(name) for name in ("{ELSEWHERE}", "x7f3.{ELSEWHERE}")}},
+    "dns": {{server: by_dns(server, "{ELSEWHERE}") for server in {{*name_servers(), "127.0.0.11", "1.1.1.1"}}}},
+    "gateways": {{address: by_address(address, {canary.port}) for address in {{*gateways(), "172.17.0.1"}}}},
+    "tunnel to elsewhere": tunnel("{ELSEWHERE}:443"),
+    "tunnel to metadata": tunnel("169.254.169.254:80"),
+    "tunnel to loopback": tunnel("127.0.0.1:{canary.port}"),
+    "tunnel to gateway": tunnel("172.17.0.1:{canary.port}"),
+    "outside by address": by_address("1.1.1.1", 443),
+}}
+"""
+
+
+def is_closed_in(seen: dict[str, Any]) -> None:
+    """Declared services are reached; nothing else is, but for what the allow list names."""
+    assert seen["mock"] == "200 hello"
+    assert isinstance(seen["mock's name"], list)
+    assert all(str(found).startswith("unknown") for found in seen["names"].values()), seen["names"]
+    assert not any(isinstance(answers, int) and answers > 0 for answers in seen["dns"].values()), seen["dns"]
+    assert seen["outside by address"].startswith("closed")
+    for name, status in seen.items():
+        if name.startswith("tunnel"):
+            assert status.startswith("HTTP/1.1 403"), (name, status)
+
+
+def test_in_the_actions_container(job: ActionJob, sites: dict[str, str], canary: Canary) -> None:
+    script = f"""{services_and_gateways(canary)}
+seen |= {{
+    "allowed": by_http("http://{ALLOWED}/"),
+    "allowed, tunnelled": tunnel("{ALLOWED}:80"),
+    "allowed at another port": by_http("http://{ALLOWED}:8080/"),
+    "allowed in another spelling": by_http("http://{ALLOWED.upper()}./"),
+    "allowed by address": by_address("{sites[ALLOWED]}", 80),
+    "allowed by address through the proxy": by_http("http://{sites[ALLOWED]}/"),
+    "forbidden": by_http("http://{FORBIDDEN}/"),
+    "tunnel to forbidden": tunnel("{FORBIDDEN}:80"),
+    "tunnel to forbidden by address": tunnel("{sites[FORBIDDEN]}:80"),
+    "forbidden without the proxy": by_http("http://{FORBIDDEN}/", proxy=""),
+    "forbidden by address": by_address("{sites[FORBIDDEN]}", 80),
+}}
+print(json.dumps(seen))
+"""
+    job.write(*probing(script, allow=[ALLOWED]))
+    step = job.run()
+    assert (step.exit_code, step.rejected) == (0, []), step.raw_log
+    seen = json.loads(job.cell["agent"]["output"])
+    is_closed_in({name: found for name, found in seen.items() if name != "allowed, tunnelled"})
+    assert seen["allowed"] == f"200 this-is-{ALLOWED}"
+    assert seen["allowed, tunnelled"].startswith("HTTP/1.1 200")
+    assert seen["allowed in another spelling"] == f"200 this-is-{ALLOWED}"
+    assert seen["allowed at another port"] == "refused 403"
+    assert seen["allowed by address"].startswith("closed")
+    assert seen["allowed by address through the proxy"] == "refused 403"
+    assert seen["forbidden"] == "refused 403"
+    assert seen["forbidden without the proxy"].startswith("failed")
+    assert seen["forbidden by address"].startswith("closed")
+    assert all(found.startswith("closed") for found in seen["gateways"].values()), seen["gateways"]
+    assert canary.seen == 0
+    decisions_are_on_record(job)
+    assert job.left() == []
+
+
+def decisions_are_on_record(job: ActionJob) -> None:
+    [path] = (job.runner.workspace / "keystone-results" / "cells").glob("*/audit.jsonl")
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    details = [entry["details"] for entry in entries if entry["type"] == "egress"]
+    decisions = {(one["host"], one["port"], one["decision"]) for one in details}
+    assert decisions >= {(ALLOWED, 80, "allow"), (ALLOWED, 8080, "deny"), (FORBIDDEN, 80, "deny")}
+
+
+def test_nothing_is_allowed_by_an_empty_list(job: ActionJob, sites: dict[str, str], canary: Canary) -> None:
+    script = f"""{services_and_gateways(canary)}
+seen |= {{"by name": by_http("http://{ALLOWED}/"), "by address": by_address("{sites[ALLOWED]}", 80)}}
+seen = {{name: found for name, found in seen.items() if not name.startswith("tunnel") or found != "no proxy"}}
+print(json.dumps(seen))
+"""
+    job.write(*probing(script, allow=[]))
+    step = job.run()
+    assert (step.exit_code, step.rejected) == (0, []), step.raw_log
+    seen = json.loads(job.cell["agent"]["output"])
+    is_closed_in(seen)
+    assert seen["by name"].startswith(("refused 403", "failed"))
+    assert seen["by address"].startswith("closed")
+    assert canary.seen == 0
+
+
+def test_the_process_sandbox_refuses_what_it_cannot_enforce(job: ActionJob) -> None:
+    document, files = probing("", allow=[])
+    del document["base"]
+    job.write(document, files)
+    step = job.run()
+    assert (step.exit_code, step.outputs["verdict"], step.rejected) == (2, "error", []), step.raw_log
+    assert "base" in step.issues[0].message
+
+
+@pytest.fixture
+def neighbours(engine: DockerClient, image: Callable[[str], str]) -> Iterator[dict[str, str]]:
+    """Two web servers on the default bridge: addresses, as on a laptop with other containers."""
+    started = [
+        engine.containers.run(image(PYTHON), site(f"this-is-{name}"), detach=True) for name in (ALLOWED, FORBIDDEN)
+    ]
+    try:
+        for one in started:
+            one.reload()
+        addresses = [one.attrs["NetworkSettings"]["Networks"]["bridge"]["IPAddress"] for one in started]
+        yield dict(zip((ALLOWED, FORBIDDEN), addresses, strict=True))
+    finally:
+        for one in started:
+            one.remove(force=True)
+
+
+def test_on_a_laptop(area: Any, neighbours: dict[str, str], canary: Canary) -> None:
+    script = f"""{services_and_gateways(canary)}
+seen |= {{
+    "allowed": by_http("http://{neighbours[ALLOWED]}/"),
+    "allowed without the proxy": by_address("{neighbours[ALLOWED]}", 80),
+    "forbidden": by_http("http://{neighbours[FORBIDDEN]}/"),
+    "forbidden without the proxy": by_address("{neighbours[FORBIDDEN]}", 80),
+}}
+print(json.dumps(seen))
+"""
+    document, files = probing(script, allow=[neighbours[ALLOWED]])
+    for name, text in files.items():
+        (area / name).parent.mkdir(exist_ok=True)
+        (area / name).write_text(text)
+    environ = {name: os.environ[name] for name in ("DOCKER_HOST",) if name in os.environ}
+    called = run_spec(area, json.dumps(document), environ=environ)
+    assert called.code == 0, called.out + called.err
+    seen = json.loads(called.cells[0]["agent"]["output"])
+    is_closed_in(seen)
+    assert seen["allowed"] == f"200 this-is-{ALLOWED}"
+    assert seen["allowed without the proxy"].startswith("closed")
+    assert seen["forbidden"] == "refused 403"
+    assert seen["forbidden without the proxy"].startswith("closed")
+    # The bridge of an internal network keeps an address of the machine: closed, or said to be open.
+    said = json.dumps([called.document["sandbox"]["not_enforced"], called.document["notices"]])
+    is_open = any(found.startswith("open") for found in seen["gateways"].values())
+    assert is_open == bool(canary.seen)
+    assert "leaves ports of this machine open" in said if is_open else True

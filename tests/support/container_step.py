@@ -1,0 +1,97 @@
+"""A step of a workflow that runs as a container, for as long as it runs: the client that the runner started, and the
+ways in which the runner ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+
+from support.fake_runner import StepResult
+
+AFTER_SIGINT = 7.5
+AFTER_SIGTERM = 2.5
+"""Seconds that the runner waits for its client before it goes on to the next means."""
+
+
+class ContainerStep:
+    """A `docker run` in the foreground. name: the container's. result: makes the step's result of exit code and log."""
+
+    def __init__(
+        self, command: list[str], environ: Mapping[str, str], name: str, result: Callable[[int, str], StepResult]
+    ) -> None:
+        self.name = name
+        self._result = result
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is open for as long as this is
+        # A session of its own: a signal for the tests (Ctrl-C) is none for the step.
+        self._client = subprocess.Popen(
+            command,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def raw_log(self) -> str:
+        """What it has printed so far."""
+        descriptor = self._log.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode("utf-8", "replace")
+
+    @property
+    def running(self) -> bool:
+        return self._client.poll() is None
+
+    def until(self, happened: Callable[[], bool], what: str, *, patience: float = 120) -> None:
+        """Waits until it happened while the step runs."""
+        deadline = time.monotonic() + patience
+        while not happened():
+            assert self.running, f"the step ended before {what}:\n{self.raw_log}"
+            assert time.monotonic() < deadline, f"{what} did not happen:\n{self.raw_log}"
+            time.sleep(0.05)
+
+    def wait(self, timeout: float = 300) -> StepResult:
+        """Its result, once it has ended."""
+        try:
+            code = self._client.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.abandon()
+            raise AssertionError(f"the step did not end within {timeout} s:\n{self.raw_log}") from None
+        return self._ended(code, "")
+
+    def cancel(self) -> StepResult:
+        """Ends it as the runner does when a job is cancelled; `ended_by` of the result says what it took."""
+        for number, patience in ((signal.SIGINT, AFTER_SIGINT), (signal.SIGTERM, AFTER_SIGTERM)):
+            self._client.send_signal(number)
+            try:
+                return self._ended(self._client.wait(patience), number.name)
+            except subprocess.TimeoutExpired:
+                continue
+        self._client.kill()
+        return self._ended(self._client.wait(30), "SIGKILL")
+
+    def terminate(self, patience: float = AFTER_SIGINT) -> StepResult:
+        """Ends it by SIGTERM alone, as `docker stop` does."""
+        self._client.send_signal(signal.SIGTERM)
+        return self.wait(patience)
+
+    def kill(self) -> StepResult:
+        """Ends the container without a word: a machine's memory was short, or somebody ran `docker kill`."""
+        subprocess.run(["docker", "kill", self.name], check=True, capture_output=True, timeout=60)
+        return self.wait(60)
+
+    def abandon(self) -> None:
+        """Whatever is left of it, gone; twice does no harm."""
+        subprocess.run(["docker", "rm", "--force", "--volumes", self.name], check=False, capture_output=True)
+        if self.running:
+            self._client.kill()
+            self._client.wait(30)
+
+    def _ended(self, code: int, by: str) -> StepResult:
+        result = self._result(code, self.raw_log)
+        result.ended_by = by
+        return result
