@@ -57,7 +57,7 @@ RUN set -eu; \
             "$("$python" -c 'import pygments, pathlib; print(pathlib.Path(pygments.__file__).parents[1])')"; \
     done
 
-COPY entrypoint.py /opt/keystone/
+COPY entrypoint.py post_entrypoint.py /opt/keystone/
 COPY keystone_action /opt/keystone/lib/keystone_action
 RUN /opt/keystone/bin/python -m compileall -q /opt/keystone/lib/keystone_action /opt/keystone/entrypoint.py
 

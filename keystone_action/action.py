@@ -19,12 +19,14 @@ from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.progress import LogProgress
 from keystone_action.github.results import output_values
+from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import append_summary
 from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.sandbox.docker_client import VARIABLES as ENGINE_VARIABLES
 from keystone_action.scoring.results import RunResult
 from keystone_action.spec.diagnostics import SpecError
 
-_PASSED_ON = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"})
+_PASSED_ON = ENGINE_VARIABLES | {"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 _PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
 _PASSED_ON_PREFIXES = ("ANTHROPIC_", "OPENAI_", "KEYSTONE_JUDGE_", "LC_")
 _KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
@@ -134,11 +136,20 @@ class _Step:
         progress = LogProgress(self.commands)
         left = [path for path in (settings.output_dir, settings.cache_dir) if path is not None]
         made = [folder for path in left for folder in missing_folders(path, settings.workspace)]
+        state = StepState(run_id_of_step(self.environ), (*left, *made))
+        self._save(state)
         try:
-            return engine(options_of(settings, event, self.environ), progress)
+            return engine(options_of(settings, event, self.environ, run_id=state.run_id), progress)
         finally:
             progress.finished()
             hand_over([*left, *made], settings.workspace)
+
+    def _save(self, state: StepState) -> None:
+        """Before anything is started: whatever becomes of us, the post step knows whom to clean up after."""
+        try:
+            state.save(self.environ)
+        except OutputError as error:
+            self.commands.warning(f"{error.message}; after a cancelled run, containers may be left")
 
     def _report(self, run: RunResult, directory: Path | None) -> None:
         """Writes outputs and summary. What can't be written is a warning: reporting never changes the verdict."""
@@ -164,8 +175,9 @@ def _engine() -> Evaluate:
     return evaluate
 
 
-def options_of(settings: Settings, event: Event, environ: Mapping[str, str]) -> RunOptions:
+def options_of(settings: Settings, event: Event, environ: Mapping[str, str], *, run_id: str) -> RunOptions:
     """The settings as the engine takes them."""
+    temp = environ.get("RUNNER_TEMP", "")
     return RunOptions(
         specs=settings.specs,
         tolerate_missing=settings.specs == DEFAULT_SPECS,
@@ -186,6 +198,13 @@ def options_of(settings: Settings, event: Event, environ: Mapping[str, str]) -> 
         judge_strong=settings.judge_strong,
         cache_dir=settings.cache_dir,
         no_secrets_reason=event.no_secrets_reason,
+        run_id=run_id,
+        # Our own /tmp is inside this container; the runner's folder lies on the engine's machine too.
+        scratch=Path(temp) if temp and Path(temp).is_dir() else None,
+        registry_mirror=settings.registry_mirror,
+        registry_username=settings.registry_username,
+        registry_password=settings.registry_password,
+        docker_network=settings.docker_network,
     )
 
 

@@ -106,7 +106,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
 
 
 def _mirror(environ: Mapping[str, str]) -> str | None:
-    from keystone_action.services.images import parse_mirror
+    from keystone_action.spec.registry_names import parse_mirror
 
     value = environ.get("KEYSTONE_REGISTRY_MIRROR", "").strip()
     mirror = parse_mirror(value)

@@ -23,7 +23,7 @@ ROOMS = {
     "github": {"report", "scoring", "spec"},
 }
 ANYWHERE = {"errors", "__init__"}
-FRONT_DOORS = {"__main__", "cli", "arguments", "commands", "action", "evaluate", "doctor", "scaffold", "clean"}
+FRONT_DOORS = {"__main__", "cli", "arguments", "commands", "action", "evaluate", "doctor", "scaffold", "clean", "after"}
 
 
 def imports_of(path: Path) -> set[str]:

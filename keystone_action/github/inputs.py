@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from keystone_action.github.reader import InputReader
+from keystone_action.spec.registry_names import parse_mirror
 
 DEFAULT_SPECS = ("keystone.yaml", "evals/**")
 DEFAULT_OUTPUT = "keystone-results"
@@ -20,6 +21,7 @@ DENIED_PREFIXES = ("GITHUB_", "ACTIONS_", "INPUT_", "RUNNER_", "STATE_")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAM_NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
+_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 _NOT_YET = (
     "results",
@@ -27,11 +29,7 @@ _NOT_YET = (
     "summary-template",
     "max-cost-usd",
     "shards",
-    "registry-mirror",
-    "registry-username",
-    "registry-password",
     "ca-bundle",
-    "docker-network",
 )
 
 
@@ -40,6 +38,7 @@ class Settings:
     """What one step was asked to do.
 
     workspace: the checkout, absolute. directory: `working-directory`, which other paths are relative to.
+    registry_mirror: stands for Docker Hub; registry_username, registry_password: for it, else for Docker Hub.
     output_dir, cache_dir: absolute. env: names of variables that secrets may read. annotations: at most so many
     in all. comment: `auto` posts nothing in this version. timeout: seconds. verbose: step debugging is on.
     warnings: sentences about inputs that were read but look wrong.
@@ -53,7 +52,7 @@ class Settings:
     replicas: int | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
-    sandbox: Literal["auto", "process"] = "auto"
+    sandbox: Literal["auto", "process", "docker"] = "auto"
     max_concurrency: int | None = None
     shard: tuple[int, int] | None = None
     fail_on: Literal["threshold", "error", "never"] = "threshold"
@@ -66,6 +65,10 @@ class Settings:
     env: tuple[str, ...] = ()
     timeout: float | None = None
     cache_dir: Path | None = None
+    registry_mirror: str | None = None
+    registry_username: str | None = None
+    registry_password: str | None = field(default=None, repr=False)
+    docker_network: str | None = None
     github_token: str = field(default="", repr=False)
     verbose: bool = False
     warnings: tuple[str, ...] = ()
@@ -95,7 +98,7 @@ def read_settings(reader: InputReader) -> Settings:
         replicas=reader.integer("replicas", 1, 10_000),
         params=_params(reader),
         tags=reader.words("tags"),
-        sandbox=reader.choice("sandbox", ("auto", "process"), not_yet=("docker",)),
+        sandbox=reader.choice("sandbox", ("auto", "process", "docker")),
         max_concurrency=reader.integer("max-concurrency", 1, 1024),
         shard=_shard(reader),
         fail_on=reader.choice("fail-on", ("threshold", "error", "never"), not_yet=("regression",)),
@@ -108,6 +111,10 @@ def read_settings(reader: InputReader) -> Settings:
         env=_variables(reader),
         timeout=reader.duration("timeout"),
         cache_dir=reader.path("cache-dir", directory, inside=(workspace, *reader.runner_temp())),
+        registry_mirror=_mirror(reader),
+        registry_username=_login(reader, "registry-username", "registry-password"),
+        registry_password=_login(reader, "registry-password", "registry-username"),
+        docker_network=_network(reader),
         github_token=reader.text("github-token") or "",
         verbose=reader.environ.get("RUNNER_DEBUG") == "1",
         warnings=reader.unknown(),
@@ -126,7 +133,7 @@ def _refuse_what_this_version_lacks(reader: InputReader) -> None:
     for name in _NOT_YET:
         value = reader.text(name)
         if value is not None:
-            reader.not_yet(name, "" if name == "registry-password" else value)
+            reader.not_yet(name, value)
 
 
 def _annotations(reader: InputReader) -> int:
@@ -141,6 +148,40 @@ def _output_dir(reader: InputReader, workspace: Path, directory: Path) -> Path:
     elif ".git" in output.parts[len(workspace.parts) :]:
         reader.problem("output-dir", "a folder outside of .git")
     return output
+
+
+def _mirror(reader: InputReader) -> str | None:
+    value = reader.text("registry-mirror")
+    if value is None:
+        return None
+    mirror = parse_mirror(value)
+    if "@" in value:
+        found = f"…@{value.rpartition('@')[2]}"
+        reader.problem("registry-mirror", "no user in it: that one goes into registry-username", found=found)
+    elif mirror is None:
+        reader.problem("registry-mirror", "a registry, for example mirror.example or mirror.example:5000/hub")
+    return mirror
+
+
+def _login(reader: InputReader, name: str, other: str) -> str | None:
+    """One half of a login, which is nothing without the other."""
+    value = reader.text(name)
+    if value is not None and reader.text(other) is None:
+        reader.problem(other, f"a value, since {name} is set")
+    elif value is not None and not value.isprintable():
+        reader.problem(name, "one line without control characters")
+    return value
+
+
+def _network(reader: InputReader) -> str | None:
+    value = reader.text("docker-network")
+    if value is None:
+        return None
+    if value in ("host", "none", "bridge", "default") or value.startswith("container:"):
+        reader.problem("docker-network", "a network of the job's own, for example ${{ job.container.network }}")
+    elif not _NETWORK.fullmatch(value):
+        reader.problem("docker-network", "the name of a network of the Docker engine")
+    return value
 
 
 def _shard(reader: InputReader) -> tuple[int, int] | None:

@@ -155,7 +155,7 @@ class InputReader:
     def problem(self, name: str, expected: str, *, found: str | None = None) -> None:
         """Notes that an input is not what it should be."""
         value = self.text(name) if found is None else found
-        shown = "" if name in SECRET_INPUTS else f" is {value!r}" if value is not None else " is not set"
+        shown = " is not set" if value is None else "" if name in SECRET_INPUTS else f" is {value!r}"
         self.problems.append(UsageError(f"input {name}{shown}; expected {expected}"))
 
     def not_yet(self, name: str, value: str) -> None:

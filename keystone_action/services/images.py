@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.engine import ask
+from keystone_action.spec.registry_names import without_scheme
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -20,12 +21,6 @@ PAUSES: Sequence[float] = (1.0, 4.0)
 """Seconds to wait before the second try, the third, …"""
 _PROGRESS_SECONDS = 2.0
 _HUB = "docker.io"
-_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
-_MIRROR = re.compile(
-    rf"(?:localhost(?::[0-9]{{1,5}})?|{_HOST}(?:\.{_HOST})+(?::[0-9]{{1,5}})?|{_HOST}:[0-9]{{1,5}})(?:/{_PART})*"
-)
-"""As the engine tells a registry from a user of Docker Hub: by a dot, a port, or `localhost`."""
 _HUB_NAMES = frozenset({_HUB, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
 
 Cause = Literal["rate limit", "architecture", "missing", "unauthorized", "disk", "unreachable", "other"]
@@ -86,12 +81,6 @@ class Reference:
     def at(self, registry: str) -> str:
         """The repository's name in a registry."""
         return f"{registry}/{self.repository}"
-
-
-def parse_mirror(text: str) -> str | None:
-    """`https://mirror.example:5000/hub/` → `mirror.example:5000/hub`; None = that is no registry."""
-    name = re.sub(r"^https?://|/+$", "", text)
-    return name if _MIRROR.fullmatch(name) else None
 
 
 async def ensure_image(
@@ -160,7 +149,7 @@ class _Pull:
         self._name = name
         self._wanted = Reference.parse(name)
         self._mirrored = bool(mirror) and self._wanted.registry == _HUB
-        prefix = re.sub(r"^https?://|/+$", "", mirror or "") if self._mirrored else self._wanted.registry
+        prefix = without_scheme(mirror or "") if self._mirrored else self._wanted.registry
         self._from = self._wanted.at(prefix)
         self.registry = prefix.split("/", 1)[0]
         self._login = login if login is not None and self._is_for(login, mirror) else None

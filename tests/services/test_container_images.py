@@ -25,7 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.images import Login, Reference, cause_of, ensure_image, parse_mirror
+from keystone_action.services.images import Login, Reference, cause_of, ensure_image
+from keystone_action.spec.registry_names import parse_mirror
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -1,0 +1,92 @@
+"""The post step: after the step, and after a SIGKILL of it, nothing that its run made stays.
+
+It never fails a job: what it can't do is a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TextIO
+
+from keystone_action.errors import KeystoneError
+from keystone_action.github.commands import Commands
+from keystone_action.github.ownership import hand_over
+from keystone_action.github.state import StepState
+from keystone_action.report.words import count
+from keystone_action.sandbox.temporary import find_temporary, remove_temporary
+
+_Remove = Callable[[StepState, Mapping[str, str], Commands], list[str]]
+"""One part of cleaning up: what it removed, in words."""
+
+
+def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
+    """Clean up after the step that saved its state in this environment. Returns 0, whatever happens."""
+    commands = Commands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
+    state = StepState.load(environ)
+    if state is None:
+        commands.debug("the step started nothing that could be left behind")
+        return 0
+    removed: list[str] = []
+    try:
+        for remove in (_sweep_engine, _remove_folders, _give_back):
+            removed += _tried(remove, state, environ, commands)
+    except KeyboardInterrupt:
+        commands.warning("cleaning up was cancelled; `keystone clean` on this machine removes what may be left")
+    if removed:
+        commands.log(f"removed what run {state.run_id} left behind: {', '.join(removed)}")
+    else:
+        commands.debug(f"run {state.run_id} left nothing behind")
+    return 0
+
+
+def _tried(remove: _Remove, state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+    try:
+        return remove(state, environ, commands)
+    except Exception as error:  # noqa: BLE001 - the verdict stands, and the rest can still be cleaned up
+        commands.debug(traceback.format_exc())
+        commands.warning(f"cleaning up broke: {type(error).__name__}: {error}")
+        return []
+
+
+def _sweep_engine(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+    from keystone_action.sandbox.docker_client import NoEngine, connect
+    from keystone_action.sandbox.docker_sweep import sweep
+
+    try:
+        with closing(connect(environ)) as client:
+            swept = asyncio.run(sweep(client, state.run_id))
+    except NoEngine:
+        return []
+    except KeystoneError as error:
+        commands.warning(f"whether run {state.run_id} left containers is not known: {error.sentences}")
+        return []
+    for problem in swept.problems:
+        commands.warning(f"run {state.run_id} left something that {problem}")
+    counts = {"container": swept.containers, "network": swept.networks, "volume": swept.volumes}
+    return [count(number, word) for word, number in counts.items() if number]
+
+
+def _remove_folders(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+    folder = environ.get("RUNNER_TEMP", "")
+    found = [one for one in find_temporary(Path(folder)) if one.is_of(state.run_id)] if folder else []
+    for one in found:
+        if not remove_temporary(one):
+            commands.warning(f"run {state.run_id} left {one.path}, which can't be removed")
+    gone = sum(not one.path.exists() for one in found)
+    return [count(gone, "folder")] if gone else []
+
+
+def _give_back(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:  # noqa: ARG001
+    """Hand results and cache to the workspace's owner. Only what is, links followed, in the workspace or the runner's
+    folder: such were the paths that the step had checked."""
+    named = [environ.get("GITHUB_WORKSPACE", ""), environ.get("RUNNER_TEMP", "")]
+    if not named[0] or not Path(named[0]).is_dir():
+        return []
+    inside = [Path(name).resolve() for name in named if name]
+    left = [path for path in state.left if any(one in path.resolve().parents for one in inside)]
+    hand_over(left, inside[0])
+    return []
