@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keystone_action import __version__
+from keystone_action.runner.engine import Facilities
 from keystone_action.runner.grading import JUDGE_USAGE_KEYS, USAGE_KEYS
 from keystone_action.scoring import aggregate
 from keystone_action.scoring.results import CellResult, RunResult, SandboxInfo, SpecResult
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from keystone_action.runner.options import RunOptions
     from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.spec.loader import LoadedSpec
+    from keystone_action.spec.models import Spec
 
 _SHOWN_NOTICES = 20
+WATCHED_DISK = "resources.disk is watched, not enforced: a container is stopped once it is seen above its limit"
 
 
 @dataclass
@@ -32,6 +35,7 @@ class Assembly:
     run_id: str
     started_at: str
     substituted: tuple[str, ...]
+    facilities: Facilities = field(default_factory=Facilities)
     sandbox: SandboxProvider | None = None
     results: dict[str, CellResult] = field(default_factory=dict)
 
@@ -44,7 +48,21 @@ class Assembly:
             found.append(f"shard {index}/{count}: {shown}" + ("" if self.plan.cells else "; nothing to do here"))
         if self.options.no_secrets_reason:
             found.append(self.options.no_secrets_reason)
+        found += self.facilities.notices
+        found += self._mixed()
         return tuple(dict.fromkeys(found))
+
+    @property
+    def planned(self) -> tuple[Spec, ...]:
+        """The specs that have cells in this run."""
+        return tuple({cell.loaded.spec.id: cell.loaded.spec for cell in self.plan.cells}.values())
+
+    def _mixed(self) -> list[str]:
+        """Which specs run in containers, where others don't."""
+        images = self.facilities.images
+        inside = [f"{spec.id} ({images[spec.id]})" for spec in self.planned if spec.id in images]
+        mixed = inside and len(inside) < len(self.planned)
+        return [f"in containers: {', '.join(inside)}; the others in the process sandbox"] if mixed else []
 
 
 def assemble(assembly: Assembly, *, cancelled: bool, duration_s: float) -> RunResult:
@@ -62,7 +80,7 @@ def assemble(assembly: Assembly, *, cancelled: bool, duration_s: float) -> RunRe
         started_at=assembly.started_at,
         duration_s=duration_s,
         specs=specs,
-        sandbox=sandbox_info(assembly.sandbox),
+        sandbox=sandbox_info(assembly),
         counts=aggregate.count(specs),
         usage=aggregate.add_usage((cell.usage for cell in cells), USAGE_KEYS),
         judge_usage=aggregate.add_usage((cell.judge_usage for cell in cells), JUDGE_USAGE_KEYS),
@@ -108,15 +126,20 @@ def _spec(loaded: LoadedSpec, assembly: Assembly) -> SpecResult | None:
     )
 
 
-def sandbox_info(provider: SandboxProvider | None) -> SandboxInfo:
-    """What isolated the agents; nothing when the run ended before a sandbox was made."""
+def sandbox_info(assembly: Assembly) -> SandboxInfo:
+    """What isolated the agents; nothing when the run ended before a sandbox was made. Where some specs ran in
+    containers and others did not, what is weaker."""
+    provider, images = assembly.sandbox, assembly.facilities.images
     if provider is None:
         return SandboxInfo()
+    specs = assembly.planned
+    if specs and all(spec.id in images for spec in specs):
+        watched = any(spec.resources.disk is not None for spec in specs)
+        return SandboxInfo(
+            kind="docker", isolation=("container",), limits="enforced", not_enforced=(WATCHED_DISK,) if watched else ()
+        )
     return SandboxInfo(
-        kind="docker" if provider.kind == "docker" else "process",
-        isolation=provider.isolation,
-        limits="enforced" if provider.limits == "enforced" else "watched",
-        not_enforced=provider.not_enforced,
+        kind="process", isolation=provider.isolation, limits="watched", not_enforced=provider.not_enforced
     )
 
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.evidence.model import Address
-from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable, names_a_cell, shielded
+from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable
 from keystone_action.runner.names import cell_names, with_services
-from keystone_action.runner.setup import make_environment, run_setup
-from keystone_action.sandbox.base import Limits, Sandbox
+from keystone_action.runner.opening import Opened, Request, missing_words, open_container, open_process
+from keystone_action.runner.reaching import Reach
+from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
 from keystone_action.sandbox.process import unenforced
 from keystone_action.sandbox.workspace import Snapshot, copy_tree, keep_originals, snapshot
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import Attached
 from keystone_action.spec.expressions import interpolate
 
 if TYPE_CHECKING:
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booted:
-    """A cell that is ready for its agent."""
+    """A cell that is ready for its agent. provider: opens the sandboxes of its checks. incomplete: why evidence that we
+    collect is not whole, empty when it is."""
 
     sandbox: Sandbox
+    provider: SandboxProvider
     agent: AgentBase
     run_agent: Callable[[], Any]
     prompt: str
@@ -51,6 +54,7 @@ class Booted:
     missing_programs: frozenset[str]
     invariants: Mapping[str, Invariant]
     admit: Callable[[Sandbox], None]
+    incomplete: Callable[[], str]
     notices: tuple[str, ...]
 
 
@@ -61,34 +65,19 @@ async def boot(
     return await _Boot(cell, world, roots, stack).run(enter)
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The agent's sandbox, and what its environment is made of."""
-
-    sandbox: Sandbox
-    readable: tuple[Path, ...]
-    variables: Mapping[str, str]
-    common: Mapping[str, Any]
-
-    def environment(
-        self, agent_directory: Path | None = None, agent_env: Mapping[str, str] | None = None
-    ) -> dict[str, str]:
-        """For the agent, or (without arguments) for setup and checks, which don't get what is the agent's own."""
-        return agent_environment(agent_directory=agent_directory, agent_env=agent_env, **self.common)
-
-
 class _Boot:
     def __init__(self, cell: Cell, world: World, roots: CellRoots, stack: AsyncExitStack) -> None:
         self.cell, self.world, self.roots, self.stack = cell, world, roots, stack
         self.spec = cell.loaded.spec
         self.notices: list[str] = []
-        self.users: set[int] = set()
+        self.image = world.images.get(self.spec.id)
+        self.reach = Reach(cell, world, roots, stack, self.notices)
         # Results, this run's and earlier ones, may lie inside the workspace that is copied.
         self.results = {world.results.resolve(), world.options.directory.resolve() / ".keystone"}
         self.withheld = {*cell.loaded.withheld, *self.results}
         resources = self.spec.resources
         self.limits = Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
-        self.notices += unenforced(self.limits)
+        self.notices += unenforced(self.limits) if self.image is None else ()
 
     @property
     def light(self) -> bool:
@@ -114,29 +103,29 @@ class _Boot:
             agent_directory=agent_directory,
         )
         enter("services")
-        attached = await self._attach(names, audit_log)
+        attached = await self.reach.services(names, audit_log)
         names = with_services(names, {name: one.for_agent for name, one in attached.items()})
         prompt = self._prompt(names)
         names["task"] = {**names["task"], "prompt": prompt}
         enter("fixtures")
-        await self._fixtures(names, attached)
+        await self._fixtures(names)
         enter("setup")
         agent = interpolate(self.spec.agent, names)
         inputs = write_inputs(self.roots.area / "task", prompt, agent)
         opened = await self._open(names, prompt, inputs, agent_directory)
-        for name, one in attached.items():
-            await self.running[name].seal(one)
+        await self.reach.seal()
         originals, before = await apart(self._remember, inline=self.light)
         invariants = {**self.spec.invariants, **self.cell.scenario.invariants}
         sandbox = opened.sandbox
         return Booted(
             sandbox=sandbox,
+            provider=opened.provider,
             agent=agent,
             run_agent=lambda: run_agent(
                 agent,
                 sandbox=sandbox,
                 prompt=prompt,
-                environment=opened.environment(agent_directory, agent.env),
+                environment=self.environment(agent_directory=agent_directory, agent_env=agent.env),
                 inputs=inputs,
                 agent_directory=agent_directory,
                 context={"params": dict(self.cell.params), "services": names["services"]},
@@ -153,49 +142,49 @@ class _Boot:
             unresolved_secrets=self.world.secrets[self.spec.id].missing,
             limits=self.limits,
             readable=opened.readable,
-            check_environment={**opened.variables, **opened.environment()},
-            missing_programs=frozenset(word for word in first_words(invariants) if sandbox.which(word) is None),
+            check_environment={**opened.variables, **self.environment()},
+            missing_programs=await missing_words(first_words(invariants), sandbox, inline=self.image is None),
             invariants=invariants,
-            admit=self._admit,
+            admit=self.reach.admit,
+            incomplete=self.reach.incomplete,
             notices=tuple(self.notices),
         )
 
     async def _open(
         self, names: Mapping[str, Any], prompt: str, inputs: Inputs, agent_directory: Path | None
-    ) -> _Opened:
-        """Packages, the agent's sandbox, files and commands of `setup`."""
+    ) -> Opened:
+        """The agent's sandbox, with files, packages and commands of `setup`."""
         setup = interpolate(self.spec.setup, names)
-        packages = await make_environment(
-            setup.packages,
-            provider=self.world.provider,
-            directory=self.roots.area / "packages",
-            limits=self.limits,
-            environment=setup.env,
-        )
-        directories = (inputs.directory, agent_directory, packages.directory)
-        readable = tuple(path for path in directories if path is not None)
-        sandbox = await self.world.provider.open(
-            self.roots.workspace, limits=self.limits, readable=readable, environment=packages.variables
-        )
-        self.stack.push_async_callback(shielded, sandbox.close)
-        self._admit(sandbox)
-        common = {
+        common: dict[str, Any] = {
             "prompt": prompt,
             "prompt_file": inputs.prompt_file,
-            "workspace": sandbox.workspace_inside,
             "services": {name: Address(**address) for name, address in names["services"].items()},
             "seed": self.spec.determinism.seed,
             "setup_env": setup.env,
         }
-        opened = _Opened(sandbox, readable, packages.variables, common)
-        await run_setup(
-            setup,
-            sandbox=sandbox,
+
+        def environment(workspace: str) -> Mapping[str, str]:
+            return agent_environment(workspace=workspace, **common)
+
+        request = Request(
+            setup=setup,
             workspace=self.roots.workspace,
             directory=self.cell.loaded.directory,
-            environment=opened.environment(),
+            packages_directory=self.roots.area / "packages",
             withheld=self.withheld,
+            readable=tuple(path for path in (inputs.directory, agent_directory) if path is not None),
+            limits=self.limits,
+            secrets=tuple(names["secrets"].values()),
+            environment=environment,
         )
+        if self.image is None:
+            opened = await open_process(request, self.world.provider, self.stack)
+        else:
+            assert self.world.containers is not None
+            sandboxes = await self.world.containers.sandboxes(self.image)
+            opened = await open_container(request, sandboxes, self.reach.network(), self.stack)
+        self.reach.admit(opened.sandbox)
+        self.environment = partial(agent_environment, workspace=opened.sandbox.workspace_inside, **common)
         return opened
 
     def _lay_out(self) -> tuple[Path | None, Path, Path]:
@@ -224,41 +213,13 @@ class _Boot:
         self.notices += found.warnings
         return found.values
 
-    async def _attach(self, names: Mapping[str, Any], audit_log: Path) -> dict[str, Attached]:
-        definitions = [interpolate(service, names) for service in self.spec.services]
-        if not definitions:
-            return {}
-        directory = self.cell.loaded.directory
-        running = await self.world.services.acquire(definitions, directory)
-        last = any(names_a_cell(service) for service in self.spec.services)
-        self.stack.push_async_callback(shielded, lambda: self.world.services.release(definitions, directory, last=last))
-        scope = CellScope(
-            cell_id=self.cell.id,
-            private=self.roots.private,
-            workspace=self.roots.workspace,
-            audit_log=audit_log,
-            exclusive=not self.world.concurrent[self.spec.id],
-            allowed_users=self.users if "user" in self.world.provider.isolation else None,
-        )
-        attached: dict[str, Attached] = {}
-        for service in running:
-            one = await service.attach(scope)
-            self.stack.push_async_callback(shielded, partial(service.detach, one))
-            attached[service.name] = one
-            self.notices += one.notices
-        self.running = {service.name: service for service in running}
-        return attached
-
     def _prompt(self, names: Mapping[str, Any]) -> str:
         loaded, own = self.cell.loaded, self.cell.scenario.prompt
         if own is None and loaded.prompt_is_literal:
             return loaded.prompt
         return interpolate(loaded.prompt if own is None else own, names)
 
-    async def _fixtures(self, names: Mapping[str, Any], attached: Mapping[str, Attached]) -> None:
-        async def run_sql(service: str, script: str) -> None:
-            await self.running[service].run_sql(attached[service], script)
-
+    async def _fixtures(self, names: Mapping[str, Any]) -> None:
         fixtures = [interpolate(fixture, names) for fixture in self.spec.fixtures]
         if fixtures:
             from keystone_action.runner.fixtures import run_fixtures
@@ -268,11 +229,5 @@ class _Boot:
                 workspace=self.roots.workspace,
                 directory=self.cell.loaded.directory,
                 withheld=self.withheld,
-                run_sql=run_sql,
+                run_sql=self.reach.run_sql,
             )
-
-    def _admit(self, sandbox: Sandbox) -> None:
-        """Let the user of a sandbox reach this cell's services."""
-        uid = getattr(sandbox, "uid", None)
-        if uid is not None:
-            self.users.add(uid)

@@ -1,7 +1,8 @@
 """The life of one cell, top to bottom in the boot order of the contract (5.2).
 
 workspace and task files → secrets → services → fixtures → setup → snapshot → agent → everything of the agent's killed
-→ diff → checks → composite. (Secrets are resolved once for the run; a network policy needs containers.)
+→ diff → checks → composite. (Secrets are resolved once for the run; a network policy
+holds from the start of the agent's container.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from keystone_action.errors import KeystoneError, ServiceError
+from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
 from keystone_action.runner.artifacts import CellFiles, bounded, masked
 from keystone_action.runner.boot import Booted, boot
@@ -47,7 +48,7 @@ async def run_cell(cell: Cell, world: World) -> CellResult:
     limit = cell.loaded.spec.resources.timeout
     files = CellFiles(world.results / "cells" / cell.id, world.masker)
     files.start()
-    roots = world.roots.cell(cell)
+    roots = world.cell_roots(cell)
     life = _Life(cell, world, files, roots)
     try:
         with anyio.fail_after(limit):
@@ -92,6 +93,8 @@ class _Life:
             await booted.sandbox.close()
             if self.world.service_defects():
                 raise ServiceError(f"the mock server broke while it served: {self.world.service_defects()[0]}")
+            if problem := booted.incomplete():
+                raise HarnessError(problem)
             self.enter("checks")
             try:
                 evidence, patch = await anyio.to_thread.run_sync(self._observe, booted, self.agent)
@@ -139,7 +142,7 @@ class _Life:
             evidence=evidence,
             directory=self.cell.loaded.directory,
             roots=self.roots,
-            provider=self.world.provider,
+            provider=booted.provider,
             limits=booted.limits,
             readable=booted.readable,
             environment=booted.check_environment,

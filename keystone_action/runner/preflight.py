@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.runner.engine import Facilities, find_facilities
 from keystone_action.spec.diagnostics import SpecError
 from keystone_action.spec.discovery import discover
 from keystone_action.spec.loader import LoadedSpec, load
@@ -32,26 +33,53 @@ def load_specs(options: RunOptions) -> list[LoadedSpec]:
     return loaded
 
 
-def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -> None:
-    """Refuse what this machine or this version can't do. Raises UsageError."""
-    if options.sandbox == "docker":
-        raise NotSupportedYet("--sandbox docker", help="the process sandbox runs here: --sandbox process")
+def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -> Facilities:
+    """What the cells will run in. Refuses what this machine or this version can't do: raises UsageError."""
     if options.fail_on == "regression":
         raise NotSupportedYet("--fail-on regression", help="--fail-on threshold decides by each spec's pass_threshold")
     planned_ids = {cell.loaded.spec.id for cell in planned.cells}
-    for loaded in specs:
-        if loaded.spec.id not in planned_ids:
-            continue
-        if loaded.spec.services:
-            from keystone_action.services.start import refuse_unsupported
+    wanted = [loaded for loaded in specs if loaded.spec.id in planned_ids]
+    facilities = find_facilities(wanted, options)
+    try:
+        for loaded in wanted:
+            if loaded.spec.services:
+                from keystone_action.services.start import refuse_unsupported
 
-            refuse_unsupported(loaded.spec.services)
-        if loaded.spec.resources.strict:
-            raise UsageError(
-                f"{loaded.path}: resources.strict: true can't be kept: the process sandbox watches limits and stops"
-                " what exceeds them, it does not enforce them",
-                help="leave strict out, or set base to run in a container once that is supported",
-            )
+                refuse_unsupported(loaded.spec.services, engine=facilities.client is not None)
+            if loaded.spec.id in facilities.images:
+                _refuse_what_containers_lack(loaded)
+            else:
+                _refuse_what_processes_lack(loaded)
+    except BaseException:
+        facilities.close()
+        raise
+    return facilities
+
+
+def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:
+    resources = loaded.spec.resources
+    if resources.strict and resources.disk is not None:
+        raise UsageError(
+            f"{loaded.path}: resources.strict: true can't be kept for disk: a container is stopped once it is seen"
+            " above the limit, the engine does not enforce it",
+            help="leave disk or strict out; cpu, memory and pids are enforced",
+        )
+
+
+def _refuse_what_processes_lack(loaded: LoadedSpec) -> None:
+    spec = loaded.spec
+    if spec.resources.strict:
+        raise UsageError(
+            f"{loaded.path}: resources.strict: true can't be kept: the process sandbox watches limits and stops"
+            " what exceeds them, it does not enforce them",
+            help="leave strict out, or set base to run in a container, where limits are enforced",
+        )
+    if spec.network.egress.default == "deny":
+        raise UsageError(
+            f"{loaded.path}: network.egress: deny can't be kept by the process sandbox, whose network is"
+            " this machine's",
+            help="set base to run in a container, which has a network of its own, or leave network.egress out",
+        )
 
 
 def substituted_services(specs: Sequence[LoadedSpec], planned: Plan) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from keystone_action.runner.cell import run_cell
 from keystone_action.runner.preflight import load_specs, preflight, substituted_services
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import only_error, stopped_by_signals
-from keystone_action.runner.start import start_world
+from keystone_action.runner.start import Start, start_world
+from keystone_action.sandbox.run_lock import new_run_id, run_lock
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
@@ -55,21 +56,33 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
             replicas=options.replicas,
         ),
     )
-    preflight(specs, planned, options)
+    facilities = preflight(specs, planned, options)
     directory = make_output_directory(options, started_at)
     finished = earlier_cells(options, specs, planned)
+    run_id = options.run_id or new_run_id()
     assembly = Assembly(
         options=options,
         specs=specs,
         plan=planned,
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{random_source.token_hex(3)}",
+        run_id=run_id,
         started_at=started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        substituted=substituted_services(specs, planned),
+        substituted=() if facilities.client is not None else substituted_services(specs, planned),
+        facilities=facilities,
     )
     try:
         async with stopped_by_signals() as stop, AsyncExitStack() as stack:
+            stack.enter_context(run_lock(run_id, options.scratch))
             journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
-            world = await start_world(options, progress, specs, planned, directory, stack)
+            start = Start(
+                options=options,
+                progress=progress,
+                specs=specs,
+                planned=planned,
+                directory=directory,
+                run_id=run_id,
+                facilities=facilities,
+            )
+            world = await start_world(start, stack)
             assembly.sandbox = world.provider
             await _run_cells(world, planned, journal, assembly, finished)
     except BaseExceptionGroup as group:

@@ -20,13 +20,36 @@ if TYPE_CHECKING:
     from keystone_action.services.base import RunningService
     from keystone_action.spec.services import Service
 
-Start = Callable[[Sequence["Service"], Path], Awaitable[list["RunningService"]]]
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The running services of one definition; `stop` ends all that they have in common, after them."""
+
+    services: Sequence[RunningService]
+    stop: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The services of a spec, interpolated. directory: the spec's. internal: they have no way out of their networks."""
+
+    services: Sequence[Service]
+    directory: Path
+    internal: bool = False
+
+    def key(self) -> str:
+        """Equal for what can be shared."""
+        dumped = [service.model_dump(mode="json") for service in self.services]
+        return json.dumps([str(self.directory), self.internal, *dumped], sort_keys=True)
+
+
+Start = Callable[[Definition], Awaitable[Group]]
 
 
 @dataclass
 class _Entry:
     ready: anyio.Event = field(default_factory=anyio.Event)
-    running: list[RunningService] = field(default_factory=list)
+    group: Group | None = None
     error: KeystoneError | None = None
     users: int = 0
 
@@ -34,33 +57,33 @@ class _Entry:
 class ServicePool:
     """Hands out running services by definition.
 
-    start: starts all services of a definition, whose files are in a spec's directory, and returns when every one is
-    ready; raises ServiceError.
+    start: starts all services of a definition and returns when every one is ready; raises ServiceError.
     """
 
     def __init__(self, start: Start) -> None:
         self._start = start
         self._entries: dict[str, _Entry] = {}
 
-    async def acquire(self, definitions: Sequence[Service], directory: Path) -> list[RunningService]:
+    async def acquire(self, definition: Definition) -> Sequence[RunningService]:
         """The services of this definition, started by the first who asks. Raises ServiceError, to everyone who
         waited; the next who asks starts them anew."""
-        key = _key(definitions, directory)
+        key = definition.key()
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry()
             entry.users += 1
-            await self._start_entry(key, entry, definitions, directory)
+            await self._start_entry(key, entry, definition)
         else:
             entry.users += 1
             await entry.ready.wait()
         if entry.error is not None:
             raise entry.error
-        return entry.running
+        assert entry.group is not None
+        return entry.group.services
 
-    async def _start_entry(self, key: str, entry: _Entry, definitions: Sequence[Service], directory: Path) -> None:
+    async def _start_entry(self, key: str, entry: _Entry, definition: Definition) -> None:
         try:
-            entry.running = await self._start(definitions, directory)
+            entry.group = await self._start(definition)
         except KeystoneError as error:
             entry.error = error
         except BaseException:
@@ -71,30 +94,29 @@ class ServicePool:
                 self._entries.pop(key, None)
             entry.ready.set()
 
-    async def release(self, definitions: Sequence[Service], directory: Path, *, last: bool) -> None:
+    async def release(self, definition: Definition, *, last: bool) -> None:
         """A cell is done with these; `last`: no other cell can ask for this definition, so they stop now."""
-        key = _key(definitions, directory)
+        key = definition.key()
         entry = self._entries.get(key)
         if entry is None:
             return
         entry.users -= 1
         if last and entry.users <= 0:
             self._entries.pop(key, None)
-            await _stop(entry.running)
+            if entry.group is not None:
+                await _stop(entry.group)
 
     async def close(self) -> None:
         """Stop all, at once."""
-        running = [service for entry in self._entries.values() for service in entry.running]
+        groups = [entry.group for entry in self._entries.values() if entry.group is not None]
         self._entries.clear()
-        await _stop(running)
+        async with anyio.create_task_group() as tasks:
+            for group in groups:
+                tasks.start_soon(_stop, group)
 
 
-async def _stop(services: Sequence[RunningService]) -> None:
-    async with anyio.create_task_group() as group:
-        for service in services:
-            group.start_soon(service.stop)
-
-
-def _key(definitions: Sequence[Service], directory: Path) -> str:
-    dumped = [definition.model_dump(mode="json") for definition in definitions]
-    return json.dumps([str(directory), *dumped], sort_keys=True)
+async def _stop(group: Group) -> None:
+    async with anyio.create_task_group() as tasks:
+        for service in group.services:
+            tasks.start_soon(service.stop)
+    await group.stop()

@@ -20,7 +20,7 @@ from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox, Sa
 from keystone_action.sandbox.ownership import give_to_owner
 from keystone_action.sandbox.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.sandbox.workspace import copy_tree
-from keystone_action.spec.models import Setup, SetupFile
+from keystone_action.spec.models import SetupFile
 
 TAIL_CHARACTERS = 2000
 """Of each stream of a command that failed."""
@@ -82,31 +82,27 @@ async def _make(sandbox: Sandbox, timeout: float | None) -> str:
     return done.stdout.text()
 
 
-async def run_setup(
-    setup: Setup,
-    *,
-    sandbox: Sandbox,
-    workspace: Path,
-    directory: Path,
-    environment: Mapping[str, str] | None = None,
-    withheld: Collection[Path] = (),
-    timeout: float | None = None,
+async def write_files(
+    files: Sequence[SetupFile], workspace: Path, directory: Path, withheld: Collection[Path] = ()
 ) -> None:
-    """Write the files, then run the commands in order as the agent's user.
-
-    directory: the spec's. environment: what the commands get, besides what the sandbox was opened with; timeout:
-    seconds for each of them. Raises HarnessError for a file that can't be written, and for the first command that does
-    not end with 0, with the tail of both its streams.
-    """
-    for index, file in enumerate(setup.files):
+    """Write the files of `setup` into the workspace. directory: the spec's. Raises HarnessError."""
+    for index, file in enumerate(files):
         try:
             await anyio.to_thread.run_sync(_write, file, workspace, directory, withheld)
         except (PathProblem, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise HarnessError(f"setup.files[{index}] ({file.path}) can't be written: {reason}") from error
-    variables = {**(environment or {}), **setup.env}
-    for index, command in enumerate(setup.commands):
-        done = await sandbox.run(Command(("sh", "-c", command), env=variables, timeout=timeout))
+
+
+async def run_commands(
+    commands: Sequence[str], *, sandbox: Sandbox, environment: Mapping[str, str], timeout: float | None = None
+) -> None:
+    """Run the commands of `setup` in order, as the agent's user. timeout: seconds for each of them.
+
+    Raises HarnessError for the first that does not end with 0, with the tail of both its streams.
+    """
+    for index, command in enumerate(commands):
+        done = await sandbox.run(Command(("sh", "-c", command), env=environment, timeout=timeout))
         if not _ended_well(done):
             raise HarnessError(f"setup.commands[{index}] (`{_first_line(command)}`) failed: {_story(done)}")
 

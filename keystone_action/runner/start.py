@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from keystone_action.evidence.masking import Masker
 from keystone_action.invariants.base import Check
 from keystone_action.runner.layout import shielded
 from keystone_action.runner.secrets import Resolved, resolve
-from keystone_action.runner.service_pool import ServicePool
+from keystone_action.runner.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
 from keystone_action.sandbox import process
 from keystone_action.spec.annotations import leaves
@@ -25,33 +26,40 @@ from keystone_action.spec.loader import enclosing_root
 if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
     from keystone_action.plan import Plan
+    from keystone_action.runner.containers import Containers
+    from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import Progress, RunOptions
-    from keystone_action.services.base import RunningService
+    from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.services.http_server import MockServer
     from keystone_action.spec.fixtures import SecretEntry
     from keystone_action.spec.loader import LoadedSpec
     from keystone_action.spec.models import Spec
-    from keystone_action.spec.services import Service
 
 
-async def start_world(
-    options: RunOptions,
-    progress: Progress,
-    specs: Sequence[LoadedSpec],
-    planned: Plan,
-    directory: Path,
-    stack: AsyncExitStack,
-) -> World:
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a run is started from. directory: for results. facilities: what preflight found."""
+
+    options: RunOptions
+    progress: Progress
+    specs: Sequence[LoadedSpec]
+    planned: Plan
+    directory: Path
+    run_id: str
+    facilities: Facilities
+
+
+async def start_world(start: Start, stack: AsyncExitStack) -> World:
     """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
 
     Raises SandboxError. A secret that can't be resolved is told by the cells of its spec.
     """
+    options, progress, specs, planned = start.options, start.progress, start.specs, start.planned
     wanted = {cell.loaded.spec.id for cell in planned.cells}
-    roots = Roots()
-    if options.keep:
-        progress.note(f"workspaces are kept in {roots.path}")
-    else:
-        stack.push_async_callback(_in_thread, roots.remove)
+    roots = _roots(start, stack)
+    # The engine's machine may see another directory of ours, but not the system's temporary one.
+    elsewhere = start.facilities.images and options.scratch is not None
+    container_roots = _roots(start, stack, options.scratch) if elsewhere else roots
     secrets = {
         loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options)
         for loaded in specs
@@ -64,9 +72,13 @@ async def start_world(
         if loaded.spec.id in wanted:
             files.add_all(loaded.author_files)
     checkouts = {enclosing_root(loaded.directory) for loaded in specs}
-    provider = await process.start(roots.sandboxes, hidden=[directory, *sorted(checkouts)])
+    provider = await process.start(roots.sandboxes, hidden=[start.directory, *sorted(checkouts)])
     stack.push_async_callback(shielded, provider.close)
-    starter = Starter(provider)
+    masker = Masker(values)
+    containers = _containers(start, container_roots, provider, masker)
+    if containers is not None:
+        stack.push_async_callback(shielded, containers.close)
+    starter = Starter(provider, containers)
     stack.push_async_callback(shielded, starter.close)
     services = ServicePool(starter)
     stack.push_async_callback(shielded, services.close)
@@ -74,17 +86,47 @@ async def start_world(
         options=options,
         progress=progress,
         roots=roots,
-        results=directory,
+        container_roots=container_roots,
+        results=start.directory,
         provider=provider,
+        images=start.facilities.images,
+        containers=containers,
         services=services,
         service_defects=lambda: starter.defects,
         settle_services=starter.settle,
         judge=LazyJudge(options, progress),
-        masker=Masker(values),
+        masker=masker,
         secrets=secrets,
         concurrent=_concurrent(options, planned),
         light={loaded.spec.id: is_light(loaded) for loaded in specs},
         author_files=files,
+    )
+
+
+def _roots(start: Start, stack: AsyncExitStack, parent: Path | None = None) -> Roots:
+    roots = Roots(start.run_id, parent)
+    if start.options.keep:
+        start.progress.note(f"workspaces are kept in {roots.path}")
+    else:
+        stack.push_async_callback(_in_thread, roots.remove)
+    return roots
+
+
+def _containers(start: Start, roots: Roots, host: SandboxProvider, masker: Masker) -> Containers | None:
+    client = start.facilities.client
+    if client is None:
+        return None
+    from keystone_action.runner.containers import Containers
+
+    return Containers(
+        client,
+        start.run_id,
+        root=roots.sandboxes / "containers",
+        host=host,
+        options=start.options,
+        progress=start.progress,
+        logs=start.directory / "services",
+        mask=masker.text,
     )
 
 
@@ -121,20 +163,27 @@ class LazyJudge:
 class Starter:
     """Starts the services of one definition, all at once. One server serves every mock of the run."""
 
-    def __init__(self, provider: process.ProcessSandboxes) -> None:
+    def __init__(self, provider: process.ProcessSandboxes, containers: Containers | None) -> None:
         self._provider = provider
+        self._containers = containers
         self._mocks: MockServer | None = None
 
-    async def __call__(self, definitions: Sequence[Service], directory: Path) -> list[RunningService]:
+    async def __call__(self, definition: Definition) -> Group:
         from keystone_action.services.http_server import MockServer
         from keystone_action.services.start import start_services
 
-        if not definitions:
-            return []
         if self._mocks is None:
             self._mocks = MockServer()
             self._mocks.start()
-        return await start_services(definitions, provider=self._provider, directory=directory, mocks=self._mocks)
+        host = self._containers.service_host(internal=definition.internal) if self._containers is not None else None
+        running = await start_services(
+            definition.services,
+            provider=self._provider,
+            directory=definition.directory,
+            mocks=self._mocks,
+            containers=host,
+        )
+        return Group(running, host.close if host is not None else nothing)
 
     @property
     def defects(self) -> tuple[str, ...]:
@@ -150,6 +199,10 @@ class Starter:
         """Stop the mock server."""
         if self._mocks is not None:
             await anyio.to_thread.run_sync(self._mocks.stop)
+
+
+async def nothing() -> None:
+    """For services that have nothing in common that would have to end."""
 
 
 def _concurrent(options: RunOptions, planned: Plan) -> Mapping[str, bool]:

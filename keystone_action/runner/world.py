@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.base import Judge
     from keystone_action.plan import Cell
+    from keystone_action.runner.containers import Containers
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.service_pool import ServicePool
     from keystone_action.sandbox.base import SandboxProvider
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 class World:
     """The shared parts of a run.
 
-    roots: private directories of the run. results: the output directory. service_defects: what went wrong in our own
+    roots: private directories of the run. container_roots: those of cells in containers. results: the output directory.
+    provider: the process sandbox, also of the author's own scripts. images: by spec id, for cells in containers.
+    containers: the engine, where there is one. service_defects: what went wrong in our own
     mock server so far. settle_services: waits until all that reached it is on record. secrets: by spec id.
     concurrent: by spec id, whether several of its cells may run at once. light: by spec id, whether its workspace is
     so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
@@ -35,8 +38,11 @@ class World:
     options: RunOptions
     progress: Progress
     roots: Roots
+    container_roots: Roots
     results: Path
     provider: SandboxProvider
+    images: Mapping[str, str]
+    containers: Containers | None
     services: ServicePool
     service_defects: Callable[[], tuple[str, ...]]
     settle_services: Callable[[], None]
@@ -47,14 +53,19 @@ class World:
     light: Mapping[str, bool]
     author_files: AuthorFiles
 
+    def cell_roots(self, cell: Cell) -> CellRoots:
+        """The directories of one attempt at a cell."""
+        in_container = cell.loaded.spec.id in self.images
+        return (self.container_roots if in_container else self.roots).cell(cell)
+
 
 class Roots:
-    """The run's directory in the system's temporary directory: `private` is ours alone, `cells` can be entered, but
-    not listed, by the users that agents run as. Removed at the end unless `keep`."""
+    """The run's directory in a temporary directory: `private` is ours alone, `cells` can be entered, but not listed, by
+    the users that agents run as. Removed at the end unless `keep`. parent: None = the system's temporary directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str, parent: Path | None = None) -> None:
         try:
-            self.path = Path(tempfile.mkdtemp(prefix="keystone-"))
+            self.path = Path(tempfile.mkdtemp(prefix=f"keystone-{run_id}-", dir=parent))
         except OSError as error:
             raise SandboxError(
                 f"no temporary directory can be made: {error.strerror}", help="set TMPDIR to a directory with room"

@@ -191,5 +191,5 @@ def _build(definition: Service, host: ContainerHost, mocks: MockServer, director
     if isinstance(definition, ExternalService):
         from keystone_action.services.external import External
 
-        return External(definition)
+        return External(definition, mocks.thread)
     raise NotSupportedYet(f"service {definition.name}: {definition.kind} without an image in a container")

@@ -50,8 +50,8 @@ class FieldRules:
                 yield from self._input_source(leaf, marker)
 
     def warn(self, leaf: Leaf) -> Iterator[Problem]:
-        """What is suspicious: a service's name as a host name, which resolves nowhere."""
-        if "//" not in leaf.value or not self._is_command(leaf):
+        """What is suspicious: a service's name as a host name, which resolves nowhere but in a container's network."""
+        if self.scope.spec.base is not None or "//" not in leaf.value or not self._is_command(leaf):
             return
         for name in _hosts(leaf.value):
             if name in self.scope.service_names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -32,10 +32,6 @@ CHECK_TYPES = (
     "budget",
 )
 AGENT_TYPES = ("claude-code", "codex", "gemini", "anthropic", "paragon", "http")
-SERVICE_KINDS: Mapping[str, str] = {
-    "container": "use type postgres, sqlite, http_mock or external",
-    "mysql": "run it yourself and use type external",
-}
 NO_CONTAINER = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
 
@@ -44,8 +40,6 @@ def refused(scope: Scope) -> Iterator[Problem]:
     """Everything in a spec that this version does not have."""
     spec = scope.spec
     yield from _agent(spec)
-    if spec.base is not None:
-        yield _not_yet(("base",), "base (a container image)", "leave it out to run in the process sandbox")
     for index, service in enumerate(spec.services):
         yield from _service(service, ("services", index))
     yield from _policies(spec)
@@ -62,26 +56,20 @@ def _agent(spec: Spec) -> Iterator[Problem]:
 
 
 def _service(service: Any, path: Path) -> Iterator[Problem]:
-    kind = service.kind
-    if kind in SERVICE_KINDS:
-        key = "type" if "type" in service.model_fields_set else "image"
-        yield _not_yet((*path, key), f"a service of kind {kind}", SERVICE_KINDS[kind])
-        return
-    if not isinstance(service, ServerBase):
+    if not isinstance(service, ServerBase) or service.kind != "postgres" or service.image is not None:
         return
     if service.isolation == "container":
-        yield _not_yet((*path, "isolation"), "isolation: container", "use auto or database")
+        yield _not_yet((*path, "isolation"), "isolation: container of an embedded server", "use auto or database")
     for name in NO_CONTAINER:
-        # Of an image that is stood in for, these only say how to reach and await it; the report says that they don't
-        # apply. A command would be another server.
-        if getattr(service, name) and (name == "command" or service.image is None):
+        if getattr(service, name):
             yield _not_yet((*path, name), f"'{name}' of an embedded server", "leave it out", on_key=True)
 
 
 def _policies(spec: Spec) -> Iterator[Problem]:
-    for section in ("network", "forbidden"):
-        for name in sorted(_given(getattr(spec, section))):
-            yield _not_yet((section, name), f"{section}.{name}", "leave it out", on_key=True)
+    if spec.network.dns_overrides:
+        yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
+    for name in sorted(_given(spec.forbidden)):
+        yield _not_yet(("forbidden", name), f"forbidden.{name}", "leave it out", on_key=True)
     if spec.determinism.clock is not None:
         yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
     for name in sorted(_given(spec.audit)):

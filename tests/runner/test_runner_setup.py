@@ -16,7 +16,7 @@ import pytest
 from support.worlds import process_world
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.setup import PythonEnvironment, make_environment, run_setup
+from keystone_action.runner.setup import PythonEnvironment, make_environment, run_commands, write_files
 from keystone_action.sandbox.base import Command, Completed, Limits
 from keystone_action.spec.models import Setup
 
@@ -30,14 +30,9 @@ def run(document: Mapping[str, Any], directory: Path, **links: str) -> dict[str,
             for name, target in links.items():
                 (world.workspace / name).symlink_to(target)
             setup = Setup.model_validate(dict(document))
-            await run_setup(
-                setup,
-                sandbox=sandbox,
-                workspace=world.workspace,
-                directory=directory,
-                environment={"GIVEN": "given"},
-                timeout=20,
-            )
+            await write_files(setup.files, world.workspace, directory)
+            environment = {"GIVEN": "given", **setup.env}
+            await run_commands(setup.commands, sandbox=sandbox, environment=environment, timeout=20)
             owner = world.workspace.stat().st_uid
             found = {}
             for path in world.workspace.rglob("*"):
@@ -105,7 +100,7 @@ def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
         async with process_world() as world:
             sandbox = await world.open()
             setup = Setup(commands=["sleep 60"])
-            await run_setup(setup, sandbox=sandbox, workspace=world.workspace, directory=tmp_path, timeout=0.2)
+            await run_commands(setup.commands, sandbox=sandbox, environment=setup.env, timeout=0.2)
 
     with pytest.raises(HarnessError, match="took longer than its time limit"):
         asyncio.run(main())

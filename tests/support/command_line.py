@@ -12,6 +12,9 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
 
+NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+"""An environment in which no container engine answers, whatever this machine has."""
+
 
 @dataclass(frozen=True)
 class Called:

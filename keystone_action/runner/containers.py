@@ -1,0 +1,129 @@
+"""What the cells of a run share on a container engine: sandboxes by image, networks, and how images are had."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.errors import KeystoneError, SandboxError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.sandbox.base import SandboxProvider
+    from keystone_action.sandbox.docker import DockerSandboxes
+    from keystone_action.services.container_host import ContainerHost, Pulling
+    from keystone_action.services.egress_proxy import EgressProxy
+    from keystone_action.services.networks import Networks
+
+
+class Containers:
+    """The engine as one run uses it. root: a directory of ours for sandboxes, made here. host: runs the author's own
+    scripts. logs: a directory for what services printed, secrets taken out by `mask`. `close` removes all that the run
+    made on the engine, whatever became of its makers."""
+
+    def __init__(
+        self,
+        client: Any,
+        run_id: str,
+        *,
+        root: Path,
+        host: SandboxProvider,
+        options: RunOptions,
+        progress: Progress,
+        logs: Path,
+        mask: Callable[[str], str],
+    ) -> None:
+        from keystone_action.services.networks import Networks
+
+        self.client, self.run_id = client, run_id
+        self.networks: Networks = Networks(client, run_id)
+        self._logs, self._mask = logs, mask
+        self._root, self._host, self._options, self._progress = root, host, options, progress
+        self._egress: EgressProxy | None = None
+        self._providers: dict[str, DockerSandboxes] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def sandboxes(self, image: str) -> DockerSandboxes:
+        """The sandboxes of an image, which is pulled for the first who asks. Raises HarnessError."""
+        from keystone_action.sandbox.docker import start_docker
+        from keystone_action.services.images import ensure_image
+
+        async with self._locks.setdefault(image, asyncio.Lock()):
+            if image not in self._providers:
+                await ensure_image(self.client, image, **self.service_host(internal=False).pulling())
+                self._providers[image] = await start_docker(
+                    image=image, run_id=self.run_id, root=self._root, host=self._host, client=self.client
+                )
+            return self._providers[image]
+
+    def pulling(self) -> Pulling:
+        """How images are had."""
+        from keystone_action.services.container_host import Pulling
+        from keystone_action.services.images import Login
+
+        options = self._options
+        login = None
+        if options.registry_username and options.registry_password:
+            login = Login(options.registry_username, options.registry_password)
+        return Pulling(
+            mirror=options.registry_mirror,
+            login=login,
+            user_logins=options.user_logins,
+            on_progress=self._progress.note,
+        )
+
+    def service_host(self, *, internal: bool) -> ContainerHost:
+        """For the services of one definition. internal: they have no way out of their networks."""
+        from keystone_action.services.container_host import make_host
+
+        return make_host(
+            client=self.client,
+            run_id=self.run_id,
+            networks=self.networks,
+            pull=self.pulling(),
+            internal=internal,
+            logs=self._logs,
+            mask=self._mask,
+        )
+
+    def not_enforced(self) -> tuple[str, ...]:
+        """Sentences of all sandboxes so far."""
+        return tuple(dict.fromkeys(s for provider in self._providers.values() for s in provider.not_enforced))
+
+    async def egress(self) -> EgressProxy:
+        """The proxies of cells that may not reach everything, started for the first who asks. Raises ServiceError."""
+        if self._egress is None:
+            from keystone_action.services.egress_proxy import EgressProxy
+
+            self._egress = EgressProxy()
+            self._egress.start()
+        return self._egress
+
+    async def close(self) -> None:
+        """See the class. Never raises: what can't be removed now is told, and found again by its label."""
+        from keystone_action.sandbox.docker_sweep import sweep
+
+        await asyncio.gather(*(self._quietly(provider.close()) for provider in self._providers.values()))
+        if self._egress is not None:
+            await asyncio.to_thread(self._egress.stop)
+        await self.networks.close_all()
+        try:
+            swept = await sweep(self.client, self.run_id)
+        except SandboxError as error:
+            self._tell([error.message])
+        else:
+            self._tell(swept.problems)
+        with contextlib.suppress(OSError):
+            self.client.close()
+
+    async def _quietly(self, closing: Any) -> None:
+        with contextlib.suppress(KeystoneError):
+            await closing
+
+    def _tell(self, problems: Iterable[str]) -> None:
+        for problem in problems:
+            self._progress.note(f"left on the Docker engine: {problem} (`keystone clean --run {self.run_id}`)")
