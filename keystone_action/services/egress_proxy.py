@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,15 @@ IDLE_SECONDS = 600.0
 """A model may think for minutes before it sends a byte."""
 _ADDRESSES = 8
 _PHRASES = {400: "Bad Request", 431: "Request Header Fields Too Large", 502: "Bad Gateway", 507: "Insufficient Storage"}
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """phrase: what clients show of a tunnel that was refused; they don't show its body."""
+
+    status: int
+    text: str
+    phrase: str = ""
 
 
 class _UnreachableError(Exception):
@@ -153,50 +163,53 @@ class EgressCell:
             await self._thread.call(self.end())
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await self._head(reader, writer)
+        client = (reader, writer)
+        head = await self._head(client)
         if head is None:
             return
         began = time.monotonic()
         egress = Egress("", None, "", "deny", "the connection broke off")
         try:
-            await self._answer(head, (reader, writer), egress)
+            refusal = await self._serve(head, client, egress)
         finally:
             egress.duration_s = time.monotonic() - began
             self._log.write(egress)
+        if refusal is not None:
+            await _reply(client, refusal)
 
-    async def _head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+    async def _head(self, client: Connection) -> bytes | None:
         """The head of a request; None when the client sends none."""
         try:
             async with asyncio.timeout(HEAD_SECONDS):
-                return await reader.readuntil(b"\r\n\r\n")
+                return await client[0].readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             self._log.write(Egress("", None, "", "deny", "the head of the request is too long"))
-            await _reply((reader, writer), 431, "The head of the request is too long.")
+            await _reply(client, _Refusal(431, "The head of the request is too long."))
         except (asyncio.IncompleteReadError, OSError):  # a time limit's, too
             pass
         return None
 
-    async def _answer(self, head: bytes, client: Connection, egress: Egress) -> None:
+    async def _serve(self, head: bytes, client: Connection, egress: Egress) -> _Refusal | None:
+        """The whole life of a tunnel or request that is let through; of any other, what its client is told."""
         if self._log.failure is not None:
             egress.reason = self._log.failure
-            await _reply(client, 507, f"No request is let through any more: {self._log.failure}.")
-            return
+            return _Refusal(507, f"No request is let through any more: {self._log.failure}.")
         try:
             request = parse_request(head)
             egress.host, egress.port, egress.method = str(request.host), request.port, request.method
             onward = await self._reach(request, egress)
         except NotUnderstood as error:
             egress.host, egress.method, egress.reason = error.target, error.method, f"not understood: {error}"
-            await _reply(client, 400, f"This request is refused: {error}.")
+            return _Refusal(400, f"This request is refused: {error}.")
         except Denied as error:
             egress.decision, egress.reason = "deny", str(error)
-            await _reply(client, 403, f"The network policy denies {request.authority}: {error}.", phrase=str(error))
+            return _Refusal(403, f"The network policy denies {request.authority}: {error}.", phrase=str(error))
         except _UnreachableError as error:
             egress.reason = f"{egress.reason}; {error}"
-            await _reply(client, 502, f"{request.authority} can't be reached: {error}.")
-        else:
-            async with hung_up(onward[1]):
-                await self._tunnel(request, client, onward, egress)
+            return _Refusal(502, f"{request.authority} can't be reached: {error}.")
+        async with hung_up(onward[1]):
+            await self._tunnel(request, client, onward, egress)
+        return None
 
     async def _reach(self, request: ProxyRequest, egress: Egress) -> Connection:
         """A connection to where a request may go. Raises Denied, and _UnreachableError when nobody answers there."""
@@ -248,13 +261,12 @@ class EgressCell:
             egress.reason += f"; broke off ({_said(error)})"
 
 
-async def _reply(client: Connection, status: int, text: str, *, phrase: str = "") -> None:
-    """A whole answer, after which the client is heard out. phrase: what clients show of a tunnel that was refused;
-    they don't show its body."""
+async def _reply(client: Connection, refusal: _Refusal) -> None:
+    """A whole answer, after which the client is heard out."""
     reader, writer = client
-    body = f"{text}\n".encode()
+    body = f"{refusal.text}\n".encode()
     lines = [
-        f"HTTP/1.1 {status} {phrase or _PHRASES[status]}",
+        f"HTTP/1.1 {refusal.status} {refusal.phrase or _PHRASES[refusal.status]}",
         "Content-Type: text/plain; charset=utf-8",
         f"Content-Length: {len(body)}",
         "Connection: close",

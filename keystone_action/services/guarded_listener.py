@@ -132,10 +132,19 @@ async def both_ways(
     each piece that goes there and that comes from there. Raises OSError when one of the two breaks off."""
     try:
         async with asyncio.TaskGroup() as directions:
-            directions.create_task(_pass_on(here[0], there[1], sent))
+            directions.create_task(_send(here[0], there[1], sent))
             directions.create_task(_pass_on(there[0], here[1], received))
     except* OSError as errors:
         raise _first(errors) from None
+
+
+async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+    try:
+        await _pass_on(reader, writer, count)
+    except OSError:
+        if reader.exception() is not None:
+            raise
+        # A server may answer and hang up before it was told everything: its answer is still to come.
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]) -> None:

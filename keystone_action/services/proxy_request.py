@@ -71,9 +71,11 @@ def _authority(text: str, default_port: int | None) -> tuple[str | IPAddress, in
     if "@" in text:
         raise ValueError("a user name in the address of a request is refused")
     host, port = split_port(text)
-    if port is None and default_port is None:
+    if port is not None:
+        return parse_host(host), parse_port(port)
+    if default_port is None:
         raise ValueError("expected CONNECT host:port")
-    return parse_host(host), parse_port(port) if port else default_port or 0
+    return parse_host(host), default_port
 
 
 def _absolute(target: str) -> tuple[str, str]:

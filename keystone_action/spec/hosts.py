@@ -51,7 +51,7 @@ def split_port(text: str) -> tuple[str, str | None]:
     """`host:port` and `[address]:port` taken apart; None when there is no port. A bare IPv6 address has none."""
     if text.startswith("["):
         address, bracket, rest = text.partition("]")
-        return address + bracket, rest[1:] if rest.startswith(":") else (rest or None)
+        return (address + bracket, rest[1:]) if rest.startswith(":") else (text, None)
     host, colon, port = text.rpartition(":")
     return (host, port) if colon and ":" not in host else (text, None)
 
