@@ -6,32 +6,42 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.mysql_reader import MysqlReader
+from keystone_action.services.outside import Outside
 from keystone_action.services.postgres_reader import PostgresReader
+from keystone_action.services.relay import Relays
+from keystone_action.services.relay import Target as RelayTarget
+from keystone_action.spec.hosts import parse_host
 
 if TYPE_CHECKING:
+    from keystone_action.services.loop_thread import LoopThread
+    from keystone_action.services.networks import Network
     from keystone_action.spec.services import ExternalService
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
 _SAME = {"postgres": "postgresql", "mariadb": "mysql"}
+_LEADING = ("host", "hostaddr", "port")
+"""Parameters by which libpq goes elsewhere than to a URL's host."""
 _TRY_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
 class External:
-    """A `RunningService` that we neither start nor stop, nor reset between cells."""
+    """A `RunningService` that we neither start nor stop, nor reset between cells. thread: for the relays by which
+    containers reach it [its own]."""
 
-    def __init__(self, definition: ExternalService) -> None:
+    def __init__(self, definition: ExternalService, thread: LoopThread | None = None) -> None:
         self._definition = definition
         self._target = Target.from_url(definition.name, definition.url)
         self._schemas: tuple[str, ...] = ("public",)
+        self._relays = Relays(thread)
 
     @property
     def name(self) -> str:
@@ -64,10 +74,31 @@ class External:
         except Exception as error:  # noqa: BLE001 - as above
             raise ServiceError(f"service {self.name} went away: {_sentence(error)}") from None
         shared = f"service {self.name} is external: its state is shared by all cells and never reset"
-        address = self._target.address
-        return Attached(
-            self.name, address, address, database=self._database(), notices=() if scope.exclusive else (shared,)
-        )
+        notices = () if scope.exclusive else (shared,)
+        address, network = self._target.address, scope.network
+        if network is None or not scope.in_network or not await self._is_behind_us(network):
+            return Attached(self.name, address, address, database=self._database(), notices=notices)
+        try:
+            self._target.refuse_relay()
+            relay = await self._relays.open(network, RelayTarget(address.host, address.port or 0))
+            for_agent = self._target.through(self.name, relay.port)
+        except ServiceError as error:
+            raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
+        network.hosts[for_agent.host] = network.host_address
+        attached = Attached(self.name, for_agent, address, database=self._database(), notices=notices)
+        self._relays.keep(relay, attached)
+        return attached
+
+    async def _is_behind_us(self, network: Network) -> bool:
+        """Whether a container of this network can't get there without us: there is no way out of it, or the address
+        is one of our own surroundings (this machine, the network of a job's service containers)."""
+        if network.internal:
+            return True
+        try:
+            found = await Outside().resolve(self._target.address.host)
+        except OSError:
+            return True  # whoever could reach it in `start` may again
+        return not all(address.is_global for address in found)
 
     async def run_sql(self, attached: Attached, script: str) -> None:  # noqa: ARG002
         """See RunningService. With the rights of the URL's user."""
@@ -87,10 +118,12 @@ class External:
             await anyio.to_thread.run_sync(self._remember_schemas)
 
     async def detach(self, attached: Attached) -> None:
-        """It stays as it is."""
+        """It stays as it is; the way there closes."""
+        await self._relays.let_go(attached)
 
     async def stop(self) -> None:
         """It runs on."""
+        await self._relays.stop()
 
     def _database(self) -> Database | None:
         if self._target.kind == "postgresql":
@@ -147,6 +180,26 @@ class Target:
             database=unquote(parts.path.lstrip("/")) if is_database else "",
         )
         return cls(kind, address, shown, _keywords(service, kind, address, parts))
+
+    def refuse_relay(self) -> None:
+        """Raises ServiceError for a URL whose parameters lead past its host."""
+        if self.kind != "postgresql":
+            return
+        leading = [name for name, _ in parse_qsl(urlsplit(self.address.url).query) if name in _LEADING]
+        if leading:
+            raise ServiceError(
+                f"a container reaches {self.shown} by a relay, which its parameter {leading[0]} would pass by",
+                help="Name host and port before the path of the url.",
+            )
+
+    def through(self, alias: str, port: int) -> Address:
+        """The same by a relay at this port, to which containers resolve the alias and the host's own name: that is
+        kept where it is one, since certificates and virtual hosts go by it."""
+        parts = urlsplit(self.address.url)
+        host = self.address.host if _is_a_name_elsewhere(self.address.host) else alias
+        user, at, _ = parts.netloc.rpartition("@")
+        netloc = f"{user}{at}{host}" if port == self.address.port and parts.port is None else f"{user}{at}{host}:{port}"
+        return replace(self.address, host=host, port=port, url=parts._replace(netloc=netloc).geturl())
 
     @property
     def probe(self) -> Callable[[], None]:
@@ -218,6 +271,15 @@ def _keywords(service: str, kind: str, address: Address, parts: SplitResult) -> 
         }
         return {name: value for name, value in found.items() if value is not None}
     return {}
+
+
+def _is_a_name_elsewhere(host: str) -> bool:
+    try:
+        name = parse_host(host)
+    except ValueError:
+        return False
+    # Containers know localhost as themselves.
+    return isinstance(name, str) and name.rpartition(".")[2] not in ("localhost", "localdomain")
 
 
 def _sentence(error: Exception) -> str:

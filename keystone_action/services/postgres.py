@@ -11,8 +11,12 @@ from keystone_action.errors import NotSupportedYet, ServiceError, UsageError
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.postgres_databases import CellDatabases, Credentials
 from keystone_action.services.postgres_server import HOST, MAINTENANCE, PostgresServer
+from keystone_action.services.relay import Relays, Target
 
 if TYPE_CHECKING:
+    from keystone_action.evidence.model import Address
+    from keystone_action.services.loop_thread import LoopThread
+    from keystone_action.services.networks import Network
     from keystone_action.services.server_process import Spawner
     from keystone_action.spec.services import ContainerService, PostgresService
 
@@ -54,13 +58,21 @@ def named_by_env(service: str, env: Mapping[str, str], *, reserved: Collection[s
 
 
 class EmbeddedPostgres:
-    """A `RunningService`. directory: a new one for this server alone; see `PostgresServer`. That it stands in for an
-    image which the spec names is said in the report's head, once for the run."""
+    """A `RunningService`. directory: a new one for this server alone; see `PostgresServer`. thread: for the relays by
+    which containers reach it [its own]. That it stands in for an image which the spec names is said in the report's
+    head, once for the run."""
 
-    def __init__(self, definition: PostgresService | ContainerService, directory: Path, spawner: Spawner) -> None:
+    def __init__(
+        self,
+        definition: PostgresService | ContainerService,
+        directory: Path,
+        spawner: Spawner,
+        thread: LoopThread | None = None,
+    ) -> None:
         refuse_what_only_an_image_has(definition)
         self._definition = definition
         self._credentials = credentials_from_env(definition.name, definition.env)
+        self._relays = Relays(thread)
         self._databases = CellDatabases(lambda _server, problem: self._server.failure(problem))
         self._server = PostgresServer(
             definition.name,
@@ -86,7 +98,28 @@ class EmbeddedPostgres:
         by_env = scope.exclusive and self._definition.isolation != "database"
         wanted = self._credentials if by_env else Credentials.of_a_cell()
         address = wanted.address(HOST, self._server.port)
-        return await self._databases.attach(self.name, self._server, wanted, for_agent=address, for_host=address)
+        if scope.network is None or not scope.in_network:
+            return await self._databases.attach(self.name, self._server, wanted, for_agent=address, for_host=address)
+        return await self._attach_in(scope.network, wanted, address)
+
+    async def _attach_in(self, network: Network, wanted: Credentials, address: Address) -> Attached:
+        """For an agent in a container. The relay lets only its cell's containers through; among those that know the
+        way, as on the loopback, a cell's password is what tells them apart."""
+        try:
+            relay = await self._relays.open(network, Target(HOST, self._server.port))
+        except ServiceError as error:
+            raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
+        try:
+            for_agent = wanted.address(self.name, relay.port)
+            attached = await self._databases.attach(
+                self.name, self._server, wanted, for_agent=for_agent, for_host=address
+            )
+        except BaseException:
+            await relay.close()
+            raise
+        network.hosts[self.name] = network.host_address
+        self._relays.keep(relay, attached)
+        return attached
 
     async def run_sql(self, attached: Attached, script: str) -> None:
         """See RunningService."""
@@ -98,10 +131,12 @@ class EmbeddedPostgres:
 
     async def detach(self, attached: Attached) -> None:
         """See RunningService."""
+        await self._relays.let_go(attached)
         await self._databases.detach(attached)
 
     async def stop(self) -> None:
         """See RunningService."""
+        await self._relays.stop()
         await self._server.stop()
 
 

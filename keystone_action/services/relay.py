@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
+from keystone_action.errors import ServiceError
 from keystone_action.services.guarded_listener import Connection, GuardedListener, both_ways, hung_up
 from keystone_action.services.loop_thread import LoopThread
 from keystone_action.services.networks import Network
@@ -71,3 +73,41 @@ class Relay:
             except OSError as error:
                 failed = error
         raise failed
+
+
+class Relays:
+    """Those of one service. thread: one to share [its own, when the first is opened]."""
+
+    def __init__(self, thread: LoopThread | None = None) -> None:
+        self._owned = thread is None
+        self._thread = thread if thread is not None else LoopThread("keystone-relay", "the relay to services")
+        self._open: list[tuple[object, Relay]] = []
+
+    async def open(self, network: Network, target: Target) -> Relay:
+        """A relay that `keep` or `close` takes over. Raises ServiceError."""
+        relay = Relay(self._thread, network, target)
+        await relay.open()
+        return relay
+
+    def keep(self, relay: Relay, attached: object) -> None:
+        """Have it until this object is let go of."""
+        self._open.append((attached, relay))
+
+    async def let_go(self, attached: object) -> None:
+        """Close what was kept for this very object."""
+        ours = [relay for kept, relay in self._open if kept is attached]
+        self._open = [(kept, relay) for kept, relay in self._open if kept is not attached]
+        for relay in ours:
+            await relay.close()
+
+    async def stop(self) -> None:
+        """Close all. Never raises."""
+        for kept in [kept for kept, _ in self._open]:
+            with contextlib.suppress(ServiceError):
+                await self.let_go(kept)
+        if self._owned:
+            self._thread.stop(_nothing)
+
+
+async def _nothing() -> None:
+    return

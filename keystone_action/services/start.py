@@ -121,7 +121,7 @@ def _build(
     if isinstance(definition, ExternalService):
         from keystone_action.services.external import External
 
-        return External(definition)
+        return External(definition, mocks.thread)
     if isinstance(definition, HttpMockService):
         from keystone_action.services import http_mock
 
@@ -129,5 +129,5 @@ def _build(
     if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
         from keystone_action.services.postgres import EmbeddedPostgres
 
-        return EmbeddedPostgres(definition, provider.root / f"postgres-{secrets.token_hex(6)}", provider)
+        return EmbeddedPostgres(definition, provider.root / f"postgres-{secrets.token_hex(6)}", provider, mocks.thread)
     raise NotSupportedYet(f"service {definition.name} of kind {definition.kind}")
