@@ -40,7 +40,7 @@ def test_observing_and_executing_checks_of_an_agent_in_a_container(tmp_path, ima
         "status = urllib.request.urlopen(context['services']['api']['url'] + '/health').status\n"
         "inside = os.path.exists('/.dockerenv')\n"
         "found = os.path.exists('out.json') and status == 200\n"
-        "print(json.dumps({'passed': found, 'message': f'container: {inside}'}))\n"
+        "print(json.dumps({'passed': found, 'details': f'container: {inside}'}))\n"
     )
     called = in_container(
         tmp_path,
