@@ -8,11 +8,13 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.action_image import action_base, action_image
-from support.fake_runner import ID_TOKEN, RUNTIME_TOKEN, TOKEN, FakeRunner
+from support.container_step import ContainerStep
+from support.fake_runner import ID_TOKEN, RUNTIME_TOKEN, TOKEN, FakeRunner, StepResult
 
 from keystone_action import __version__
 
@@ -23,6 +25,9 @@ pytestmark = pytest.mark.docker
 HERE = Path(__file__).parent
 OURS_AT_MOST = 170 * 10**6
 """Bytes that the image may add to its base."""
+
+SLEEP = 1234567
+"""Seconds that nothing else sleeps."""
 
 SPEC = """\
 version: 1
@@ -130,6 +135,73 @@ def test_a_cancelled_run_ends_by_itself_and_leaves_its_results(
     assert json.loads((runner.workspace / "out" / "results.json").read_text())["verdict"] == "error"
 
 
+@pytest.fixture
+def long_step(action_image: str, tmp_path: Path) -> Iterator[tuple[FakeRunner, ContainerStep]]:
+    """A step without an engine whose agent left an orphan that ended, and sleeps."""
+    runner = job(tmp_path, f"(sh -c 'sleep 0.1' &); sleep {SLEEP}")
+    if os.geteuid() == 0:
+        runner.owner = 4321
+        runner.own()
+    step = runner.start_container(action_image)
+    try:
+        step.until(lambda: f"sleep {SLEEP}" in run("docker", "top", step.name).stdout, "the agent slept")
+        yield runner, step
+    finally:
+        step.abandon()
+
+
+def is_cancelled(runner: FakeRunner, ended: StepResult) -> None:
+    assert (ended.exit_code, ended.rejected) == (130, []), ended.raw_log
+    assert ended.outputs["verdict"] == "error"
+    assert "cancelled" in ended.summary.lower()
+    assert (runner.workspace / ended.outputs["results-path"]).is_file()
+    assert runner.foreign() == []
+    assert not list(runner.temp.glob(f"keystone-{runner.saved_state()['run']}*"))
+
+
+def test_a_step_is_cancelled_as_the_runner_cancels(long_step: tuple[FakeRunner, ContainerStep]) -> None:
+    runner, step = long_step
+    ended = step.cancel()
+    assert ended.ended_by == "SIGINT", ended.raw_log
+    is_cancelled(runner, ended)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_step_ends_by_a_signal_to_its_container(
+    long_step: tuple[FakeRunner, ContainerStep], number: signal.Signals
+) -> None:
+    runner, step = long_step
+    docker("kill", "--signal", number.name, step.name)
+    is_cancelled(runner, step.wait(7))
+
+
+def test_orphans_are_reaped(long_step: tuple[FakeRunner, ContainerStep]) -> None:
+    _, step = long_step
+    time.sleep(0.5)
+    states = docker("exec", step.name, "sh", "-c", "cat /proc/[0-9]*/status | grep ^State")
+    assert "zombie" not in states
+    assert states.count("State:") > 3
+
+
+def test_the_post_step_after_a_kill(action_image: str, long_step: tuple[FakeRunner, ContainerStep]) -> None:
+    runner, step = long_step
+    (runner.temp / f"keystone-{runner.saved_state()['run']}-abcd1234").mkdir()
+    assert step.kill().exit_code == 128 + signal.SIGKILL
+    hostile = {"PATH": "/nonsense", "HOME": "/does/not/exist"}
+    after = runner.post_step(action_image, runner.saved_state(), env=hostile)
+    assert (after.exit_code, after.rejected, after.issues) == (0, [], []), after.raw_log
+    assert "folder" in after.text
+    assert not list(runner.temp.glob(f"keystone-{runner.saved_state()['run']}*"))
+    assert runner.foreign() == []
+    again = runner.post_step(action_image, runner.saved_state())
+    assert (again.exit_code, again.raw_log) == (0, "")
+
+
+def test_the_post_step_without_a_state(action_image: str, tmp_path: Path) -> None:
+    after = FakeRunner(tmp_path).post_step(action_image, {})
+    assert (after.exit_code, after.raw_log) == (0, "")
+
+
 def test_what_is_in_it(action_image: str) -> None:
     assert inside(action_image, "python3 -m pytest --version").stdout.startswith("pytest ")
     assert inside(action_image, "python3 -c 'import keystone_action'").returncode != 0
@@ -145,9 +217,11 @@ def test_what_is_in_it(action_image: str) -> None:
 
 
 def test_the_runners_folders_are_closed_to_other_users(action_image: str, tmp_path: Path) -> None:
-    mount = ("-v", f"{tmp_path}:/github/workflow")
-    assert inside(action_image, "ls /github/workflow", *mount).returncode == 0
-    assert inside(action_image, "ls /github/workflow", *mount, "--user", "4321").returncode != 0
+    mounts = FakeRunner(tmp_path).mounts
+    options = [word for host, target in mounts for word in ("-v", f"{host}:{target}")]
+    for folder in ("/github", *(target for _, target in mounts)):
+        assert inside(action_image, f"ls {folder}", *options).returncode == 0
+        assert inside(action_image, f"ls {folder}", *options, "--user", "4321").returncode != 0
 
 
 def test_it_adds_little_to_its_base(action_base: str, action_image: str) -> None:
