@@ -169,19 +169,18 @@ class Networks:
         """Waits a moment where all address ranges are taken: those of other cells and runs come back."""
         import anyio
 
-        problem = f"the network {name} can't be made"
-        for pause in ADDRESS_PAUSES:
+        pauses = iter(ADDRESS_PAUSES)
+        while True:
             try:
-                return await ask(create, problem)
+                return await ask(create, f"the network {name} can't be made")
             except ServiceError as error:
                 if not _NO_POOL.search(error.message):
                     raise
+                pause = next(pauses, None)
+                if pause is None:
+                    there = await ask(self._client.networks.list, "networks can't be listed")
+                    raise _no_addresses(name, len(there)) from None
             await anyio.sleep(pause)
-        try:
-            return await ask(create, problem)
-        except ServiceError as error:
-            there = await ask(self._client.networks.list, problem)
-            raise _no_addresses(name, len(there)) if _NO_POOL.search(error.message) else error from None
 
     async def _enter(self, network: Network, own: str | None) -> None:
         import anyio.to_thread

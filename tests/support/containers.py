@@ -137,15 +137,19 @@ class ContainerWorld:
         self._cells.append(made)
         return made
 
-    def run(self, network: Network, script: str, *, image: str = BASE) -> tuple[int, str]:
+    def run(
+        self, network: Network, script: str, *, image: str = BASE, environment: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
         """A container in a network, as an agent's: exit code and output of a shell script."""
         self.need(image)
         container = self.engine.containers.create(
             image,
             ["-c", script],
             entrypoint=["/bin/sh"],
+            environment=dict(environment or {}),
             network=network.name,
             extra_hosts=dict(network.hosts),
+            dns=list(network.dns) or None,
             labels={"keystone.run": self.run_id, "keystone.kind": "sandbox"},
             cap_drop=["ALL"],
         )
@@ -172,7 +176,9 @@ class ContainerWorld:
     def containers(self, **labels: str) -> list[Mapping[str, Any]]:
         """What the engine says of this run's containers with these further labels (`keystone.…`)."""
         wanted = [f"keystone.run={self.run_id}", *(f"keystone.{name}={value}" for name, value in labels.items())]
-        return [one.attrs for one in self.engine.containers.list(all=True, filters={"label": wanted})]
+        # One that is being made is listed before it can be looked at.
+        found = self.engine.containers.list(all=True, ignore_removed=True, filters={"label": wanted})
+        return [one.attrs for one in found]
 
     def close(self) -> None:
         """End it all; what is left then is a defect."""

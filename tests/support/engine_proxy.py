@@ -1,0 +1,59 @@
+"""A way to the Docker engine that can break: on a socket of its own, or by TCP on the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+
+ENGINE = "/var/run/docker.sock"
+
+
+class EngineProxy:
+    """Passes bytes both ways. address: for DOCKER_HOST."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """path: of its socket; None = a free port."""
+        if path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(path))
+            self._listener.listen(64)
+            self.address = f"unix://{path}"
+        self._ends: list[socket.socket] = []
+        self._silent = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(ENGINE)
+                self._ends += [near, far]
+                for source, target in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if not self._silent.is_set():
+                    target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def silence(self) -> None:
+        """From now on it takes everything and answers nothing."""
+        self._silent.set()
+
+    def close(self) -> None:
+        """From now on nothing is there; what was open breaks."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
