@@ -66,7 +66,7 @@ def _sweep_engine(state: StepState, environ: Mapping[str, str], commands: Comman
         return []
     for problem in swept.problems:
         commands.warning(f"run {state.run_id} left something that {problem}")
-    counts = {"container": swept.containers, "network": swept.networks, "volume": swept.volumes}
+    counts = {"container": swept.containers, "network": swept.networks, "volume": swept.volumes, "image": swept.images}
     return [count(number, word) for word, number in counts.items() if number]
 
 

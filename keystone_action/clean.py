@@ -125,7 +125,7 @@ def _sweep(wanted: Wanted, client: DockerClient, places: list[Path], say: Callab
         return []
     swept = asyncio.run(remove_leftovers(client, chosen))
     counts = {
-        "container": swept.containers, "network": swept.networks, "volume": swept.volumes, "setup image": swept.images
+        "container": swept.containers, "network": swept.networks, "volume": swept.volumes, "image": swept.images
     }  # fmt: skip
     removed = [count(number, word) for word, number in counts.items() if number]
     say(f"engine: removed {', '.join(removed)}" if removed else "engine: nothing to remove")

@@ -14,8 +14,9 @@ from support.images import BASE
 
 from keystone_action import cli
 from keystone_action.clean import Wanted, choose
+from keystone_action.runner.options import RunOptions
 from keystone_action.sandbox.docker_sweep import Leftover, find_leftovers, find_setup_images
-from keystone_action.sandbox.run_lock import State, lock_path, new_run_id, run_lock
+from keystone_action.sandbox.run_lock import State, lock_path, new_run_id, run_lock, state_of
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"
 HOUR = 3600.0
@@ -203,3 +204,26 @@ def test_what_others_made_of_our_images_is_theirs(engine: Any, image: Any) -> No
             container.remove()
         engine.images.remove(tag)
         engine.images.remove(f"{theirs}:1")
+
+
+def test_while_a_run_goes_on_its_lock_says_so(without_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[RunOptions, State]] = []
+
+    def evaluate(options: RunOptions, _: object) -> None:
+        seen.append((options, state_of(options.run_id or "")))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keystone_action.evaluate.evaluate", evaluate)
+    monkeypatch.setenv("KEYSTONE_REGISTRY_MIRROR", "https://mirror.example/")
+    assert cli.main(["run", "x"]) == 130
+    ((options, state),) = seen
+    assert state == "going"
+    assert state_of(options.run_id or "") == "unknown"
+    assert (options.registry_mirror, options.user_logins) == ("mirror.example", True)
+    assert list(without_engine.iterdir()) == []
+
+
+def test_a_mirror_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("KEYSTONE_REGISTRY_MIRROR", "mirror")
+    assert cli.main(["run", "x"]) == 2
+    assert "KEYSTONE_REGISTRY_MIRROR" in capsys.readouterr().err

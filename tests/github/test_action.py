@@ -326,3 +326,45 @@ def test_the_workspace_belongs_to_its_owner_afterwards(tmp_path: Path) -> None:
     assert {path.lstat().st_uid for path in made} == {owner}
     assert len(made) == 9
     assert outside.stat().st_uid == os.geteuid()
+
+
+def test_the_engine_is_told_of_registries_and_where_docker_is(tmp_path: Path) -> None:
+    engine = Engine(result())
+    inputs = {
+        "sandbox": "docker",
+        "registry-mirror": "https://mirror.example/hub",
+        "registry-username": "ada",
+        "registry-password": "hunter22",
+        "docker-network": "github_network_1",
+    }
+    where = {"DOCKER_HOST": "tcp://engine:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/certificates"}
+    step = FakeRunner(tmp_path).step(inputs, env=where, evaluate=engine)
+    (options,) = engine.options
+    assert (options.sandbox, options.registry_mirror, options.docker_network) == (
+        "docker",
+        "mirror.example/hub",
+        "github_network_1",
+    )
+    assert (options.registry_username, options.registry_password) == ("ada", "hunter22")
+    assert options.user_logins is False
+    assert where.items() <= options.environ.items()
+    assert "hunter22" in step.log.masks
+    assert "hunter22" not in repr(options)
+    assert step.raw_log.index("::add-mask::hunter22") < step.raw_log.index("verdict")
+
+
+def test_two_steps_of_one_attempt_have_runs_of_their_own(tmp_path: Path) -> None:
+    engine = Engine(result())
+    runner = FakeRunner(tmp_path)
+    first = runner.step(evaluate=engine)
+    second = runner.step({"output-dir": "other"}, evaluate=engine)
+    assert first.state["run"] == engine.options[0].run_id
+    assert second.state["run"] == engine.options[1].run_id != first.state["run"]
+
+
+def test_a_state_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:
+    runner = FakeRunner(tmp_path)
+    environ = runner.environment({}, env={}, files={"GITHUB_STATE": Path("/does/not/exist/state")})
+    stream = io.StringIO()
+    assert main(environ, stdout=stream, evaluate=Engine(result())) == 0
+    assert "containers may be left" in stream.getvalue()
