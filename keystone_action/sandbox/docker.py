@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,12 @@ import anyio
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
 from keystone_action.sandbox.docker_client import connect
+from keystone_action.sandbox.docker_commands import Commands, run_commands
 from keystone_action.sandbox.docker_engine import Engine, Mode
 from keystone_action.sandbox.docker_image import PROBING_USER, Image, find_image
+from keystone_action.sandbox.docker_layers import remove_image
 from keystone_action.sandbox.docker_sandbox import WORKSPACE_LINK, DockerSandbox
-from keystone_action.sandbox.docker_setup import with_setup_layer
+from keystone_action.sandbox.docker_setup import OPEN_NETWORK, with_packages_layer
 from keystone_action.sandbox.docker_transfer import Bound, Copied, Places, Transfer
 
 _THREADS = 512
@@ -89,6 +91,7 @@ class DockerSandboxes:
         self._extra_hosts = dict(extra_hosts)
         self._dns = tuple(dns)
         self._owner = owner
+        self._own_image = False
         self._sandboxes: set[DockerSandbox] = set()
 
     @property
@@ -105,29 +108,71 @@ class DockerSandboxes:
             self.engine, self.image, self._host, network=network, extra_hosts=extra_hosts or {}, dns=dns, owner=False
         )
 
-    async def with_setup(
+    async def with_packages(
         self,
         packages: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        network: str = OPEN_NETWORK,
+        timeout: float | None = None,
+    ) -> DockerSandboxes:
+        """The same in an image where these packages are installed, by apt, apk or pip as the image has it.
+
+        Made once, on a network where installers find their registries, and found again by its content. env: for the
+        installers alone. timeout: seconds for all. Raises HarnessError with the end of both streams; SandboxError.
+        """
+        image = await with_packages_layer(
+            self.engine, self.image, packages, env or {}, network=network, timeout=timeout
+        )
+        return self._in(image)
+
+    async def with_commands(
+        self,
+        sandbox: DockerSandbox,
         commands: Sequence[str],
         env: Mapping[str, str] | None = None,
         *,
+        networks: Sequence[str] = (OPEN_NETWORK,),
+        extra_hosts: Mapping[str, str] | None = None,
+        dns: Sequence[str] = (),
         timeout: float | None = None,
+        fingerprint: Callable[[], str] | None = None,
+        secrets: Collection[str] = (),
     ) -> DockerSandboxes:
-        """The same in an image where these packages are installed and these commands have been run, as root in `/`.
+        """Run commands as root in a sandbox of this provider that has run nothing yet: each by `sh -c` in its
+        workspace, all in one container, the first that fails being the last. Returns the same in an image where their
+        changes to the system are; the sandbox goes on in it too. Closing it removes an image that is this cell's own.
 
-        Made once and found again by its content. env is for installers and commands alone. timeout: seconds for all.
-        Raises HarnessError with the end of both streams when a step fails; SandboxError.
+        env: under the sandbox's HOME, TMPDIR and LANG, over its environment. networks: of the engine; the container is
+        in all of them. timeout: seconds for all. fingerprint: equal for workspaces of equal content; with it, commands
+        that leave workspace, HOME and TMPDIR as they were are run once for all cells and runs, and their image is found
+        again. Leave it out where services or fixtures can decide what they do. secrets: values that no image may keep
+        that is found again. resources.disk is not watched.
+        Raises HarnessError with the end of both streams for a command that fails; SandboxError.
         """
-        image = await with_setup_layer(
+        if not commands:
+            return self._in(self.image)
+        made = await run_commands(
             self.engine,
-            self.image,
-            packages,
-            commands,
-            env or {},
-            network=self._network,
-            extra_hosts=self._extra_hosts,
-            timeout=timeout,
+            sandbox,
+            Commands(
+                tuple(commands),
+                env or {},
+                tuple(networks),
+                extra_hosts or {},
+                tuple(dns),
+                timeout,
+                fingerprint,
+                secrets,
+            ),
         )
+        provider = self._in(made.image)
+        provider._own_image = made.own
+        # Whoever closes it, the image goes after what runs in it.
+        provider._sandboxes.add(sandbox)
+        return provider
+
+    def _in(self, image: Image) -> DockerSandboxes:
         return DockerSandboxes(
             self.engine,
             image,
@@ -204,6 +249,8 @@ class DockerSandboxes:
         finally:
             if self._owner:
                 await self.engine.close()
+            elif self._own_image:
+                await self.engine.thread(partial(remove_image, self.engine.api, self.image.identifier))
 
 
 def _real(path: Path) -> Path:

@@ -21,6 +21,7 @@ from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.docker_container import Run, Stopped, remove
 from keystone_action.sandbox.docker_errors import engine_errors
 from keystone_action.sandbox.docker_image import PROBING_USER, Image
+from keystone_action.sandbox.docker_layers import remove_image
 from keystone_action.sandbox.docker_paths import HostPaths, find_host_paths
 from keystone_action.sandbox.docker_plan import KIND_LABEL, OWNER_LABEL, RUN_LABEL, Mount
 from keystone_action.sandbox.users import Users
@@ -46,6 +47,8 @@ class Engine:
     users: Users | None = None
     layers: dict[str, asyncio.Lock] = field(default_factory=dict)
     """By the content of a setup: held while its image is made."""
+    not_kept: set[str] = field(default_factory=set)
+    """Contents of setups of which it turned out that no image can be found again."""
     runs: set[Run] = field(default_factory=set)
     opened: int = 0
     closed: bool = False
@@ -125,7 +128,7 @@ class Engine:
             )
 
     async def close(self) -> None:
-        """End and remove every container of ours. Raises SandboxError when one stays."""
+        """End and remove every container and every cell's image of ours. Raises SandboxError when a container stays."""
         if self.closed:
             return
         self.closed = True
@@ -135,6 +138,7 @@ class Engine:
         try:
             left = await loop.run_in_executor(self.threads, self._containers)
             await asyncio.gather(*(loop.run_in_executor(self.threads, remove, self.api, one) for one in left))
+            await loop.run_in_executor(self.threads, self._remove_images)
         finally:
             self.threads.shutdown(wait=False)
             if self.own_client:
@@ -144,6 +148,13 @@ class Engine:
         with engine_errors("can't list our containers"):
             found = self.api.containers(all=True, filters={"label": f"{OWNER_LABEL}={self.owner}"})
             return [str(container["Id"]) for container in found]
+
+    def _remove_images(self) -> None:
+        with engine_errors("can't list our images"):
+            found = self.api.images(filters={"label": f"{OWNER_LABEL}={self.owner}"})
+        # The newest first: others may be made of an older one.
+        for image in sorted(found, key=lambda image: int(image["Created"]), reverse=True):
+            remove_image(self.api, str(image["Id"]))
 
 
 def _is_shared(image: Image, directory: Path, source: str) -> bool:

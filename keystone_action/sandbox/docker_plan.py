@@ -32,7 +32,8 @@ class Mount:
 class Plan:
     """One container. user: its numeric user (and group), 0 = root. init: a process that reaps, as number 1. networks:
     further ones of the engine, which it is in besides `network` when it starts. dns: addresses of name servers in place
-    of the machine's; in a network of its own, an engine still answers for names of containers itself."""
+    of the machine's; in a network of its own, an engine still answers for names of containers itself. volumes: paths
+    that are no part of its own layer, and go with it."""
 
     image: str
     argv: tuple[str, ...]
@@ -42,6 +43,7 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     mounts: tuple[Mount, ...] = ()
+    volumes: tuple[str, ...] = ()
     network: str = "none"
     networks: tuple[str, ...] = ()
     extra_hosts: Mapping[str, str] = field(default_factory=dict)
@@ -86,8 +88,10 @@ def _host_config(api: Any, plan: Plan) -> Any:
     if limits.memory is not None:
         # Equal numbers = no swap beyond it.
         memory = {"mem_limit": limits.memory, "memswap_limit": limits.memory}
+    mounts = [EngineMount(m.target, m.source, type="bind", read_only=m.read_only) for m in plan.mounts]
+    mounts += [EngineMount(path, None, type="volume", labels=dict(plan.labels)) for path in plan.volumes]
     return api.create_host_config(
-        mounts=[EngineMount(m.target, m.source, type="bind", read_only=m.read_only) for m in plan.mounts],
+        mounts=mounts,
         network_mode=plan.network,
         extra_hosts=dict(plan.extra_hosts) or None,
         dns=list(plan.dns) or None,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import docker_pack
@@ -43,24 +46,27 @@ class DockerSandbox:
     ) -> None:
         self.workspace = places.workspace
         self.workspace_inside = str(places.workspace)
-        self._image = image
-        self._places = places
-        self._transfer = transfer
+        self.image = image
+        self.places = places
+        self.transfer = transfer
+        self.limits = limits
+        self.link = link
+        """Whether there is a link to the workspace in its containers."""
         self._execute = execute
         self._forget = forget
-        self._limits = limits
         self._labels = labels
         self._network = network
         self._extra_hosts = extra_hosts
         self._dns = dns
-        self._link = link
         self._closed = False
         self._runs: set[Run] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
         # Copies of one workspace can't be brought together again: there, commands wait for each other.
-        self._turn = asyncio.Lock() if isinstance(transfer, Copied) else None
-        self._environment = {
+        self.turn: AbstractAsyncContextManager[Any] = (
+            asyncio.Lock() if isinstance(transfer, Copied) else contextlib.nullcontext()
+        )
+        self.environment = {
             "HOME": str(places.private / HOME),
             "TMPDIR": str(places.private / TEMPORARY),
             "PATH": image.search_path,
@@ -70,7 +76,7 @@ class DockerSandbox:
 
     def which(self, program: str) -> str | None:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
-        return self._find(program, self._environment["PATH"])
+        return self._find(program, self.environment["PATH"])
 
     def _find(self, program: str, search_path: str) -> str | None:
         places = [""] if "/" in program else search_path.split(":")
@@ -85,7 +91,7 @@ class DockerSandbox:
         for _ in range(_MOST_LINKS):
             folder, _, name = path.rpartition("/")
             if not self._is_ours(path):
-                return self._image.has_program(path)
+                return self.image.has_program(path)
             real = os.path.realpath(folder)
             if real != folder:
                 path = f"{real}/{name}"
@@ -100,92 +106,110 @@ class DockerSandbox:
         return False
 
     def _is_ours(self, path: str) -> bool:
-        return any(PurePosixPath(path).is_relative_to(place) for place in self._places.all)
+        return any(PurePosixPath(path).is_relative_to(place) for place in self.places.all)
 
     async def run(self, command: Command) -> Completed:
         """See `Sandbox.run`. A command in a sandbox that copies waits until the one before has ended."""
-        if self._turn is None:
-            return await self._run(command)
-        async with self._turn:
+        async with self.turn:
             return await self._run(command)
 
     async def _run(self, command: Command) -> Completed:
-        if self._closed:
-            raise SandboxError("the sandbox has been closed")
         run = self._container(command)
         if not self._has_directory(command.cwd):
             # An engine would make it, as root.
             return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)
+        done = await self.live(run)
+        if command.as_root:
+            await self.live(self._giving_back())
+        program = command.argv[0]
+        if done.exit_code in (126, 127) and not done.not_found:
+            path = command.env.get("PATH", self.environment["PATH"])
+            if await asyncio.to_thread(self._find, program, path) is None:
+                return not_found(done, program)
+        return done
+
+    async def live(self, run: Run) -> Completed:
+        """A container's life as one of this sandbox's: it is over when the sandbox is closed. Raises SandboxError."""
+        if self._closed:
+            raise SandboxError("the sandbox has been closed")
         self._runs.add(run)
         self._quiet.clear()
         try:
-            done = await self._execute(run)
-            if command.as_root:
-                await self._execute(self._giving_back())
+            return await self._execute(run)
         finally:
             self._runs.discard(run)
             if not self._runs:
                 self._quiet.set()
-        program = command.argv[0]
-        if done.exit_code in (126, 127) and not done.not_found:
-            path = command.env.get("PATH", self._environment["PATH"])
-            if await asyncio.to_thread(self._find, program, path) is None:
-                return not_found(done, program)
-        return done
 
     def _has_directory(self, relative: str) -> bool:
         return os.path.lexists(self.workspace / relative)
 
     def _container(self, command: Command) -> Run:
-        environment = {**self._environment, **command.env}
-        _must_be_text(command.argv, environment)
+        environment = {**self.environment, **command.env}
+        must_be_text(command.argv, environment)
         argv = command.argv if not command.stdin else ("sh", "-c", _FROM_FILE, "sh", *command.argv)
         plan = Plan(
-            image=self._image.identifier,
+            image=self.image.identifier,
             argv=argv,
-            user=0 if command.as_root else self._transfer.user,
+            user=0 if command.as_root else self.transfer.user,
             directory=os.path.normpath(f"{self.workspace_inside}/{command.cwd}"),
             labels=self._labels,
             environment=environment,
-            limits=self._limits,
-            mounts=self._transfer.mounts,
+            limits=self.limits,
+            mounts=self.transfer.mounts,
             network=self._network,
             extra_hosts=self._extra_hosts,
             dns=self._dns,
-            init=self._image.init,
+            init=self.image.init,
         )
-        extras: list[Iterable[bytes]] = []
-        if self._link:
-            extras.append([docker_pack.link(WORKSPACE_LINK.lstrip("/"), self.workspace_inside)])
+        extras = self.extras()
         if command.stdin:
             extras.append(docker_pack.small_file(STANDARD_INPUT.lstrip("/"), command.stdin, 0o444))
         return Run(
-            self._image.api,
+            self.image.api,
             plan,
             timeout=command.timeout,
-            prepare=lambda container: self._transfer.prepare(container, extras),
-            collect=self._transfer.collect,
-            look=self._transfer.look if self._limits.disk is not None else None,
+            prepare=lambda container: self.transfer.prepare(container, extras),
+            collect=self.transfer.collect,
+            look=self.transfer.look if self.limits.disk is not None else None,
         )
+
+    def extras(self) -> list[Iterable[bytes]]:
+        """What each container gets besides the workspace and its like, as pieces of an archive."""
+        if not self.link:
+            return []
+        return [[docker_pack.link(WORKSPACE_LINK.lstrip("/"), self.workspace_inside)]]
+
+    def move(self, image: Image) -> Image:
+        """Run what comes next in this image, which was made of the one before. Returns it."""
+        self.image = image
+        return image
+
+    async def give_back(self) -> None:
+        """After root's commands were broken off: what they made is the user's, where we can't take it ourselves.
+        Raises SandboxError."""
+        if self.transfer.mounts and os.geteuid() != 0:
+            await self.live(self._giving_back())
 
     def _giving_back(self) -> Run:
         """What root made belongs to the sandbox's user again."""
-        user = self._transfer.user
-        places = (str(self.workspace), str(self._places.private))
+        user = self.transfer.user
+        # Not what holds HOME and TMPDIR: whoever has that may put others in their place.
+        places = (str(self.workspace), *map(str, self.places.of_user))
         plan = Plan(
-            image=self._image.identifier,
+            image=self.image.identifier,
             argv=("chown", "-hR", f"{user}:{user}", *places),
             user=0,
             directory="/",
             labels=self._labels,
-            mounts=self._transfer.mounts,
-            init=self._image.init,
+            mounts=self.transfer.mounts,
+            init=self.image.init,
         )
         return Run(
-            self._image.api,
+            self.image.api,
             plan,
-            prepare=lambda container: self._transfer.prepare(container, []),
-            collect=self._transfer.collect,
+            prepare=lambda container: self.transfer.prepare(container, []),
+            collect=self.transfer.collect,
         )
 
     async def close(self) -> None:
@@ -196,11 +220,12 @@ class DockerSandbox:
         for run in list(self._runs):
             run.stop()
         await self._quiet.wait()
-        await asyncio.to_thread(self._transfer.close)
+        await asyncio.to_thread(self.transfer.close)
         self._forget(self)
 
 
-def _must_be_text(argv: tuple[str, ...], environment: Mapping[str, str]) -> None:
+def must_be_text(argv: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    """Raises SandboxError for what no program can be given."""
     strings = [*argv, *environment, *environment.values()]
     if not argv or any("\0" in text for text in strings):
         raise SandboxError(f"not a command that can be run: {argv!r} (empty, or with a NUL character)")

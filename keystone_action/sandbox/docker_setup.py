@@ -1,34 +1,33 @@
-"""`setup` in an image (spec 1.1): packages and commands run once as root; what they leave becomes an image of its own.
+"""`setup.packages` in an image (spec 1.1): installed once as root; what they leave becomes an image of its own.
 
-That image is named by its content, so that the next cell, run or pull request with the same setup finds it ready.
+That image is named by its content, so that the next cell, run or pull request with the same packages finds it ready.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
+import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from keystone_action.errors import HarnessError
 from keystone_action.sandbox import docker_pack
-from keystone_action.sandbox.base import Completed, Limits
+from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.docker_container import Run
 from keystone_action.sandbox.docker_engine import Engine
-from keystone_action.sandbox.docker_errors import engine_errors
-from keystone_action.sandbox.docker_image import Image, find_image
-from keystone_action.sandbox.docker_plan import KIND_LABEL, OWNER_LABEL, RUN_LABEL, Plan
+from keystone_action.sandbox.docker_image import Image
+from keystone_action.sandbox.docker_layers import REPOSITORY, commit_kept, digest_of, find_layer, learned
+from keystone_action.sandbox.docker_plan import Plan
 
-REPOSITORY = "keystone-setup"
-SETUP_LABEL = "keystone.setup"
+SCRIPT_FILE = "/.keystone-setup"
 TAIL_CHARACTERS = 2000
 """Of each stream of a setup that failed."""
-_SCRIPT_FILE = "/.keystone-setup"
-_VERSION = 1
+OPEN_NETWORK = "bridge"
+"""The engine's own, where installers find their registries."""
+_VERSION = 2
 """Of what the script does with the same input."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # The packages are the script's arguments; each list is what remains of them after one turn.
 _PACKAGES = r"""
@@ -75,74 +74,46 @@ done
 """
 
 
-async def with_setup_layer(
+async def with_packages_layer(
     engine: Engine,
     image: Image,
     packages: Sequence[str],
-    commands: Sequence[str],
     env: Mapping[str, str],
     *,
-    network: str,
-    extra_hosts: Mapping[str, str],
+    network: str = OPEN_NETWORK,
     timeout: float | None = None,
 ) -> Image:
-    """The image with its packages installed and its commands run, made now or found as made before.
+    """The image with these packages installed, made now or found as made before.
 
-    env reaches installers and commands, and stays neither in the image nor in its description. timeout: seconds for
-    all of it. Raises HarnessError with the end of both streams when a step fails; SandboxError.
+    env reaches installers, and stays neither in the image nor in its description. timeout: seconds for all of it.
+    Raises HarnessError with the end of both streams when they can't be installed; SandboxError.
     """
-    if not packages and not commands:
+    if not packages:
         return image
-    digest = _digest(image, packages, commands, env)
+    digest = digest_of("packages", _VERSION, image.identifier, list(packages), sorted(env.items()))
     async with engine.layers.setdefault(digest, asyncio.Lock()):
-        name = f"{REPOSITORY}:{digest}"
-        found = await engine.thread(partial(_made_before, engine, name, digest))
-        if found is None:
-            script = _script(packages, commands, env)
-            run = _run(engine, image, script, digest, network=network, extra_hosts=extra_hosts, timeout=timeout)
-            done = await engine.execute(run)
-            if done.exit_code != 0 or done.timed_out:
-                raise HarnessError(f"setup failed in {image.name}: {_story(done)}")
-            found = await engine.thread(partial(find_image, engine.api, name, engine.labels))
-        found.init = image.init
-        await engine.thread(found.learn)
-        return found
+        found = await engine.thread(partial(find_layer, engine.api, image, digest))
+        if found is not None:
+            return found
+        done = await engine.execute(_run(engine, image, _script(packages, env), digest, network, timeout))
+        if not ended_well(done):
+            told = story(done, done.stdout.text(), done.stderr.text())
+            raise HarnessError(f"setup.packages could not be installed in {image.name}: {told}")
+        return await engine.thread(partial(learned, engine.api, image, f"{REPOSITORY}:{digest}"))
 
 
-def _digest(image: Image, packages: Sequence[str], commands: Sequence[str], env: Mapping[str, str]) -> str:
-    content = [_VERSION, image.identifier, list(packages), list(commands), sorted(env.items())]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _made_before(engine: Engine, name: str, digest: str) -> Image | None:
-    """By its label too: anybody may give an image this name."""
-    with engine_errors(f"can't look for the image {name}"):
-        filters = {"label": [f"{SETUP_LABEL}={digest}"], "reference": REPOSITORY}
-        if not any(name in (found.get("RepoTags") or []) for found in engine.api.images(filters=filters)):
-            return None
-    return find_image(engine.api, name, engine.labels)
-
-
-def _script(packages: Sequence[str], commands: Sequence[str], env: Mapping[str, str]) -> bytes:
+def _script(packages: Sequence[str], env: Mapping[str, str]) -> bytes:
     """Removes itself first: what env holds must not stay in the image."""
     lines = [
-        f"rm -f {_SCRIPT_FILE}",
+        f"rm -f {SCRIPT_FILE}",
         "set -u",
         "export HOME=/root LANG=C.UTF-8",
         'fail() { printf "\\nkeystone: %s\\n" "$1" >&2; exit 1; }',
+        *exports(env),
+        f"set -- {shlex.join(packages)}",
+        _PACKAGES,
     ]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-    if packages:
-        lines += [f"set -- {shlex.join(packages)}", _PACKAGES]
-    for index, command in enumerate(commands):
-        what = shlex.quote(f"setup.commands[{index}] (`{_first_line(command)}`) ended with exit code ")
-        lines.append(f"sh -c {shlex.quote(command)} </dev/null || fail {what}$?")
     return ("\n".join(lines) + "\n").encode()
-
-
-def _first_line(command: str) -> str:
-    lines = command.strip().splitlines() or [""]
-    return lines[0][:100] + (" …" if len(lines) > 1 or len(lines[0]) > 100 else "")
 
 
 def _run(
@@ -150,55 +121,57 @@ def _run(
     image: Image,
     script: bytes,
     digest: str,
-    *,
     network: str,
-    extra_hosts: Mapping[str, str],
     timeout: float | None,
 ) -> Run:
     plan = Plan(
         image=image.identifier,
-        argv=("sh", _SCRIPT_FILE),
+        argv=("/bin/sh", SCRIPT_FILE),
         user=0,
         directory="/",
         labels=engine.labels,
-        limits=Limits(),
         network=network,
-        extra_hosts=extra_hosts,
         init=image.init,
     )
 
     def prepare(container: str) -> None:
-        pieces: Iterable[bytes] = [*docker_pack.small_file(_SCRIPT_FILE.lstrip("/"), script, 0o600), docker_pack.END]
+        pieces = [*docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600), docker_pack.END]
         engine.api.put_archive(container, "/", docker_pack.in_chunks(pieces))
 
     def collect(container: str) -> None:
         if engine.api.inspect_container(container)["State"]["ExitCode"] == 0:
-            _commit(engine.api, image, container, digest)
+            commit_kept(engine.api, image, container, digest)
 
     return Run(engine.api, plan, timeout=timeout, prepare=prepare, collect=collect)
 
 
-def _commit(api: Any, image: Image, container: str, digest: str) -> None:
-    """With the description of the image it was made of, but for labels that make it ours."""
-    original = api.inspect_image(image.identifier).get("Config") or {}
-    kept = {key: original.get(key) for key in ("Cmd", "Entrypoint", "Env", "User", "WorkingDir", "Shell")}
-    labels = {
-        **(original.get("Labels") or {}),
-        KIND_LABEL: "setup",
-        SETUP_LABEL: digest,
-        RUN_LABEL: "",
-        OWNER_LABEL: "",
-    }
-    api.commit(container, repository=REPOSITORY, tag=digest, conf={**kept, "Labels": labels})
+def exports(env: Mapping[str, str]) -> list[str]:
+    """Lines for a shell. It could not be told names of another form, nor would all shells hand them on."""
+    return [f"export {name}={shlex.quote(value)}" for name, value in env.items() if _NAME.fullmatch(name)]
 
 
-def _story(done: Completed) -> str:
-    how = f"it took longer than its time limit ({done.duration_s:.0f} s)" if done.timed_out else done.limit
-    if how is None:
-        how = f"exit code {done.shell_code}"
+def first_line(command: str) -> str:
+    """A command as it is told in a sentence."""
+    lines = command.strip().splitlines() or [""]
+    return lines[0][:100] + (" …" if len(lines) > 1 or len(lines[0]) > 100 else "")
+
+
+def ended_well(done: Completed) -> bool:
+    """Whether nothing is to be said about how it ended."""
+    return done.exit_code == 0 and not done.timed_out and done.limit is None and not done.not_found
+
+
+def story(done: Completed, stdout: str, stderr: str) -> str:
+    """How a command ended, and the end of what it printed."""
+    if done.timed_out:
+        how = f"it took longer than its time limit ({done.duration_s:.0f} s)"
+    elif done.limit is not None:
+        how = f"it was stopped at a limit ({done.limit})"
+    else:
+        how = f"exit code {done.exit_code}" if done.exit_code is not None else f"ended by signal {done.signal}"
     streams = [
-        f"\n{name}: {text[-TAIL_CHARACTERS:]}"
-        for name, capture in (("stdout", done.stdout), ("stderr", done.stderr))
-        if (text := capture.text().strip())
+        f"\n{name}: {text.strip()[-TAIL_CHARACTERS:]}"
+        for name, text in (("stdout", stdout), ("stderr", stderr))
+        if text.strip()
     ]
     return how + "".join(streams)

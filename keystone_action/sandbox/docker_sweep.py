@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.docker_container import remove
-from keystone_action.sandbox.docker_errors import engine_errors, is_not_found, status_of
+from keystone_action.sandbox.docker_errors import engine_errors, is_not_found
+from keystone_action.sandbox.docker_layers import OWN_KIND, REPOSITORY, remove_image
 from keystone_action.sandbox.docker_plan import KIND_LABEL, RUN_LABEL
-from keystone_action.sandbox.docker_setup import REPOSITORY
 
 Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 16
@@ -20,7 +20,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A thing of ours on an engine. run_id: whose it is, empty for images, which all runs share. made: seconds since
+    """A thing of ours on an engine. run_id: whose it is, empty for images that all runs share. made: seconds since
     the epoch by the engine's clock."""
 
     kind: Kind
@@ -42,7 +42,7 @@ class Swept:
 
 
 async def sweep(client: Any, run_id: str) -> Swept:
-    """Remove containers, networks and volumes of one run, whether it is still going or not.
+    """Remove containers, networks, volumes and cells' images of one run, whether it is still going or not.
 
     client: a docker.DockerClient. What can't be removed is told in `problems`. Raises SandboxError when the engine
     can't be asked.
@@ -57,14 +57,16 @@ def find_leftovers(client: Any, run_id: str | None = None) -> list[Leftover]:
     """
     api = client.api
     filters = {"label": RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}"}
-    with engine_errors("can't list containers, networks and volumes"):
+    with engine_errors("can't list containers, networks, volumes and images"):
         containers = api.containers(all=True, filters=filters)
         networks = api.networks(filters=filters)
         volumes = api.volumes(filters=filters).get("Volumes") or []
+        images = api.images(filters={"label": [filters["label"], f"{KIND_LABEL}={OWN_KIND}"]})
     found = [
         *(_leftover("container", one, one["Id"], _name_of(one), float(one["Created"])) for one in containers),
         *(_leftover("network", one, one["Id"], one["Name"], _seconds(one.get("Created"))) for one in networks),
         *(_leftover("volume", one, one["Name"], one["Name"], _seconds(one.get("CreatedAt"))) for one in volumes),
+        *(_leftover("image", one, one["Id"], _tag_of(one), float(one["Created"])) for one in images),
     ]
     return [one for one in found if one.run_id]
 
@@ -107,7 +109,9 @@ async def remove_leftovers(client: Any, leftovers: Iterable[Leftover]) -> Swept:
     swept.containers = await each("container", remove)
     swept.networks = await each("network", _remove_network)
     swept.volumes = await each("volume", _remove_volume)
-    swept.images = await each("image", _remove_image)
+    # The newest first, and one after the other: it may be made of an older one.
+    for image in sorted((found for found in known if found.kind == "image"), key=lambda image: -image.made):
+        swept.images += await one(remove_image, image.identifier)
     return swept
 
 
@@ -118,6 +122,10 @@ def _leftover(kind: Kind, described: Mapping[str, Any], identifier: str, name: s
 def _name_of(container: Mapping[str, Any]) -> str:
     names = container.get("Names") or [container["Id"][:12]]
     return str(names[0]).lstrip("/")
+
+
+def _tag_of(image: Mapping[str, Any]) -> str:
+    return str((image.get("RepoTags") or [image["Id"]])[0])
 
 
 def _remove_network(api: Any, identifier: str) -> None:
@@ -143,20 +151,6 @@ def _remove_volume(api: Any, name: str) -> None:
         except APIError as error:
             if not is_not_found(error):
                 raise
-
-
-def _remove_image(api: Any, identifier: str) -> bool:
-    """Whether it went: one that a container still uses stays, which is no problem."""
-    from docker.errors import APIError
-
-    with engine_errors(f"can't remove the image {identifier}"):
-        try:
-            api.remove_image(identifier, force=False)
-        except APIError as error:
-            if not is_not_found(error) and status_of(error) != 409:
-                raise
-            return is_not_found(error)
-    return True
 
 
 def _seconds(text: str | None) -> float:

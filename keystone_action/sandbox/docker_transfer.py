@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,11 @@ class Places:
     def all(self) -> tuple[Path, ...]:
         return (self.workspace, self.private, *self.readable)
 
+    @property
+    def of_user(self) -> tuple[Path, Path]:
+        """HOME and TMPDIR."""
+        return self.private / HOME, self.private / TEMPORARY
+
 
 class Transfer(Protocol):
     """All of it blocks. user: who runs inside. mounts: what containers are made with."""
@@ -52,8 +58,14 @@ class Transfer(Protocol):
     def look(self, container: str) -> str | None:
         """The sentence for the disk limit once it is reached."""
 
+    def fetch(self, container: str) -> str | None:
+        """After the end: see that we have what it left; a sentence when that is more than comes back."""
+
     def collect(self, container: str) -> str | None:
-        """After the end: see that we have what it left; the sentence for the disk limit if that was reached."""
+        """`fetch`, and the sentence for the disk limit if that was reached."""
+
+    def untouched(self) -> bool:
+        """Whether HOME and TMPDIR, as far as fetched, hold nothing but caches."""
 
     def close(self) -> None:
         """Remove HOME and TMPDIR; the workspace stays, its owner's. Never raises."""
@@ -122,9 +134,17 @@ class Bound:
             return "disk: directories nested too deeply to be watched"
         return disk_sentence(below + layer_size(self._api, container), self._disk)
 
+    def fetch(self, container: str) -> str | None:  # noqa: ARG002 - there is nothing to fetch
+        """See `Transfer`."""
+        return None
+
     def collect(self, container: str) -> str | None:
         """See `Transfer`."""
         return self.look(container)
+
+    def untouched(self) -> bool:
+        """See `Transfer`."""
+        return _only_caches(entry.name for place in self._places.of_user for entry in place.iterdir())
 
     def close(self) -> None:
         """See `Transfer`."""
@@ -178,6 +198,11 @@ class Copied:
     def collect(self, container: str) -> str | None:
         """See `Transfer`."""
         reached = self.look(container)
+        problem = self.fetch(container)
+        return reached or problem
+
+    def fetch(self, container: str) -> str | None:
+        """See `Transfer`."""
         most = self._disk or _MOST_UNLIMITED
         # Many small files take several times their size as an archive.
         limit = 4 * most + _SPARE
@@ -185,10 +210,17 @@ class Copied:
             self._save(container, limit)
             unpack(self._get(container, self._places.workspace), self._places.workspace, limit=limit)
         except TooLarge:
-            return reached or f"disk: what is left to copy out is larger than {human(limit)}"
+            return f"disk: what is left to copy out is larger than {human(limit)}"
         except OSError as error:
             raise SandboxError(f"can't copy the workspace out of its container: {error}") from error
-        return reached
+        return None
+
+    def untouched(self) -> bool:
+        """See `Transfer`."""
+        with tarfile.open(self._saved, encoding="utf-8", errors="surrogateescape") as archive:
+            # Each is `private/home/name/…`.
+            parts = (info.name.strip("/").split("/") for info in archive)
+            return _only_caches(each[2] for each in parts if len(each) > 2)
 
     def _get(self, container: str, path: Path) -> Iterator[bytes]:
         with engine_errors("can't copy out of a container"):
@@ -212,6 +244,11 @@ class Copied:
         """See `Transfer`."""
         for path in (self._saved, self._saved.with_suffix(".part")):
             path.unlink(missing_ok=True)
+
+
+def _only_caches(names: Iterable[str]) -> bool:
+    """Of package managers: what is in them decides how long something takes, not what comes of it."""
+    return set(names) <= {".cache", ".npm"}
 
 
 def _packed(path: Path, user: int) -> Iterator[bytes]:

@@ -15,12 +15,12 @@ from typing import Any
 from process_world import run as run_bounded
 from support.docker_engine import missing
 
-from keystone_action.sandbox import trees
+from keystone_action.sandbox import docker_layers, trees
 from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox
 from keystone_action.sandbox.docker import DockerSandboxes, start_docker
 from keystone_action.sandbox.docker_sandbox import DockerSandbox
 
-__all__ = ["IMAGE", "Proxy", "fresh", "in_shell", "left", "place", "run_bounded", "shell", "world"]
+__all__ = ["IMAGE", "Proxy", "fresh", "images_go", "in_shell", "left", "place", "run_bounded", "shell", "world"]
 
 IMAGE = "keystone-test-base:bookworm"
 
@@ -89,6 +89,25 @@ async def fresh(provider: DockerSandboxes, limits: Limits | None = None, **optio
     workspace = provider.engine.root / f"workspace-{uuid.uuid4().hex}"
     workspace.mkdir()
     return await provider.open(workspace, limits=limits or Limits(), **options)
+
+
+@contextlib.contextmanager
+def images_go(engine: Any) -> Iterator[str]:
+    """Yields text that makes a setup new. The images that are kept of what is done meanwhile, here, go in the end."""
+    made: list[str] = []
+    commit = docker_layers._commit
+
+    def remembering(*arguments: Any) -> str:
+        made.append(commit(*arguments))
+        return made[-1]
+
+    docker_layers._commit = remembering
+    try:
+        yield uuid.uuid4().hex
+    finally:
+        docker_layers._commit = commit
+        for image in reversed(made):
+            docker_layers.remove_image(engine.api, image)
 
 
 def shell(text: str, **options: Any) -> Command:

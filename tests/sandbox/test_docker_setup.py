@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from docker.errors import ImageNotFound
-from docker_world import fresh, run_bounded, shell, world
+from docker_world import fresh, images_go, run_bounded, shell, world
 
 from keystone_action.errors import HarnessError
 from keystone_action.sandbox.docker_setup import _PACKAGES
@@ -21,42 +20,33 @@ pytestmark = pytest.mark.docker
 
 @pytest.fixture
 def mark(engine: Any) -> Iterator[str]:
-    """Makes a setup's content new; the images that name it go in the end."""
-    before = {image["Id"] for image in engine.api.images(filters={"label": "keystone.kind=setup"})}
-    yield uuid.uuid4().hex
-    for image in engine.api.images(filters={"label": "keystone.kind=setup"}):
-        if image["Id"] not in before:
-            engine.api.remove_image(image["Id"], force=True)
+    with images_go(engine) as mark:
+        yield mark
 
 
-def test_what_commands_leave_is_there_for_every_sandbox(engine: Any, mark: str) -> None:
-    async def main() -> None:
-        async with world(engine) as (provider, _):
-            ready = await provider.with_setup(
-                [],
-                [f"id -u >/opt/{mark}", "printf '#!/bin/sh\\n' >/usr/local/bin/tool && chmod 755 /usr/local/bin/tool"],
-            )
-            sandbox = await fresh(ready)
-            assert (await sandbox.run(shell(f"cat /opt/{mark}"))).stdout.text() == "0\n"
-            assert sandbox.which("tool") == "/usr/local/bin/tool"
-            plain = await fresh(provider)
-            assert (await plain.run(shell(f"cat /opt/{mark}"))).exit_code == 1
-
-    run_bounded(main)
-
-
-def test_it_is_made_once_by_its_content(engine: Any, mark: str) -> None:
-    commands = [f"head -c 16 /dev/urandom | sha256sum >/opt/{mark}"]
+def test_packages_come_from_where_they_are_known(engine: Any, mark: str) -> None:
+    """Really: of Debian's archive and of PyPI, in an image of the kind that specs name."""
+    packages, env = ["tree", "six==1.17.0"], {"TOKEN": f"secret of {mark}"}
 
     async def main() -> None:
-        async with world(engine) as (provider, _):
-            several = await asyncio.gather(*(provider.with_setup([], commands) for _ in range(4)))
-            assert len({one.image.identifier for one in several}) == 1
-            other = await provider.with_setup([], commands, {"A": "1"})
-            assert other.image.identifier != several[0].image.identifier
-        async with world(engine) as (provider, _):
-            again = await provider.with_setup([], commands)
-            assert again.image.identifier == several[0].image.identifier
+        async with world(engine, image="python:3.12-slim") as (provider, _):
+            first, second = await asyncio.gather(*(provider.with_packages(packages, env) for _ in range(2)))
+            assert first.image.identifier == second.image.identifier != provider.image.identifier
+            sandbox = await fresh(first)
+            assert sandbox.which("tree") == "/usr/bin/tree"
+            done = await sandbox.run(shell("tree -i --noreport .; python3 -c 'import six; print(six.__version__)'"))
+            assert done.stdout.text().split() == [".", "1.17.0"]
+            done = await sandbox.run(shell("env; ls -A /; ls -A /var/lib/apt/lists"))
+            assert "TOKEN" not in done.stdout.text()
+            assert ".keystone" not in done.stdout.text()
+            described = engine.api.inspect_image(first.image.identifier)
+            original = engine.api.inspect_image(provider.image.identifier)
+            assert mark not in str(described)
+            assert mark not in str(engine.api.history(first.image.identifier))
+            assert described["Config"]["Env"] == original["Config"]["Env"]
+        async with world(engine, image="python:3.12-slim") as (provider, _):
+            again = await provider.with_packages(packages, env, network="none")
+            assert again.image.identifier == first.image.identifier
 
     run_bounded(main)
 
@@ -64,55 +54,22 @@ def test_it_is_made_once_by_its_content(engine: Any, mark: str) -> None:
 def test_nothing_to_do_makes_no_image(engine: Any) -> None:
     async def main() -> None:
         async with world(engine) as (provider, _):
-            assert (await provider.with_setup([], [], {"A": "1"})).image is provider.image
-
-    run_bounded(main)
-
-
-def test_its_environment_does_not_stay(engine: Any, mark: str) -> None:
-    async def main() -> None:
-        async with world(engine) as (provider, _):
-            secret = f"secret of {mark}'s"
-            ready = await provider.with_setup(
-                [], ['test -n "$TOKEN" && printf %s "$TOKEN" | wc -c >/opt/size'], {"TOKEN": secret}
-            )
-            sandbox = await fresh(ready)
-            done = await sandbox.run(shell("cat /opt/size; env; ls -a /; cat /.keystone*"))
-            assert done.stdout.text().startswith(f"{len(secret)}\n")
-            assert "TOKEN" not in done.stdout.text()
-            assert ".keystone" not in done.stdout.text()
-            described = engine.api.inspect_image(ready.image.identifier)
-            original = engine.api.inspect_image(provider.image.identifier)
-            assert secret not in str(described)
-            assert secret not in str(engine.api.history(ready.image.identifier))
-            assert described["Config"]["Env"] == original["Config"]["Env"]
-
-    run_bounded(main)
-
-
-def test_a_command_that_fails_is_told_with_its_output(engine: Any, mark: str) -> None:
-    async def main() -> None:
-        async with world(engine) as (provider, _):
-            with pytest.raises(HarnessError) as caught:
-                await provider.with_setup([], ["true", f"echo out {mark}; echo err {mark} >&2; exit 4", "echo never"])
-            message = caught.value.message
-            assert f"stdout: out {mark}" in message
-            assert f"err {mark}" in message
-            assert (
-                f"setup.commands[1] (`echo out {mark}; echo err {mark} >&2; exit 4`) ended with exit code 4" in message
-            )
-            assert "never" not in message
-            with pytest.raises(HarnessError, match="time limit"):
-                await provider.with_setup([], [f"sleep 600; : {mark}"], timeout=1)
+            assert (await provider.with_packages([], {"A": "1"})).image is provider.image
+            sandbox = await fresh(provider)
+            assert (await provider.with_commands(sandbox, [], {"A": "1"})).image is provider.image
 
     run_bounded(main)
 
 
 def test_packages_that_nobody_knows_are_told(engine: Any, mark: str) -> None:
     async def main() -> None:
-        async with world(engine, network="host") as (provider, _):
-            with pytest.raises(HarnessError, match=f"setup.packages: .*no-such-{mark}"):
-                await provider.with_setup([f"no-such-{mark}"], [])
+        async with world(engine) as (provider, _):
+            with pytest.raises(HarnessError, match=f"setup.packages could not .*: exit code 1.*(?s:.)*no-such-{mark}"):
+                await provider.with_packages([f"no-such-{mark}"])
+            with pytest.raises(HarnessError, match=r"setup.packages could not .*(?s:.)*Temporary failure resolving"):
+                await provider.with_packages(["tree"], {"MARK": mark}, network="none")
+            with pytest.raises(HarnessError, match=r"setup.packages could not .*time limit"):
+                await provider.with_packages(["tree"], {"MARK": mark}, timeout=0.01)
 
     run_bounded(main)
 
@@ -137,7 +94,10 @@ def test_packages_are_installed_by_what_knows_them(engine: Any, tmp_path: Any) -
 def test_setups_outlive_their_run_and_can_be_removed(engine: Any, mark: str) -> None:
     async def main() -> None:
         async with world(engine) as (provider, _):
-            ready = await provider.with_setup([], [f"echo >/opt/{mark}"])
+            sandbox = await fresh(provider)
+            ready = await provider.with_commands(
+                sandbox, [f"echo >/opt/{mark}"], networks=("none",), fingerprint=lambda: mark
+            )
         assert (await sweep(engine, provider.engine.run_id)).images == 0
         tags = engine.api.inspect_image(ready.image.identifier)["RepoTags"]
         (ours,) = [one for one in find_setup_images(engine) if one.identifier in tags]
