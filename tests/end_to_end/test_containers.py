@@ -12,7 +12,7 @@ AGENT = r"""
 import json, os, pathlib, urllib.request
 pathlib.Path("out.json").write_text('{"status": "success"}')
 pathlib.Path("broken").symlink_to("nowhere")
-print("the agent's answer", os.getuid(), pathlib.Path("/.dockerenv").exists())
+print("the agent's answer", os.getuid(), os.uname().nodename == "sandbox")
 body = json.dumps({"to": "finance@co"}).encode()
 request = urllib.request.Request(os.environ["KEYSTONE_SERVICE_API_URL"] + "/api/messages", body,
                                  {"Content-Type": "application/json"})
@@ -38,7 +38,7 @@ def test_observing_and_executing_checks_of_an_agent_in_a_container(tmp_path, ima
         "import json, os, sys, urllib.request\n"
         "context = json.load(sys.stdin)\n"
         "status = urllib.request.urlopen(context['services']['api']['url'] + '/health').status\n"
-        "inside = os.path.exists('/.dockerenv')\n"
+        "inside = os.uname().nodename == 'sandbox'\n"
         "found = os.path.exists('out.json') and status == 200\n"
         "print(json.dumps({'passed': found, 'details': f'container: {inside}'}))\n"
     )
@@ -58,7 +58,7 @@ def test_observing_and_executing_checks_of_an_agent_in_a_container(tmp_path, ima
             "  called: {check: {type: http_mock_assertions, service: api, assertions: [\n"
             "    {field: request_count, filters: {path: /api/messages}, equals: 1},\n"
             "    {field: last_request.json.to, filters: {path: /api/messages}, equals: finance@co}]}}\n"
-            "  inside: {check: {type: command_exit, command: 'test -f /.dockerenv && test -f out.json'}}\n"
+            "  inside: {check: {type: command_exit, command: 'uname -n | grep -qx sandbox && test -f out.json'}}\n"
             "  on_host: {check: {type: custom, script: look.py}}\n"
             "  in_sandbox: {check: {type: custom, script: look.py, runs_in: sandbox}}\n"
         ),
@@ -158,7 +158,7 @@ def test_base_of_one_spec_and_none_of_another_run_side_by_side(tmp_path, image):
 def test_sandbox_docker_without_base_takes_the_usual_image_and_says_so(tmp_path, image):
     image(PYTHON)
     called = run_spec(
-        tmp_path, spec(check="{type: command_exit, command: 'test -f /.dockerenv'}"), "--sandbox", "docker"
+        tmp_path, spec(check="{type: command_exit, command: 'uname -n | grep -qx sandbox'}"), "--sandbox", "docker"
     )
     assert called.code == 0, called.err
     assert any("runs in python:3.12-slim" in notice for notice in called.document["notices"])
