@@ -178,4 +178,5 @@ def _shared_files(client: DockerClient, environ: Mapping[str, str]) -> Finding:
         image = find_image(client.api, DEFAULT_BASE, engine.labels)
         if engine.source(image, engine.root) is not None:
             return Finding("ok", name, f"mounted: containers see what is in {engine.root.parent}")
-    return Finding("--", name, "copied in and out: containers don't see our files (another machine, or other users)")
+    text = f"copied in and out: the engine does not see {place or tempfile.gettempdir()}, which is our container's own"
+    return Finding("--", name, f"{text}, or on another machine")
