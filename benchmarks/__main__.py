@@ -6,10 +6,10 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import Sample, command, interleaved, spawns
+from benchmarks.containers import containers
+from benchmarks.measure import Row, Sample, command, interleaved, spawns
 
 KEYSTONE = [sys.executable, "-m", "keystone_action"]
 CELLS = 200
@@ -23,27 +23,6 @@ parallelism: {{replicas: {replicas}, max_concurrency: {concurrency}}}
 invariants:
   there: {{check: {{type: file_exists, path: a.txt}}}}
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table. value and reference in seconds; budget in seconds, or None."""
-
-    work: str
-    value: float
-    beside: str
-    reference: float
-    budget: float | None
-
-    def show(self) -> str:
-        """The row as text."""
-        budget = "" if self.budget is None else f"{self.budget * 1000:9.1f}"
-        kept = "" if self.budget is None else ("  yes" if self.value <= self.budget else "  NO")
-        ratio = self.value / self.reference if self.reference > 0 else float("inf")
-        return (
-            f"{self.work:<38} {self.value * 1000:9.1f} {budget:>9}{kept:<5} "
-            f"{ratio:8.2f} × {self.beside} ({self.reference * 1000:.1f} ms)"
-        )
 
 
 def long_spec(lines: int) -> str:
@@ -119,9 +98,10 @@ def main() -> int:
             start_up(directory, rounds),
             cells(directory, max(3, rounds // 2), 1),
             cells(directory, max(3, rounds // 2), 2),
+            containers(max(3, rounds // 2)),
         ):
             for row in rows:
-                sys.stdout.write(row.show() + "\n")
+                sys.stdout.write((row if isinstance(row, str) else row.show()) + "\n")
                 sys.stdout.flush()
     return 0
 

@@ -23,6 +23,27 @@ class Sample:
         return statistics.median(self.seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. value and reference in seconds; budget in seconds, or None."""
+
+    work: str
+    value: float
+    beside: str
+    reference: float
+    budget: float | None
+
+    def show(self) -> str:
+        """The row as text."""
+        budget = "" if self.budget is None else f"{self.budget * 1000:9.1f}"
+        kept = "" if self.budget is None else ("  yes" if self.value <= self.budget else "  NO")
+        ratio = self.value / self.reference if self.reference > 0 else float("inf")
+        return (
+            f"{self.work:<38} {self.value * 1000:9.1f} {budget:>9}{kept:<5} "
+            f"{ratio:8.2f} × {self.beside} ({self.reference * 1000:.1f} ms)"
+        )
+
+
 def command(words: Sequence[str], directory: Path, *, expected: int = 0) -> Callable[[], float]:
     """A thing to time: one run of a command, output thrown away. It raises when the exit code is another."""
 
