@@ -1,4 +1,4 @@
-"""Networks of a run on the real engine, and which container we run in."""
+"""Networks of a run on the real engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from support.images import BASE
 from keystone_action.errors import ServiceError
 from keystone_action.services import networks as module
 from keystone_action.services.networks import Network, Networks, network_name
-from keystone_action.services.own_container import candidates
 
 SCRIPT = """
 import asyncio, json, sys
@@ -187,20 +186,6 @@ def test_an_engine_that_is_gone_is_a_sentence() -> None:
         anyio.run(opened)
     assert "Traceback" not in failed.value.message
     assert "docker info" in failed.value.help
-
-
-def test_ours_by_mounts_before_ours_by_name(tmp_path: Path) -> None:
-    own, other, group = "a" * 64, "b" * 64, "c" * 64
-    (tmp_path / "mountinfo").write_text(
-        f"1 0 8:1 /var/lib/docker/containers/{other}/mounts/shm /var/lib/docker/containers/{other}/mounts/shm rw - x\n"
-        f"2 0 8:1 /var/lib/docker/containers/{own}/hostname /etc/hostname rw - ext4 /dev/sda rw\n"
-    )
-    (tmp_path / "cgroup").write_text(f"4:memory:/docker/{group}\n0::/\n")
-    assert candidates(tmp_path) == [own, group]
-
-
-def test_a_machine_without_proc_has_no_container(tmp_path: Path) -> None:
-    assert candidates(tmp_path / "nowhere") == []
 
 
 @given(st.text(max_size=80), st.text(max_size=80))

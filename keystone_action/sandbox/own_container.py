@@ -1,0 +1,118 @@
+"""Which container of an engine do we run in? An action does: its mounts tell where the engine's machine has our files,
+and it must join the networks of its siblings to reach them."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_ID = re.compile(r"[0-9a-f]{64}")
+_SHORT_ID = re.compile(r"[0-9a-f]{12}\Z")
+_OWN_FILES = {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}
+"""What an engine mounts into every container from a directory whose name is the container's id."""
+_UPPER = re.compile(r"(?:^|,)upperdir=(?:[^,]*/)?([^,/]+/diff)(?:,|$)")
+_SELF = Path("/proc/self")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnContainer:
+    """identifier: of the container whose files and mounts we have. network: of the one whose network we live in, which
+    may be another (`--network container:X`); None = its machine's. mounts: (path inside, path on the engine's machine),
+    volumes included, which have one there as long as they are the engine's own."""
+
+    identifier: str
+    network: str | None
+    mounts: tuple[tuple[str, str], ...]
+
+
+def find_own_container(api: Any) -> OwnContainer | None:
+    """None: we run on a machine, or in a container of another engine. Blocks. Raises docker's errors."""
+    known = [described for one in candidates() if (described := _running(api, one)) is not None]
+    described = next(_exactly(api, known, _upper_directory()), None) or next(filter(_likely, known), None)
+    if described is None:
+        return None
+    mode = str(described["HostConfig"]["NetworkMode"])
+    # Containers may share one's network; only that one can be connected to more.
+    network = None if mode == "host" else mode.removeprefix("container:")
+    identifier = str(described["Id"])
+    mounts = described.get("Mounts") or []
+    return OwnContainer(
+        identifier,
+        network if mode == "host" or mode.startswith("container:") else identifier,
+        tuple((str(one["Destination"]), str(one["Source"])) for one in mounts if one.get("Source")),
+    )
+
+
+def candidates(process: Path = _SELF) -> list[str]:
+    """Ids that may be ours, the surest first: by our control group, by our mounts (which are the network's owner's),
+    by our host name. process: the directory that the kernel describes us in."""
+    found = [*_by_group(process / "cgroup"), *_by_mounts(process / "mountinfo"), socket.gethostname()]
+    return list(dict.fromkeys(one for one in found if _ID.fullmatch(one) or _SHORT_ID.fullmatch(one)))
+
+
+def _by_group(path: Path) -> list[str]:
+    # The last one: an engine inside of a container sees its own below that of the container.
+    return [one for line in _lines(path) for one in _ID.findall(line)[-1:]]
+
+
+def _by_mounts(path: Path) -> list[str]:
+    # 36 35 0:26 /var/lib/docker/containers/<id>/hostname /etc/hostname rw … : root and mount point are 4th and 5th.
+    rows = [line.split(" ") for line in _lines(path)]
+    return [one for row in rows if len(row) > 4 and row[4] in _OWN_FILES for one in _ID.findall(row[3])]
+
+
+def _upper_directory(process: Path = _SELF) -> str | None:
+    """What our root's own layer is called, `<name>/diff`, where it is one of overlays: no other container has it."""
+    for line in _lines(process / "mountinfo"):
+        fields, _, options = line.partition(" - overlay ")
+        if fields.split(" ")[4:5] == ["/"] and (found := _UPPER.search(options.rpartition(" ")[2])):
+            return found[1]
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _running(api: Any, identifier: str) -> dict[str, Any] | None:
+    """What the engine says of it; a name may look like an id, and what runs us runs."""
+    from docker.errors import NotFound
+
+    try:
+        described: dict[str, Any] = api.inspect_container(identifier)
+    except NotFound:
+        return None
+    return described if str(described["Id"]).startswith(identifier) and described["State"].get("Running") else None
+
+
+def _exactly(api: Any, known: list[dict[str, Any]], upper: str | None) -> Iterator[dict[str, Any]]:
+    """Those of these, and then of those that live in their networks, that have our root."""
+    if upper is None:
+        return
+    for described in known:
+        if _upper_of(described) == upper:
+            yield described
+    networks = {f"container:{described['Id']}" for described in known}
+    for one in api.containers() if known else []:
+        if (one.get("HostConfig") or {}).get("NetworkMode") in networks:
+            member = _running(api, one["Id"])
+            if member is not None and _upper_of(member) == upper:
+                yield member
+
+
+def _upper_of(described: Mapping[str, Any]) -> str | None:
+    place = ((described.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
+    return "/".join(str(place).split("/")[-2:]) if place else None
+
+
+def _likely(described: Mapping[str, Any]) -> bool:
+    """Several may share a network's files and host name."""
+    shared = str(described["HostConfig"]["NetworkMode"]).startswith(("container:", "host"))
+    return shared or described["Config"].get("Hostname") == socket.gethostname()
