@@ -44,6 +44,7 @@ print(connection.getresponse().read().decode())
 """
 KNOCK = """
 import json, socket, sys
+from concurrent.futures import ThreadPoolExecutor
 def knock(address, port):
     try:
         with socket.create_connection((address, int(port)), 4) as connection:
@@ -51,7 +52,7 @@ def knock(address, port):
             return connection.recv(100).decode() or "hung up"
     except OSError as error:
         return f"no: {error}"
-print(json.dumps([knock(*one.rsplit(":", 1)) for one in sys.argv[1:]]))
+print(json.dumps(list(ThreadPoolExecutor().map(lambda one: knock(*one.rsplit(":", 1)), sys.argv[1:]))))
 """
 
 
@@ -71,7 +72,7 @@ class Deny:
     def python(self, script: str, *arguments: str, proxied: bool = True) -> str:
         """What a program in a container of this cell prints."""
         quoted = " ".join(f"'{argument}'" for argument in arguments)
-        environment = self.proxy.environment if proxied else {}
+        environment = {"RES_OPTIONS": "timeout:1 attempts:1", **(self.proxy.environment if proxied else {})}
         exit_code, printed = self.containers.run(
             self.network, f"python3 - {quoted} <<'END'\n{script}\nEND", image=PYTHON, environment=environment
         )
