@@ -23,8 +23,19 @@ RUNNERS_OWN = (
     "DOCKER_",
     "KEYSTONE_JUDGE_",
 )
-SOCKETS = r"""
+LOOKING = r"""
 import socket
+def of_the_runner():
+    "What is below /github and neither the cell's own nor on the way to it."
+    named = ("KEYSTONE_WORKSPACE", "KEYSTONE_AGENT_DIR", "HOME", "TMPDIR")
+    own = [os.environ[name] for name in named] + [os.path.dirname(os.environ["KEYSTONE_PROMPT_FILE"])]
+    for folder, folders, files in os.walk("/github"):
+        if any(os.path.commonpath([folder, place]) == place for place in own):
+            folders[:] = []
+            continue
+        yield from (os.path.join(folder, name) for name in files)
+        towards = {os.path.relpath(place, folder).split("/")[0] for place in own}
+        yield from (os.path.join(folder, name) for name in folders if name not in towards)
 def sockets():
     places = {"/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock"}
     for line in open("/proc/net/unix").read().splitlines()[1:]:
@@ -76,7 +87,7 @@ def search(job: ActionJob, **more: Any) -> dict[str, Any]:
     """What the agent found; the run around it has passed."""
     hide(job)
     places = [*EVERYWHERE, "/opt", "/var/lib", "/var/run", "/__w", str(job.runner.work), "/github/workspace"]
-    script = f"""{SEARCH}{SOCKETS}
+    script = f"""{SEARCH}{LOOKING}
 with open("own.txt", "w") as file:
     file.write("CAN" + "ARY-own")
 search([".", *{places!r}])
@@ -85,8 +96,7 @@ print(json.dumps({{
     "own": any(one[1] == "CAN" + "ARY-own" for one in found),
     "sockets": dict(sockets()),
     "names": sorted(os.environ),
-    "github": os.path.exists("/github"),
-    "github_listed": [place for place in listed if place.startswith("/github")],
+    "github": sorted(of_the_runner()),
     "checkout_listed": [place for place in listed if place.startswith({str(job.runner.work)!r})],
     "uid": os.getuid(),
     "capabilities": [line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapBnd"))],
@@ -127,7 +137,7 @@ def finds_nothing(seen: dict[str, Any]) -> None:
     assert seen["found"] == []
     assert [name for name in seen["names"] if name.startswith(RUNNERS_OWN)] == []
     assert "open" not in seen["sockets"].values()
-    assert seen["github_listed"] == []
+    assert seen["github"] == []
     assert seen["checkout_listed"] == []
     assert seen["uid"] != 0
     assert seen["no_new_privileges"]
@@ -137,7 +147,6 @@ def test_in_a_container(job: ActionJob) -> None:
     seen = search(job, base="python:3.12-slim")
     finds_nothing(seen)
     assert seen["sockets"] == {}
-    assert not seen["github"]
     assert set(seen["capabilities"]) == {"0" * 16}
     assert job.document["sandbox"]["isolation"] == ["container"]
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "keystone-test-action"
 _BUILD = ROOT / "tests" / "images" / "build-action"
-_PARTS = ("Dockerfile", "entrypoint.py", "requirements.lock", "requirements-graders.lock", "keystone_action")
 _OLD = 3600.0
 """Seconds after which no other test run still uses an image of sources that have changed since."""
 
@@ -54,7 +53,8 @@ def _digest(base: str) -> str:
 
 
 def _sources() -> Iterator[Path]:
-    for name in _PARTS:
+    ignored = (ROOT / ".dockerignore").read_text("utf-8")
+    for name in ("Dockerfile", *(line[1:] for line in ignored.splitlines() if line.startswith("!"))):
         part = ROOT / name
         inside = part.rglob("*") if part.is_dir() else [part]
         yield from (path for path in inside if path.is_file() and path.suffix not in {".pyc", ".cache"})

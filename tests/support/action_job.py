@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -42,6 +43,7 @@ class ActionJob:
         self._before: set[str] = set()
         self._steps: list[ContainerStep] = []
         self._closing = ExitStack()
+        self._named: set[str] = set()
 
     @property
     def gateway(self) -> str:
@@ -76,6 +78,21 @@ class ActionJob:
         """The step, to its end."""
         return self.start(socket=socket).wait(timeout)
 
+    def command(self, *words: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+        """The image as the command, on a laptop: in the checkout, with the engine's socket, not as a step."""
+        self.runner.own()
+        self._before = self.runner.entries()
+        run = ["docker", "run", "--rm", "--volume=/var/run/docker.sock:/var/run/docker.sock"]
+        done = subprocess.run(
+            [*run, f"--volume={self.runner.workspace}:/data", "--workdir=/data", self._image, *words],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        self._named.add(self.document["run_id"])
+        return done
+
     def post(self) -> StepResult:
         """The step's end of the job."""
         state = self.runner.saved_state()
@@ -84,7 +101,7 @@ class ActionJob:
     @property
     def runs(self) -> set[str]:
         """By which names what we make is labelled, as far as the step has said so: before it makes anything."""
-        return {value for value in self.runner.saved_state().values() if value}
+        return {*self._named, *([run] if (run := self.runner.saved_state().get("run")) else [])}
 
     @property
     def made(self) -> set[tuple[str, str]]:
