@@ -14,7 +14,7 @@ from process_world import alive, eventually, token
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Limits
 from keystone_action.sandbox.docker import start_docker
-from keystone_action.sandbox.docker_sweep import sweep
+from keystone_action.sandbox.docker_sweep import find_leftovers, sweep
 
 pytestmark = pytest.mark.docker
 
@@ -78,6 +78,36 @@ def test_closing_ends_what_runs(engine: Any) -> None:
             assert not list(provider.engine.root.glob("private-*"))
             with pytest.raises(SandboxError, match="closed"):
                 await sandbox.run(shell("true"))
+
+    run_bounded(main)
+
+
+@pytest.mark.parametrize("mode", ["bind", "copy"])
+def test_closing_ends_many_that_would_rather_go_on(engine: Any, mode: str) -> None:
+    """Those that ignore signals, that never stop talking, that fork, and a setup in the middle of its work."""
+    mark = token()
+    texts = (
+        f"trap '' TERM INT HUP; sleep {mark}",
+        f"yes & sleep {mark}",
+        f"for i in 1 2 3 4 5 6 7 8; do setsid sleep {mark} & done; wait",
+        f"head -c 20M /dev/urandom >$TMPDIR/large; sleep {mark}",
+    )
+
+    async def main() -> None:
+        async with world(engine, mode=mode) as (provider, sandbox):
+            setup = provider.with_commands(sandbox, [f"touch /opt/x; sleep {mark}"], networks=("none",))
+            others = [await fresh(provider) for _ in texts]
+            runs = [one.run(shell(text)) for one, text in zip(others, texts, strict=True)]
+            tasks = [asyncio.create_task(one) for one in (setup, *runs)]
+            # `sleep` once in each but for the one with eight.
+            assert await asyncio.to_thread(eventually, lambda: len(alive(mark)) >= 12)
+            await provider.close()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [str(result) for result in results if not isinstance(result, SandboxError)] == []
+            assert alive(mark) == []
+            assert left(engine, provider.engine.run_id) == []
+            assert find_leftovers(engine, provider.engine.run_id) == []
+            assert not list(provider.engine.root.glob("private-*"))
 
     run_bounded(main)
 
@@ -187,6 +217,31 @@ def test_a_sweep_takes_all_of_one_run_and_nothing_else(engine: Any) -> None:
         stranger.remove()
         run_bounded(lambda: sweep(engine, theirs))
     assert left(engine, theirs) == []
+
+
+def test_a_sweep_takes_the_images_of_a_killed_run(engine: Any) -> None:
+    """Two of them, the second made of the first, as after a SIGKILL: nobody closed anything."""
+    run_id = f"test-{uuid.uuid4().hex}"
+
+    async def main() -> None:
+        with place() as root:
+            provider = await start_docker(
+                image=IMAGE, run_id=run_id, root=root, host=HostOnly(), client=engine, network="none"
+            )
+            first = await provider.with_commands(await fresh(provider), ["touch /opt/x"], networks=("none",))
+            await asyncio.sleep(1)  # the engine tells when images were made in seconds
+            second = await first.with_commands(await fresh(first), ["touch /opt/y"], networks=("none",))
+            assert {one.identifier for one in find_leftovers(engine, run_id)} == {
+                first.image.identifier,
+                second.image.identifier,
+            }
+            swept = await sweep(engine, run_id)
+            assert (swept.containers, swept.images, swept.problems) == (0, 2, [])
+            assert find_leftovers(engine, run_id) == []
+            assert engine.images.get(IMAGE).id == provider.image.identifier
+            await provider.close()
+
+    run_bounded(main)
 
 
 def test_a_cancel_is_quick(engine: Any) -> None:

@@ -332,6 +332,47 @@ def test_cancelled_they_leave_nothing(engine: Any, mode: str) -> None:
     run_bounded(main)
 
 
+@MODES
+@pytest.mark.parametrize("name", ["it's a $HOME; rm -rf *", 'two\nlines "and" `quotes`', "-rf", "ünï:cöde,ro"])
+def test_the_workspace_may_have_any_name(engine: Any, mode: str, name: str) -> None:
+    async def main() -> None:
+        async with world(engine, mode=mode) as (provider, _):
+            workspace = provider.engine.root / name
+            workspace.mkdir()
+            (workspace / "given").write_text("given")
+            sandbox = await provider.open(workspace, limits=Limits())
+            await provider.with_commands(sandbox, ["cat given >made; pwd >where; touch /opt/x"], networks=("none",))
+            assert (workspace / "made").read_text() == "given"
+            assert (workspace / "where").read_text() == f"{workspace}\n"
+            assert (await sandbox.run(shell("cat given && rm given made"))).stdout.text() == "given"
+            assert entries(sandbox) == ["where"]
+
+    run_bounded(main)
+
+
+@MODES
+def test_a_workspace_of_another_user_stays_theirs(engine: Any, mode: str) -> None:
+    if os.geteuid() != 0:
+        return  # a user's own files are all that a user has
+
+    async def main() -> None:
+        async with world(engine, mode=mode) as (provider, _):
+            for owner in (0, 4321):
+                sandbox = await fresh(provider)
+                await sandbox.close()
+                (sandbox.workspace / "theirs").write_text("")
+                for path in (sandbox.workspace, sandbox.workspace / "theirs"):
+                    os.chown(path, owner, owner)
+                opened = await provider.open(sandbox.workspace, limits=Limits())
+                await provider.with_commands(opened, ["mkdir -p a/b && touch a/b/c"], networks=("none",))
+                assert (await opened.run(shell("echo >a/d; rm a/b/c"))).exit_code == 0
+                await opened.close()
+                below = {path.stat().st_uid for path in (sandbox.workspace, *sandbox.workspace.rglob("*"))}
+                assert below == {owner}
+
+    run_bounded(main)
+
+
 def test_closing_the_provider_takes_images_of_cells_along(engine: Any) -> None:
     async def main() -> None:
         async with world(engine) as (provider, _):
