@@ -102,6 +102,9 @@ class _Life:
                 # A workspace that the agent made unreadable is the agent's failure (contract, 5.1).
                 return self._cell("fail", 0.0, f"the workspace can't be graded: {error}", started, ())
             await self._check(booted, evidence)
+        # Checks have the agent's network, and by now all of it is closed.
+        if problem := booted.incomplete():
+            raise HarnessError(problem)
         self.light = booted.light and len(evidence.after) < SMALL_TREE
         little = self.agent.stdout_bytes + self.agent.stderr_bytes + len(patch) < SMALL_OUTPUT
         await apart(partial(self._write, self.agent, evidence, patch), inline=self.light and little)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from keystone_action.services.egress_proxy import EgressProxy
     from keystone_action.services.networks import Networks
 
+_HURRIED_SECONDS = 5
+
 
 class Containers:
     """The engine as one run uses it. root: a directory of ours for sandboxes, made here. host: runs the author's own
@@ -93,6 +95,10 @@ class Containers:
     def not_enforced(self) -> tuple[str, ...]:
         """Sentences of all sandboxes so far."""
         return tuple(dict.fromkeys(s for provider in self._providers.values() for s in provider.not_enforced))
+
+    def hurry(self) -> None:
+        """The run is being cancelled: no request of the engine may take longer than the rest of the time allows."""
+        self.client.api.timeout = _HURRIED_SECONDS
 
     async def egress(self) -> EgressProxy:
         """The proxies of cells that may not reach everything, started for the first who asks. Raises ServiceError."""

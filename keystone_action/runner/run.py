@@ -84,6 +84,8 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
             )
             world = await start_world(start, stack)
             assembly.sandbox = world.provider
+            if world.containers is not None:
+                stop.hurry.append(world.containers.hurry)
             await _run_cells(world, planned, journal, assembly, finished)
     except BaseExceptionGroup as group:
         raise only_error(group) from group

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -15,9 +15,10 @@ from keystone_action.errors import KeystoneError
 
 @dataclass
 class Stop:
-    """Whether a signal asked the run to end, and which."""
+    """Whether a signal asked the run to end, and which. hurry: called then, before anything is cancelled."""
 
     signal_name: str = ""
+    hurry: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def requested(self) -> bool:
@@ -42,6 +43,8 @@ async def stopped_by_signals() -> AsyncIterator[Stop]:
             async def watch() -> None:
                 async for number in signals:
                     stop.signal_name = stop.signal_name or signal.Signals(number).name
+                    for call in stop.hurry:
+                        call()
                     body.cancel()
 
             group.start_soon(watch)

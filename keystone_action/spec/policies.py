@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from keystone_action.spec.base import Duration, RegexPattern, ServiceName, Size, StrictModel
+from keystone_action.spec.hosts import AllowedHost
+
+
+def _allowed_host(text: str) -> str:
+    AllowedHost.parse(text)
+    return text
+
+
+AllowedHostText = Annotated[str, AfterValidator(_allowed_host)]
 
 
 class Egress(StrictModel):
     """Where the agent may connect to: hosts or globs of hosts."""
 
     default: Literal["allow", "deny"] = "allow"
-    allow: list[str] = Field(default_factory=list)
+    allow: list[AllowedHostText] = Field(default_factory=list)
 
 
 class Network(StrictModel):

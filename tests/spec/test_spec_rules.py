@@ -140,13 +140,14 @@ def test_invariants(errors_of: Errors, invariants: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("services: [{name: a, type: postgres, isolation: container}]", "isolation: container of an embedded server is"),
+        ("services: [{name: a, type: postgres, isolation: container}]", "isolation: container of an embedded server"),
         (
             "services: [{name: a, type: postgres, ports: [5432]}]",
             "'ports' of an embedded server is not supported",
         ),
         ("services: [{name: a, type: postgres, command: x}]", "'command' of an embedded server is not supported yet"),
         ("services: [{name: a, type: postgres, wait_for: x}]", "'wait_for' of an embedded server is not supported yet"),
+        ("network: {egress: {default: deny, allow: ['https://a.example']}}", "network.egress.allow[0]"),
         ("network: {dns_overrides: {a.b: db}}\nservices: [{name: db, type: postgres}]", "network.dns_overrides is not"),
         ("determinism: {clock: '2026-01-01T00:00:00Z'}", "determinism.clock is not supported yet"),
         ("audit: {db_writes: true}", "audit.db_writes is not supported yet"),
