@@ -88,6 +88,8 @@ def _image(loaded: LoadedSpec, options: RunOptions) -> str | None:
 
 def _needs(loaded: LoadedSpec, options: RunOptions) -> Iterator[str]:
     """What can't do without an engine, a sentence's beginning each."""
+    if options.docker_network is not None:
+        yield f"docker-network: {options.docker_network} needs a Docker engine"
     if loaded.spec.base is not None:
         yield f"{loaded.path}: base: {loaded.spec.base} needs a Docker engine"
     elif options.sandbox == "docker":

@@ -78,6 +78,8 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
     containers = _containers(start, container_roots, provider, masker)
     if containers is not None:
         stack.push_async_callback(shielded, containers.close)
+        if options.docker_network is not None:
+            await stack.enter_async_context(containers.networks.joined(options.docker_network))
     starter = Starter(provider, containers)
     stack.push_async_callback(shielded, starter.close)
     services = ServicePool(starter)

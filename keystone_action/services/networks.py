@@ -7,6 +7,7 @@ network; elsewhere the engine's bridges are on our machine. Containers reach us 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import re
@@ -211,6 +212,33 @@ class Networks:
             return address_in(self._client.containers.get(container).attrs, network.name)
 
         return await ask(join, f"the network {network.name} can't be joined")
+
+    @asynccontextmanager
+    async def joined(self, name: str) -> AsyncIterator[None]:
+        """Our own container is in a network of others as long as this lasts, so that what is in it is reached. Where
+        it is in already, or we run on the engine's machine, nothing changes. Raises ServiceError."""
+        import anyio
+
+        own = await self._own()
+        made = await ask(lambda: self._enter_foreign(name, own), f"the network {name} can't be joined")
+        try:
+            yield
+        finally:
+            if made:
+                with anyio.CancelScope(shield=True), contextlib.suppress(ServiceError):
+                    await ask_within(lambda: self._leave_foreign(name, own), "leaving a network", REMOVAL_SECONDS)
+
+    def _enter_foreign(self, name: str, own: str | None) -> bool:
+        """Whether it was joined now. Raises docker's errors."""
+        network = self._client.networks.get(name)
+        if own is None or name in self._client.containers.get(own).attrs["NetworkSettings"]["Networks"]:
+            return False
+        network.connect(own)
+        return True
+
+    def _leave_foreign(self, name: str, own: str | None) -> None:
+        if own is not None:
+            _disconnect(self._client.networks.get(name), own)
 
     async def disconnect(self, network: Network, container: str) -> None:
         """Take a container out again; harmless when it is not in, or the network is gone. Raises ServiceError."""

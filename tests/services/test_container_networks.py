@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,30 @@ async def main():
     networks = Networks(docker.from_env(), sys.argv[1])
     async with networks.cell("from-inside") as network:
         print(json.dumps({"own": network.own_address, "host": network.host_address, "gateway": network.gateway}))
+
+asyncio.run(main())
+"""
+FOREIGN = """
+import asyncio, json, socket, sys
+sys.path.insert(0, "/packages")
+sys.path.insert(1, "/source")
+import docker
+from keystone_action.services.networks import Networks
+
+client = docker.from_env()
+
+def inside():
+    return sys.argv[2] in client.containers.get(socket.gethostname()).attrs["NetworkSettings"]["Networks"]
+
+async def main():
+    networks = Networks(client, sys.argv[1])
+    seen = [inside()]
+    async with networks.joined(sys.argv[2]):
+        seen.append(inside())
+        async with networks.joined(sys.argv[2]):
+            seen.append(inside())
+        seen.append(inside())
+    print(json.dumps([*seen, inside()]))
 
 asyncio.run(main())
 """
@@ -153,22 +178,51 @@ def test_no_address_range_left_is_said_with_ways_out(
         assert way in failed.value.help
 
 
-@pytest.mark.docker
-def test_in_a_container_of_the_engine_our_own_container_joins(containers: ContainerWorld) -> None:
-    """As an action does it: the socket is there, and siblings are reached in networks that we join."""
-    packages = Path(module.__file__).parents[2]
+def in_a_container(containers: ContainerWorld, script: str, *arguments: str) -> Any:
+    """What a script of ours printed, run beside the engine's other containers."""
     import docker as client_library
 
     binds = {
         "/var/run/docker.sock": {"bind": "/var/run/docker.sock", "mode": "rw"},
-        str(packages): {"bind": "/source", "mode": "ro"},
+        str(Path(module.__file__).parents[2]): {"bind": "/source", "mode": "ro"},
         str(Path(client_library.__file__).parents[1]): {"bind": "/packages", "mode": "ro"},
     }
     output = containers.engine.containers.run(
-        BASE, ["python3", "-c", SCRIPT, containers.run_id], volumes=binds, remove=True,
+        BASE,
+        ["python3", "-c", script, containers.run_id, *arguments],
+        volumes=binds,
+        remove=True,
         labels={"keystone.run": containers.run_id},
-    )  # fmt: skip
-    seen = json.loads(output)
+    )
+    return json.loads(output)
+
+
+@pytest.mark.docker
+def test_a_network_of_others_is_joined_while_we_need_it(containers: ContainerWorld) -> None:
+    foreign = containers.engine.networks.create(
+        f"foreign-{containers.run_id}", labels={"keystone.run": containers.run_id}
+    )
+    try:
+        seen = in_a_container(containers, FOREIGN, foreign.name)
+    finally:
+        foreign.remove()
+    assert seen == [False, True, True, True, False]
+
+
+@pytest.mark.docker
+def test_a_network_of_others_that_is_not_there_is_said(containers: ContainerWorld) -> None:
+    async def join() -> None:
+        async with containers.networks.joined("no-such-network-of-anybody"):
+            pass
+
+    with pytest.raises(ServiceError, match="no-such-network-of-anybody can't be joined"):
+        containers.portal.call(join)
+
+
+@pytest.mark.docker
+def test_in_a_container_of_the_engine_our_own_container_joins(containers: ContainerWorld) -> None:
+    """As an action does it: the socket is there, and siblings are reached in networks that we join."""
+    seen = in_a_container(containers, SCRIPT)
     assert seen["own"] == seen["host"] != seen["gateway"]
     assert seen["own"].rsplit(".", 1)[0] == seen["gateway"].rsplit(".", 1)[0]
 

@@ -147,7 +147,7 @@ def test_invariants(errors_of: Errors, invariants: str, expected: str) -> None:
         ),
         ("services: [{name: a, type: postgres, command: x}]", "'command' of an embedded server is not supported yet"),
         ("services: [{name: a, type: postgres, wait_for: x}]", "'wait_for' of an embedded server is not supported yet"),
-        ("network: {egress: {default: deny, allow: ['https://a.example']}}", "network.egress.allow[0]"),
+        ("network: {egress: {default: deny, allow: ['https://a.example']}}", "allow[0]: expected a host like"),
         ("network: {dns_overrides: {a.b: db}}\nservices: [{name: db, type: postgres}]", "network.dns_overrides is not"),
         ("determinism: {clock: '2026-01-01T00:00:00Z'}", "determinism.clock is not supported yet"),
         ("audit: {db_writes: true}", "audit.db_writes is not supported yet"),
