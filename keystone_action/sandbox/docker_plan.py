@@ -14,6 +14,8 @@ KIND_LABEL = "keystone.kind"
 OWNER_LABEL = "keystone.owner"
 """Which provider made it: a run may have several, for several images."""
 DEFAULT_PIDS = 4096
+_HASTY_DNS = ("timeout:1", "attempts:1")
+"""Where other name servers than the machine's are named, they are to fail; that takes ten seconds otherwise."""
 HOST_NAME = "sandbox"
 _ROOT_LACKS = ["AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT"]
 """What root's containers do without, of the little that an engine leaves it: installing packages needs none of it."""
@@ -95,6 +97,7 @@ def _host_config(api: Any, plan: Plan) -> Any:
         network_mode=plan.network,
         extra_hosts=dict(plan.extra_hosts) or None,
         dns=list(plan.dns) or None,
+        dns_opt=list(_HASTY_DNS) if plan.dns else None,
         init=plan.init,
         privileged=False,
         cap_drop=["ALL"] if plan.user else _ROOT_LACKS,
