@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from support.command_line import NO_ENGINE, keystone, run_spec, spec
 from support.images import MYSQL, POSTGRES, PYTHON
@@ -97,6 +99,40 @@ def test_what_setup_leaves_is_there_for_agent_and_checks(tmp_path, image):
         ),
     )
     assert called.code == 0, called.out + called.err
+
+
+def test_commands_of_setup_run_once_for_equal_workspaces_and_anew_where_services_could_tell(tmp_path, engine, image):
+    runs: set[str] = set()
+    unique = uuid.uuid4().hex
+    setup = f'{{commands: ["echo {unique} > /dev/null; cat version.txt /proc/sys/kernel/random/uuid > /opt/stamp"]}}'
+    api = "[{name: api, type: http_mock}]"
+
+    def stamp(name: str, version: str, **more: str) -> str:
+        (tmp_path / name / "start").mkdir(parents=True)
+        (tmp_path / name / "start" / "version.txt").write_text(version)
+        called = in_container(
+            tmp_path / name,
+            image,
+            agent="print(open('/opt/stamp').read())",
+            workspace="start",
+            setup=setup,
+            invariants="  it: {check: {type: file_absent, path: y}}\n",
+            **more,
+        )
+        assert called.code == 0, called.out + called.err
+        runs.add(called.document["run_id"])
+        return called.cells[0]["agent"]["output"]
+
+    try:
+        first = stamp("first", "1")
+        assert stamp("again", "1") == first
+        assert stamp("changed", "2") != first
+        assert stamp("served", "1", services=api) not in (first, stamp("served-again", "1", services=api))
+    finally:
+        for one in engine.images.list(filters={"label": "keystone.kind=setup"}):
+            made_by = (one.attrs.get("ContainerConfig") or {}).get("Labels") or {}
+            if made_by.get("keystone.run") in runs:
+                engine.images.remove(one.id)
 
 
 def test_a_setup_command_that_fails_is_the_harness_s_error_with_its_output(tmp_path, image):
