@@ -6,10 +6,11 @@ database` has all cells share one container, which is said.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from keystone_action.spec.services import ContainerService
 
 _CONNECT_SECONDS = 2.0
+_NO_SHELL = re.compile(r"OCI runtime.*/bin/sh.*(no such file or directory|not found)", re.DOTALL)
 _GRACE_SECONDS = 0.5
 """How long a container must run to be taken for started, where nothing else tells that it is ready."""
 _SCHEMES = {6379: "redis", 5672: "amqp", 27017: "mongodb", 4222: "nats", 11211: "memcached", 443: "https"}
@@ -130,13 +132,20 @@ class GenericContainer:
         await remove_all(containers.values())
 
 
-async def remove_all(containers: Iterable[ServiceContainer]) -> None:
+class Removable(Protocol):
+    """A container, or a server in one."""
+
+    async def remove(self) -> None:
+        """Never raises."""
+
+
+async def remove_all(removables: Iterable[Removable]) -> None:
     """Remove them at once. Never raises."""
     import anyio
 
     async with anyio.create_task_group() as group:
-        for container in containers:
-            group.start_soon(container.remove)
+        for one in removables:
+            group.start_soon(one.remove)
 
 
 async def wait_until_ready(container: ServiceContainer, definition: ContainerService) -> None:
@@ -167,7 +176,8 @@ async def unmet(container: ServiceContainer, wait_for: str) -> str:
     exit_code, printed = await container.run(["/bin/sh", "-c", wait_for])
     if exit_code == 0:
         return ""
-    if exit_code in (126, 127) and "OCI runtime" in printed:
+    # What has just ended can't run anything either, and the engine says so in similar words.
+    if exit_code in (126, 127) and _NO_SHELL.search(printed):
         advice = "Name its `ports` instead: they are waited for from outside."
         raise await container.failure("can't run `wait_for`: the image has no /bin/sh", advice)
     last = " ".join(printed.split())[-300:]

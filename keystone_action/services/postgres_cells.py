@@ -139,14 +139,15 @@ class CellDatabase:
             self._execute(admin, f"CREATE DATABASE {{database}} OWNER {{owner}} TEMPLATE {{template}}{strategy}")
             self._execute(admin, "REVOKE ALL ON DATABASE {database} FROM PUBLIC")
             admin.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(*self._names("database", "reader")))
-        if self.server.template != PRISTINE:
-            self._hand_over()
-        self.remember()
+        with self.server.admin(self.database) as admin:
+            if self.server.template != PRISTINE:
+                self._hand_over(admin)
+            self._remember(admin)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, admin: psycopg.Connection[Any]) -> None:
         from psycopg import sql
 
-        with self.server.admin(self.database) as admin, admin.transaction():
+        with admin.transaction():
             for statement in _column(admin, _HAND_OVER):
                 admin.execute(sql.SQL("{}{}").format(sql.SQL(statement), sql.Identifier(self.owner)))
 
@@ -157,11 +158,14 @@ class CellDatabase:
 
     def remember(self) -> None:
         """Take down what stands now as what stood before the agent. Raises psycopg.Error."""
+        with self.server.admin(self.database) as admin:
+            self._remember(admin)
+
+    def _remember(self, admin: psycopg.Connection[Any]) -> None:
         with self._owner_session() as session:
             schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
-        with self.server.admin(self.database) as admin:
-            settings = tuple(tuple(row) for row in admin.execute(_SETTINGS, self._own).fetchall())
-            self.before = Before(schemas, settings, frozenset(_shadows_in(admin, schemas)))
+        settings = tuple(tuple(row) for row in admin.execute(_SETTINGS, self._own).fetchall())
+        self.before = Before(schemas, settings, frozenset(_shadows_in(admin, schemas)))
         self._shadows = None
 
     def run_script(self, script: str) -> None:

@@ -119,7 +119,7 @@ class PostgresContainer:
     async def _leave(self, used: _Used) -> None:
         self._used.remove(used)
         if used.server is not self._shared:
-            await used.server.container.remove()
+            await used.server.remove()
         elif used.joined is not None:
             await self._host.unshare(used.joined, used.server.container.id)
 
@@ -128,7 +128,7 @@ class PostgresContainer:
         servers = [used.server for used in self._used] + ([self._shared] if self._shared is not None else [])
         self._used.clear()
         self._shared = None
-        await remove_all({server.container for server in servers})
+        await remove_all(set(servers))
 
 
 def credentials_of_image(service: str, env: Mapping[str, str]) -> Credentials:
