@@ -18,6 +18,8 @@ from keystone_action.sandbox import trees
 from keystone_action.sandbox.descent import Descent
 
 _CHUNK = 1 << 20
+_BUFFER = 1 << 16
+"""Bytes: each header that is read moves what is left of it."""
 _HOLE = 1 << 16
 
 
@@ -83,7 +85,9 @@ def _empty(workspace: Path) -> None:
 @contextlib.contextmanager
 def _archive(source: Bounded) -> Iterator[tarfile.TarFile]:
     stream = cast("IO[bytes]", source)
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK, encoding="utf-8", errors="surrogateescape") as archive:
+    with tarfile.open(
+        fileobj=stream, mode="r|", bufsize=_BUFFER, encoding="utf-8", errors="surrogateescape"
+    ) as archive:
         yield archive
 
 

@@ -18,11 +18,11 @@ from keystone_action.sandbox.process_sandbox import ProcessSandbox
 ROOT = os.geteuid() == 0
 
 
-def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+def run(main: Callable[[], Coroutine[Any, Any, Any]], seconds: float = 120) -> Any:
     """Run an async test; one that hangs fails."""
 
     async def bounded() -> Any:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(seconds):
             return await main()
 
     return asyncio.run(bounded())

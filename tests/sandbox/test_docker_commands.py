@@ -125,7 +125,7 @@ def test_paths_are_the_same_inside_and_last_from_run_to_run(engine: Any, mode: s
             (code / "main.py").write_text("print('from the agent')")
             sandbox = await fresh(provider, readable=[code])
             assert sandbox.workspace_inside == str(sandbox.workspace)
-            assert isinstance(sandbox._transfer, Bound if mode == "bind" else Copied)
+            assert isinstance(sandbox.transfer, Bound if mode == "bind" else Copied)
             (sandbox.workspace / "sub").mkdir()
             give_to_owner(sandbox.workspace, sandbox.workspace / "sub")
             (sandbox.workspace / "given").write_text("ours")

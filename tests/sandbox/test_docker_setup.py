@@ -48,7 +48,7 @@ def test_packages_come_from_where_they_are_known(engine: Any, mark: str) -> None
             again = await provider.with_packages(packages, env, network="none")
             assert again.image.identifier == first.image.identifier
 
-    run_bounded(main)
+    run_bounded(main, 600)  # the package index may be slow
 
 
 def test_nothing_to_do_makes_no_image(engine: Any) -> None:
@@ -71,7 +71,7 @@ def test_packages_that_nobody_knows_are_told(engine: Any, mark: str) -> None:
             with pytest.raises(HarnessError, match=r"setup.packages could not .*time limit"):
                 await provider.with_packages(["tree"], {"MARK": mark}, timeout=0.01)
 
-    run_bounded(main)
+    run_bounded(main, 600)
 
 
 def test_packages_are_installed_by_what_knows_them(engine: Any, tmp_path: Any) -> None:
