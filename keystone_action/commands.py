@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -32,7 +32,8 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     kind = call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
     report = sys.stdout if kind == "plain" else None
     shown = console.RichProgress(sys.stderr, quiet=call.quiet, report=report)
-    with shown as progress, run_lock(options.run_id or ""):
+    results = directory / (options.output or options.resume or ".keystone")
+    with shown as progress, run_lock(options.run_id or ""), _handed_over(results, directory):
         done = evaluate(options, progress)
     try:
         _print_report(done, kind, reported=progress.reported)
@@ -43,6 +44,19 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     if call.summary is not None:
         _copy_summary(done.directory / "summary.md", directory / call.summary)
     return done.exit_code
+
+
+@contextlib.contextmanager
+def _handed_over(results: Path, directory: Path) -> Iterator[None]:
+    """What root leaves in somebody's directory (the image does, on a laptop) is theirs."""
+    from keystone_action.github.ownership import hand_over, missing_folders
+
+    made = missing_folders(results, directory)
+    try:
+        yield
+    finally:
+        if os.geteuid() == 0 and directory.stat().st_uid != 0 and results.is_relative_to(directory):
+            hand_over([results, *made], directory)
 
 
 def _print_report(done: Evaluation, kind: str, *, reported: Collection[str]) -> None:

@@ -21,7 +21,7 @@ from keystone_action.runner.preflight import load_specs, preflight, substituted_
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import only_error, stopped_by_signals
 from keystone_action.runner.start import Start, start_world
-from keystone_action.sandbox.run_lock import new_run_id, run_lock
+from keystone_action.sandbox.run_lock import new_run_id
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
     )
     try:
         async with stopped_by_signals() as stop, AsyncExitStack() as stack:
-            stack.enter_context(run_lock(run_id, options.scratch))
             journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
             start = Start(
                 options=options,

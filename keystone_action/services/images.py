@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import warnings
@@ -11,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.engine import ask
+from keystone_action.services.engine import ask, ask_within
 from keystone_action.spec.registry_names import without_scheme
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ async def ensure_image(
         return
     pull = _Pull(client, name, mirror, login, user_logins, on_progress)
     for pause in (*pauses, None):
-        problem = await ask(pull.run, f"image {name} can't be pulled")
+        # A registry may be silent for as long as it likes, and a cancelled run waits for nobody's registry.
+        problem = await ask_within(pull.run, f"image {name} can't be pulled", math.inf)
         if problem is None:
             return
         if pause is None or cause_of(problem) not in _WORTH_A_RETRY:
