@@ -295,8 +295,6 @@ def test_decisions_that_can_t_be_recorded_are_a_failure_and_nothing_gets_out_aft
 
 
 def test_what_can_t_be_opened_is_said(world: World, tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"network\.egress\.allow: expected a host .* found a URL"):
-        world.open(["https://api.example.com"])
     (tmp_path / "file").touch()
     with pytest.raises(ServiceError, match="decisions can't be recorded"):
         world.open([], audit_log=tmp_path / "file" / "audit.jsonl")
