@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.cancelling import cancelling
+from benchmarks.container_cells import container_cells
 from benchmarks.containers import containers
-from benchmarks.measure import Row, Sample, command, interleaved, spawns
+from benchmarks.image import image
+from benchmarks.measure import KEYSTONE, Row, Sample, command, interleaved, spawns
 
-KEYSTONE = [sys.executable, "-m", "keystone_action"]
 CELLS = 200
 _SPEC = """\
 version: 1
@@ -88,19 +90,25 @@ def _fresh_run(spec: Path, directory: Path) -> Callable[[], float]:
 
 def main() -> int:
     """Print the table; the exit code says nothing of budgets, a busy machine is no defect."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
-    sys.stdout.write(f"{'work':<38} {'median ms':>9} {'budget':>9} kept  ratio\n")
     with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
-        directory = Path(name)
-        for rows in (
-            start_up(directory, rounds),
-            cells(directory, max(3, rounds // 2), 1),
-            cells(directory, max(3, rounds // 2), 2),
-            containers(max(3, rounds // 2)),
-        ):
-            for row in rows:
+        groups: dict[str, Callable[[int], Sequence[Row | str]]] = {
+            "start": lambda rounds: start_up(Path(name), rounds),
+            "cells": lambda rounds: cells(Path(name), max(3, rounds // 2), 1),
+            "cells-at-once": lambda rounds: cells(Path(name), max(3, rounds // 2), 2),
+            "services": lambda rounds: containers(max(3, rounds // 2)),
+            "image": image,
+            "container-cells": lambda rounds: container_cells(max(3, rounds // 2)),
+            "cancelling": lambda rounds: cancelling(max(3, rounds // 2)),
+        }
+        parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+        parser.add_argument("--rounds", type=int, default=7)
+        parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(groups)}; none = all")
+        called = parser.parse_args()
+        if unknown := set(called.groups) - set(groups):
+            parser.error(f"no such group: {', '.join(sorted(unknown))}")
+        sys.stdout.write(f"{'work':<38} {'median ms':>9} {'budget':>9} kept  ratio\n")
+        for group in called.groups or groups:
+            for row in groups[group](called.rounds):
                 sys.stdout.write((row if isinstance(row, str) else row.show()) + "\n")
                 sys.stdout.flush()
     return 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+KEYSTONE = [sys.executable, "-m", "keystone_action"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,44 @@
+"""The action's image: what it weighs, and how long `docker run … --version` takes beside containers that do nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.engine import BASE, LABEL, Missing, action_image, client
+from benchmarks.measure import Row, command, interleaved
+
+MEGABYTE = 10**6
+SIZE_BUDGET = 250
+"""Megabytes, unpacked."""
+VERSION_BUDGET = 0.6
+
+
+def image(rounds: int) -> list[Row | str]:
+    """The rows, or a line that says why there are none."""
+    try:
+        engine = client(BASE)
+        tag = action_image(engine)
+    except Missing as missing:
+        return [f"the image: not measured ({missing})"]
+    size, below = (engine.images.get(name).attrs["Size"] / MEGABYTE for name in (tag, BASE))
+    engine.close()
+    with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
+        run = ["docker", "run", "--rm", "--label", LABEL]
+        samples = interleaved(
+            {
+                "true": command([*run, BASE, "true"], Path(name)),
+                "python": command([*run, BASE, "python3", "-c", "pass"], Path(name)),
+                "version": command([*run, tag, "--version"], Path(name)),
+            },
+            rounds,
+        )
+    version, true, python = (samples[key].median for key in ("version", "true", "python"))
+    kept = "yes" if size <= SIZE_BUDGET else "NO"
+    weight = f"{size:7.0f}MB {SIZE_BUDGET:7.0f}MB  {kept:<3} {size / below:8.2f} × its base ({below:.0f} MB)"
+    return [
+        f"{'the image, unpacked':<38} {weight}: {size - below:.0f} MB are ours",
+        Row("docker run … --version", version, "docker run <base> true", true, VERSION_BUDGET),
+        Row("docker run … --version", version, "docker run <base> python3 -c pass", python, None),
+        Row("docker run … --version, above the base", version - true, "python3 -c pass, above it", python - true, None),
+    ]
