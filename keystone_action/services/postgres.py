@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import NotSupportedYet, ServiceError, UsageError
+from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.postgres_databases import CellDatabases, Credentials
 from keystone_action.services.postgres_server import HOST, MAINTENANCE, PostgresServer
@@ -141,9 +141,12 @@ class EmbeddedPostgres:
 
 
 def refuse_what_only_an_image_has(definition: PostgresService | ContainerService) -> None:
-    """Raises NotSupportedYet for fields that mean something to a container only."""
-    where = f"service {definition.name}"
-    if definition.command is not None:
-        raise NotSupportedYet(f"{where}: command of a PostgreSQL image without a container engine")
-    if definition.isolation == "container":
-        raise NotSupportedYet(f"{where}: isolation: container without a container engine")
+    """Raises UsageError for fields that mean something to a container only."""
+    given = {"command": definition.command is not None, "isolation: container": definition.isolation == "container"}
+    for name, is_given in given.items():
+        if is_given:
+            raise UsageError(
+                f"service {definition.name}: {name} needs a container engine; the embedded PostgreSQL, which"
+                " stands in for an image where there is none, has nothing like it",
+                help=f"Start Docker (or set DOCKER_HOST), or leave {name} out; `keystone doctor` says what there is.",
+            )

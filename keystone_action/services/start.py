@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from keystone_action.errors import KeystoneError, NotSupportedYet, ServiceError
+from keystone_action.errors import KeystoneError, ServiceError, UsageError
 from keystone_action.services.base import RunningService
 from keystone_action.services.server_process import Spawner
 from keystone_action.spec.services import (
@@ -32,22 +32,15 @@ class Provider(Spawner, Protocol):
 
 
 def refuse_unsupported(definitions: Sequence[Service], *, engine: bool = False) -> None:
-    """Raises NotSupportedYet or UsageError for what this machine can't start (engine: one for containers is there);
-    starts nothing. For use before the first cell: definitions may still hold expressions."""
+    """Raises UsageError for what an embedded server, in place of an image, can't do (engine: one for containers is
+    there); starts nothing. For use before the first cell: definitions may still hold expressions."""
     for definition in definitions:
-        if engine and (getattr(definition, "image", None) is not None or definition.kind == "mysql"):
+        if not isinstance(definition, PostgresService | ContainerService) or definition.kind != "postgres":
             continue
-        if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
+        if definition.image is None or not engine:
             from keystone_action.services.postgres import refuse_what_only_an_image_has
 
             refuse_what_only_an_image_has(definition)
-        elif definition.kind in ("container", "mysql"):
-            image = getattr(definition, "image", None)
-            raise NotSupportedYet(
-                f"service {definition.name}: {f'image {image}' if image else 'type ' + definition.kind} without a "
-                "container engine",
-                help="Start it as a service container of the workflow and name it as type: external with its url.",
-            )
 
 
 async def start_services(
@@ -130,4 +123,6 @@ def _build(
         from keystone_action.services.postgres import EmbeddedPostgres
 
         return EmbeddedPostgres(definition, provider.root / f"postgres-{secrets.token_hex(6)}", provider, mocks.thread)
-    raise NotSupportedYet(f"service {definition.name} of kind {definition.kind}")
+    raise UsageError(
+        f"service {definition.name} needs a container engine", help="Start Docker, or set DOCKER_HOST to where it is."
+    )

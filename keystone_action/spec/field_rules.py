@@ -51,7 +51,7 @@ class FieldRules:
 
     def warn(self, leaf: Leaf) -> Iterator[Problem]:
         """What is suspicious: a service's name as a host name, which resolves nowhere but in a container's network."""
-        if self.scope.spec.base is not None or "//" not in leaf.value or not self._is_command(leaf):
+        if "//" not in leaf.value or not self._is_command(leaf) or self._is_in_containers(leaf):
             return
         for name in _hosts(leaf.value):
             if name in self.scope.service_names:
@@ -59,9 +59,13 @@ class FieldRules:
                 index = leaf.value.find("//")
                 yield Problem(leaf.path, message, help=f"use {{{{ services.{name}.url }}}}", offset=index)
 
+    def _is_in_containers(self, leaf: Leaf) -> bool:
+        """Whether names of services are host names where this text is used: in a service's own container they are,
+        whatever sandbox the agent runs in."""
+        return self.scope.spec.base is not None or leaf.path[0] == "services"
+
     def _is_command(self, leaf: Leaf) -> bool:
-        keys = leaf.path[1:] if leaf.path[0] == "services" else leaf.path
-        return leaf.marker(ShellCommand) is not None or not _COMMAND_KEYS.isdisjoint(keys)
+        return leaf.marker(ShellCommand) is not None or not _COMMAND_KEYS.isdisjoint(leaf.path)
 
     def _author_path(self, leaf: Leaf, marker: AuthorPath) -> Iterator[Problem]:
         for text in self._variants(leaf):

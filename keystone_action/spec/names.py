@@ -181,6 +181,14 @@ def _check_services(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[
         if "services" not in scope.damaged:
             yield _unknown(leaf, reference, 1, scope.service_names)
         return
+    if leaf.path[0] == "services":
+        yield Problem(
+            leaf.path,
+            f"the address of service {name} is not known when services are started",
+            help=f"containers of one spec reach each other by name: {name}, and the port that it listens on",
+            offset=reference.index,
+        )
+        return
     service = next((one for one in scope.spec.services if one.name == name), None)
     attributes = HTTP_ADDRESS if service is not None and service.kind == "http_mock" else ADDRESS
     if len(reference.parts) != 3 or reference.parts[2] not in attributes:

@@ -3,6 +3,7 @@ head", for the services block as the original system's users write it."""
 
 from __future__ import annotations
 
+import pytest
 from support.command_line import NO_ENGINE, run_spec, spec
 
 SERVICE = (
@@ -22,9 +23,15 @@ def test_an_image_of_postgres_is_stood_in_for_and_that_is_said(tmp_path):
     assert "postgres:16" in head
 
 
-def test_a_command_of_its_own_would_be_another_server(tmp_path):
-    services = SERVICE.replace("ports: [5432]", "command: [postgres, -c, fsync=on]")
-    called = run_spec(tmp_path, spec(services=services), environ=NO_ENGINE)
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [("command: [postgres, -c, fsync=on]", "command"), ("isolation: container", "isolation: container")],
+)
+def test_what_the_embedded_server_has_not_needs_an_engine(tmp_path, field, name):
+    """5.1: "Exit 2, before anything runs: … an image without an engine"; the sentence names the ways out."""
+    called = run_spec(tmp_path, spec(services=SERVICE.replace("ports: [5432]", field)), environ=NO_ENGINE)
     assert called.code == 2
-    assert "command" in called.err
-    assert "container engine" in called.err
+    assert f"service db: {name} needs a container engine" in called.err
+    assert f"leave {name} out" in called.err
+    assert "not supported yet" not in called.err
+    assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from pydantic import TypeAdapter
 
-from keystone_action.errors import NotSupportedYet, ServiceError
+from keystone_action.errors import ServiceError, UsageError
 from keystone_action.sandbox import process
 from keystone_action.services.base import CellScope, RunningService
 from keystone_action.services.http_server import MockServer
@@ -85,19 +85,31 @@ def test_the_first_failure_tells_which_and_stops_the_others(
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"name": "x", "image": "redis:7"}, "service x: image redis:7 without a container engine"),
-        ({"name": "x", "image": "mysql:8"}, "service x: image mysql:8 without"),
-        ({"name": "x", "type": "mysql"}, "service x: type mysql without"),
-        ({"name": "x", "type": "postgres", "isolation": "container"}, "service x: isolation: container"),
-        ({"name": "x", "image": "postgres:16", "command": "postgres -c a=b"}, "service x: command"),
+        ({"name": "x", "type": "postgres", "isolation": "container"}, "service x: isolation: container needs a"),
+        ({"name": "x", "image": "postgres:16", "command": "postgres -c a=b"}, "service x: command needs a"),
     ],
 )
-def test_what_needs_a_container_engine_is_refused_before_anything_starts(
+def test_what_no_embedded_server_can_do_is_refused_before_anything_starts(
     document: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(NotSupportedYet, match=message) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         refuse_unsupported(define(document))
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("document", [{"name": "x", "image": "redis:7"}, {"name": "x", "type": "mysql"}])
+def test_an_image_without_an_engine_is_refused(
+    portal: BlockingPortal,
+    sandboxes: process.ProcessSandboxes,
+    mocks: MockServer,
+    tmp_path: Path,
+    document: dict[str, Any],
+) -> None:
+    async def run() -> None:
+        await start_services(define(document), provider=sandboxes, directory=tmp_path, mocks=mocks)
+
+    with pytest.raises(UsageError, match="service x needs a container engine"):
+        portal.call(run)
 
 
 def test_what_runs_here_is_not_refused() -> None:

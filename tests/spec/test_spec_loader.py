@@ -275,6 +275,18 @@ def test_a_service_as_host_name_is_a_warning(load_text: Load) -> None:
     assert "'//api' is the service's name, which is no host name here" in loaded.warning_sentences[0]
 
 
+def test_a_service_as_host_name_is_right_in_another_services_container(load_text: Load) -> None:
+    services = "services: [{name: store, image: x}, {name: front, image: x, env: {STORE: 'http://store:80'}}]\n"
+    assert load_text(HEAD + services + CHECKS).warnings == ()
+
+
+def test_a_service_can_not_know_addresses_when_it_starts(errors_of: Errors) -> None:
+    services = "services: [{name: store, image: x}, {name: front, image: x, env: {STORE: '{{ services.store.url }}'}}]"
+    (error,) = errors_of(f"{HEAD}{services}\n{CHECKS}")
+    assert "the address of service store is not known when services are started" in error
+    assert "reach each other by name: store" in error
+
+
 class Lazy(Mapping[str, type[CheckModel]]):
     """A registry that knows more than it lists, as the real one does."""
 
