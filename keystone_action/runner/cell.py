@@ -118,7 +118,7 @@ class _Life:
             if attached.settle is not None:
                 attached.settle()
         after = snapshot(self.roots.workspace, before)
-        self.unreadable = unreadable(before.unreadable, after.unreadable)
+        self.unreadable = unreadable(before.unreadable, after.unreadable) or getattr(booted.sandbox, "lost", "")
         found = changes(before, after)
         patch = write_patch(booted.originals, self.roots.workspace, found)
         evidence = Evidence(

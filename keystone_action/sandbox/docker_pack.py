@@ -58,7 +58,7 @@ def small_file(name: str, data: bytes, mode: int) -> Iterator[bytes]:
     """A file of root's, from memory."""
     yield header(name, tarfile.REGTYPE, mode, 0, size=len(data))
     yield data
-    yield _padding(len(data))
+    yield padding(len(data))
 
 
 def tree(root: Path, name: str, user: int) -> Iterator[bytes]:
@@ -172,10 +172,11 @@ def _content(folder: int, name: str, size: int, mode: int) -> Iterator[bytes]:
             yield data
     finally:
         os.close(fd)
-    yield _padding(size)
+    yield padding(size)
 
 
-def _padding(size: int) -> bytes:
+def padding(size: int) -> bytes:
+    """What follows a file's content of this size."""
     return bytes(-size % tarfile.BLOCKSIZE)
 
 

@@ -74,15 +74,21 @@ class DockerSandbox:
             **environment,
         }
 
+    @property
+    def lost(self) -> str:
+        """Why `workspace` is not what the last command left there; empty when it is."""
+        return self.transfer.lost
+
     def which(self, program: str) -> str | None:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
         return self._find(program, self.environment["PATH"])
 
-    def _find(self, program: str, search_path: str) -> str | None:
+    def _find(self, program: str, search_path: str, *, only_ours: bool = False) -> str | None:
+        """only_ours: not in the image, which no command changes, and which may have to be asked."""
         places = [""] if "/" in program else search_path.split(":")
         for place in places:
             path = os.path.normpath(self.workspace / place / program)
-            if program and self._is_program(path):
+            if program and (not only_ours or self._is_ours(path)) and self._is_program(path):
                 return path
         return None
 
@@ -118,14 +124,17 @@ class DockerSandbox:
         if not self._has_directory(command.cwd):
             # An engine would make it, as root.
             return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)
+        if self.lost:
+            return could_not_start(f"keystone: {self.lost}\n", 126)
+        program, path = command.argv[0], command.env.get("PATH", self.environment["PATH"])
+        # A program that takes itself away was there: only a look before can tell.
+        was_ours = await asyncio.to_thread(self._find, program, path, only_ours=True) is not None
         done = await self.live(run)
         if command.as_root:
             await self.live(self._giving_back())
-        program = command.argv[0]
-        if done.exit_code in (126, 127) and not done.not_found:
-            path = command.env.get("PATH", self.environment["PATH"])
-            if await asyncio.to_thread(self._find, program, path) is None:
-                return not_found(done, program)
+        unclear = done.exit_code in (126, 127) and not done.not_found and not was_ours
+        if unclear and await asyncio.to_thread(self._find, program, path) is None:
+            return not_found(done, program)
         return done
 
     async def live(self, run: Run) -> Completed:

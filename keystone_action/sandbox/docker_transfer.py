@@ -18,14 +18,17 @@ from keystone_action.errors import SandboxError
 from keystone_action.sandbox import docker_pack, trees
 from keystone_action.sandbox.docker_errors import engine_errors
 from keystone_action.sandbox.docker_plan import Mount
-from keystone_action.sandbox.docker_unpack import TooLarge, unpack
+from keystone_action.sandbox.docker_unpack import TooLarge, moved, unpack
 from keystone_action.sandbox.users import Lease
 from keystone_action.sandbox.watching import TooDeep, human, tree_size
 
 HOME, TEMPORARY = "home", "tmp"
-_MOST_UNLIMITED = 100 << 30
-"""Bytes that come back of a workspace without a limit: a file of nothing but a hole can claim any size."""
+_MOST_UNLIMITED = 16 << 30
+"""Bytes that come back of a workspace without a limit: a file of nothing but a hole can claim any size, and takes as
+long to copy as if it were full."""
+_MEASURE_TRIES = 3
 _SPARE = 64 << 20
+_TOO_DEEP = "disk: directories nested too deeply to be watched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,12 @@ class Places:
 
 
 class Transfer(Protocol):
-    """All of it blocks. user: who runs inside. mounts: what containers are made with."""
+    """All of it blocks. user: who runs inside. mounts: what containers are made with. lost: why we don't have the
+    workspace as it was left; empty when we have."""
 
     user: int
     mounts: tuple[Mount, ...]
+    lost: str
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """Before the start. extras: further pieces of an archive that go to the container's root."""
@@ -78,10 +83,16 @@ def put(api: Any, container: str, directory: str, pieces: Iterable[bytes]) -> No
 
 
 def layer_size(api: Any, container: str) -> int:
-    """Bytes that a container added to its image, in its own layer. Raises SandboxError."""
-    with engine_errors("can't look at a container's size"):
-        response = api._get(api._url("/containers/{0}/json", container), params={"size": 1})
-        return int(api._result(response, True).get("SizeRw") or 0)
+    """Bytes that a container added to its image, in its own layer. Raises TooDeep when the engine can't tell, again and
+    again, and SandboxError."""
+    for _ in range(_MEASURE_TRIES):
+        with engine_errors("can't look at a container's size"):
+            response = api._get(api._url("/containers/{0}/json", container), params={"size": 1})
+            size = int(api._result(response, True).get("SizeRw") or 0)
+        # Negative: it met a path that is too long for it, or files that just changed under its eyes.
+        if size >= 0:
+            return size
+    raise TooDeep
 
 
 def disk_sentence(used: int, allowed: int) -> str | None:
@@ -95,7 +106,7 @@ class Bound:
     def __init__(
         self, api: Any, places: Places, sources: Sequence[str], user: int, lease: Lease | None, disk: int | None
     ) -> None:
-        self.user = user
+        self.user, self.lost = user, ""
         pairs = list(zip(places.all, sources, strict=True))
         self.mounts = tuple(Mount(source, str(path), read_only=path in places.readable) for path, source in pairs)
         self._api = api
@@ -130,9 +141,9 @@ class Bound:
         roots = [str(self._places.workspace), str(self._places.private)]
         try:
             below = next(size for size in tree_size(roots) if size is not None)
+            return disk_sentence(below + layer_size(self._api, container), self._disk)
         except TooDeep:
-            return "disk: directories nested too deeply to be watched"
-        return disk_sentence(below + layer_size(self._api, container), self._disk)
+            return _TOO_DEEP
 
     def fetch(self, container: str) -> str | None:  # noqa: ARG002 - there is nothing to fetch
         """See `Transfer`."""
@@ -163,7 +174,7 @@ class Copied:
     """By archives. missing_parents: directories above the places that the image lacks, the highest first."""
 
     def __init__(self, api: Any, places: Places, missing_parents: Sequence[str], user: int, disk: int | None) -> None:
-        self.user = user
+        self.user, self.lost = user, ""
         self.mounts: tuple[Mount, ...] = ()
         self._api = api
         self._places = places
@@ -175,7 +186,7 @@ class Copied:
         """See `Transfer`."""
         put(self._api, container, "/", itertools.chain(self._layout(), *extras, [docker_pack.END]))
         if self._saved.exists():
-            put(self._api, container, str(self._places.private.parent), _read(self._saved))
+            put(self._api, container, "/", _read(self._saved))
 
     def _layout(self) -> Iterator[bytes]:
         yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
@@ -193,7 +204,10 @@ class Copied:
         """See `Transfer`."""
         if self._disk is None:
             return None
-        return disk_sentence(layer_size(self._api, container), self._disk)
+        try:
+            return disk_sentence(layer_size(self._api, container), self._disk)
+        except TooDeep:
+            return _TOO_DEEP
 
     def collect(self, container: str) -> str | None:
         """See `Transfer`."""
@@ -207,20 +221,35 @@ class Copied:
         # Many small files take several times their size as an archive.
         limit = 4 * most + _SPARE
         try:
+            self._take_workspace(container, most, limit)
             self._save(container, limit)
-            unpack(self._get(container, self._places.workspace), self._places.workspace, limit=limit)
         except TooLarge:
-            return f"disk: what is left to copy out is larger than {human(limit)}"
+            return f"disk: what is left to copy out is larger than {human(most)}"
         except OSError as error:
             raise SandboxError(f"can't copy the workspace out of its container: {error}") from error
         return None
 
+    def _take_workspace(self, container: str, most: int, limit: int) -> None:
+        """What can't be had must not be taken for what was there before: `lost` says so."""
+        self.lost = f"the workspace was left larger than the {human(most)} that are copied out of its container"
+        if self._disk is None and self._claims_more(container, most):
+            raise TooLarge
+        unpack(self._get(container, self._places.workspace), self._places.workspace, limit=limit)
+        self.lost = ""
+
+    def _claims_more(self, container: str, most: int) -> bool:
+        try:
+            return layer_size(self._api, container) > most
+        except TooDeep:
+            return False
+
     def untouched(self) -> bool:
         """See `Transfer`."""
         with tarfile.open(self._saved, encoding="utf-8", errors="surrogateescape") as archive:
-            # Each is `private/home/name/…`.
-            parts = (info.name.strip("/").split("/") for info in archive)
-            return _only_caches(each[2] for each in parts if len(each) > 2)
+            # Each is `<private>/home/name/…`.
+            private = f"{_name(self._places.private)}/"
+            parts = (info.name.removeprefix(private).split("/") for info in archive)
+            return _only_caches(each[1] for each in parts if len(each) > 1)
 
     def _get(self, container: str, path: Path) -> Iterator[bytes]:
         with engine_errors("can't copy out of a container"):
@@ -228,16 +257,13 @@ class Copied:
             yield from pieces
 
     def _save(self, container: str, limit: int) -> None:
-        """Keep HOME and TMPDIR as the archive that they come as: only a container ever unpacks it."""
+        """Keep HOME and TMPDIR as an archive: only a container ever unpacks it."""
         unfinished = self._saved.with_suffix(".part")
-        size = 0
+        above = _name(self._places.private.parent)
         with unfinished.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            for piece in self._get(container, self._places.private):
-                size += len(piece)
-                if size > limit:
-                    raise TooLarge
-                file.write(piece)
+            pieces = moved(self._get(container, self._places.private), above, limit=limit)
+            file.writelines(docker_pack.in_chunks(itertools.chain(pieces, [docker_pack.END])))
         unfinished.replace(self._saved)
 
     def close(self) -> None:

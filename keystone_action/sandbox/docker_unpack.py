@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import trees
+from keystone_action.sandbox import docker_pack, trees
 from keystone_action.sandbox.descent import Descent
 
 _CHUNK = 1 << 20
@@ -74,6 +74,40 @@ def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> No
         os.close(top)
 
 
+def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None) -> Iterator[bytes]:
+    """The same archive with everything in it below this directory (of the container's root, no `/` in front).
+
+    An engine refuses a relative link that leads above the directory where it unpacks: what an agent's code leaves in
+    its HOME can be unpacked at the root alone. Set-user and set-group bits, and devices, go. Raises TooLarge,
+    SandboxError.
+    """
+    try:
+        with _archive(Bounded(pieces, limit)) as archive:
+            for info in _entries(archive):
+                name = f"{directory}/{info.name.strip('/')}"
+                target = f"{directory}/{info.linkname.strip('/')}" if info.islnk() else info.linkname
+                if not (info.isreg() or info.isdir() or info.issym() or info.islnk() or info.isfifo()):
+                    continue
+                size = info.size if info.isreg() else 0
+                kind = tarfile.REGTYPE if info.isreg() else info.type
+                yield docker_pack.header(
+                    name, kind, info.mode & 0o1777, info.uid, size=size, target=target, modified_ns=_modified(info)
+                )
+                if info.isreg():
+                    content: Any = archive.extractfile(info)
+                    while data := content.read(_CHUNK):
+                        yield data
+                    yield docker_pack.padding(size)
+    except tarfile.TarError as error:
+        raise SandboxError(f"what the Docker engine sent as HOME can't be read: {error}") from error
+
+
+def _entries(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (info := archive.next()) is not None:
+        setattr(archive, "members", [])  # noqa: B010 - else it keeps all of them; no part of its typed interface
+        yield info
+
+
 def _empty(workspace: Path) -> None:
     for entry in list(os.scandir(workspace)):
         if entry.is_dir(follow_symlinks=False):
@@ -101,8 +135,7 @@ class _Unpacking:
 
     def all(self) -> None:
         """Lay out every entry; modes of directories last, since they may close them to us."""
-        while (info := self._archive.next()) is not None:
-            setattr(self._archive, "members", [])  # noqa: B010 - else it keeps all of them; no part of its typed interface
+        for info in _entries(self._archive):
             relative = _relative(info.name)
             if relative:
                 self._one(info, relative)

@@ -1,0 +1,97 @@
+"""What hostile code in a container can't do to the sandbox it runs in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from docker_world import run_bounded, shell, world
+
+from keystone_action.sandbox.base import Command, Limits
+
+pytestmark = pytest.mark.docker
+MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
+
+DEEP = "cd /tmp; n=$(printf 'd%.0s' $(seq 200)); for i in $(seq 40); do mkdir $n; cd -P $n 2>/dev/null || break; done"
+FILL = "i=0; while [ $i -lt 80 ]; do head -c 5000000 /dev/zero >/var/tmp/$i; i=$((i + 1)); sleep 0.2; done"
+
+
+def test_links_that_lead_far_up_from_home_don_t_keep_it_from_the_next_command(engine: Any) -> None:
+    """An engine takes such a link for an attack on itself, and refuses the archive that it is in."""
+
+    async def main() -> tuple[int | None, str]:
+        async with world(engine, mode="copy") as (_, sandbox):
+            links = (
+                'mkdir -p "$HOME/a"; ln -s ../../../../../../../../../../etc "$HOME/a/up"; ln -s /etc "$TMPDIR/down"'
+            )
+            odd = 'mkfifo "$HOME/pipe"; echo same > "$HOME/one"; ln "$HOME/one" "$TMPDIR/two"; chmod 6755 "$HOME/one"'
+            done = await sandbox.run(shell(f"{links}; {odd}"))
+            assert done.exit_code == 0, done.stderr.text()
+            look = (
+                'cd "$HOME"; readlink a/up; readlink "$TMPDIR/down"; test -p pipe; cat "$TMPDIR/two"; stat -c %a:%u one'
+            )
+            done = await sandbox.run(shell(f"set -e; {look}"))
+            assert sandbox.transfer.untouched() is False
+            return done.exit_code, done.stdout.text() + done.stderr.text()
+
+    code, printed = run_bounded(main)
+    assert code == 0, printed
+    assert printed.split() == ["../../../../../../../../../../etc", "/etc", "same", "755:65532"]
+
+
+@MODES
+def test_a_program_that_takes_itself_away_was_there(engine: Any, mode: str) -> None:
+    """Else an agent could make its failure look like ours: exit 3 is for programs that don't exist."""
+
+    async def main() -> tuple[Any, Any]:
+        async with world(engine, mode=mode) as (_, sandbox):
+            await sandbox.run(
+                shell("printf '#!/bin/sh\\nrm run; exit 127\\n' > run; chmod 755 run; mkdir bin; cp run bin")
+            )
+            first = await sandbox.run(Command(("./run",)))
+            return first, await sandbox.run(Command(("./run",)))
+
+    first, second = run_bounded(main)
+    assert (first.exit_code, first.not_found) == (127, False)
+    assert second.not_found
+
+
+@MODES
+def test_directories_too_deep_for_the_engine_don_t_lift_the_disk_limit(engine: Any, mode: str) -> None:
+    """It can't tell then how much a container has written."""
+
+    async def main() -> Any:
+        async with world(engine, Limits(disk=50 << 20), mode=mode) as (_, sandbox):
+            return await sandbox.run(shell(f"({DEEP}); {FILL}", timeout=60))
+
+    done = run_bounded(main)
+    assert done.limit == "disk: directories nested too deeply to be watched", done
+    assert not done.timed_out
+
+
+def test_a_file_of_terabytes_is_not_waited_for_and_what_was_lost_is_said(engine: Any) -> None:
+    async def main() -> tuple[Any, Any, str]:
+        async with world(engine, mode="copy") as (_, sandbox):
+            (sandbox.workspace / "before").write_text("x")
+            done = await sandbox.run(shell("rm before; truncate -s 7T big", timeout=100))
+            return done, await sandbox.run(shell("true")), sandbox.lost
+
+    done, next_one, lost = run_bounded(main)
+    assert done.limit == "disk: what is left to copy out is larger than 16.0 GiB"
+    assert done.duration_s < 60
+    assert "larger than the 16.0 GiB" in lost
+    assert next_one.exit_code == 126
+    assert lost in next_one.stderr.text()
+
+
+def test_the_workspace_comes_back_whatever_is_in_home(engine: Any) -> None:
+    """What isn't had of the workspace would be graded as it was before."""
+
+    async def main() -> tuple[Any, str, str]:
+        async with world(engine, Limits(disk=20 << 20), mode="copy") as (_, sandbox):
+            done = await sandbox.run(shell('echo bad > found; truncate -s 3G "$HOME/big"'))
+            return done, sandbox.lost, (sandbox.workspace / "found").read_text()
+
+    done, lost, found = run_bounded(main)
+    assert done.limit is not None
+    assert (lost, found) == ("", "bad\n")
