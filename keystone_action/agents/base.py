@@ -132,9 +132,13 @@ async def run_program(agent: AgentBase, sandbox: Sandbox, task: Task, argv: Sequ
 def require_found(completed: Completed, program: str, help: str = "") -> None:  # noqa: A002 - as in errors
     """Raise HarnessError when the program did not exist: exit 3 by spec 5.1, never the agent's failure."""
     if completed.not_found:
-        raise HarnessError(
-            f"the agent's program {program} is not in this sandbox",
-            help=help
-            or f"install {program} on this machine or in setup.packages, name it by a path relative to the workspace, "
-            "or set `base:` to an image that has it",
-        )
+        raise HarnessError(f"the agent's program {program} is not in this sandbox", help=help or _advice(program))
+
+
+def _advice(program: str) -> str:
+    if "/" in program:
+        return f"{program} is looked for from the workspace, and must be executable"
+    return (
+        f"install {program} by setup.packages (without `base`: on this machine), name it by a path relative to the "
+        "workspace, or set `base:` to an image that has it"
+    )

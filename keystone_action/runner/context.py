@@ -53,8 +53,9 @@ class CheckWorld:
     async def fresh(self, path: Path) -> Sandbox:
         """A new copy of the workspace as left, in a new sandbox."""
         await self.copy(path, drop_outside_links=False)
-        environment = {**self.environment, "KEYSTONE_WORKSPACE": str(path)}
-        sandbox = await self.provider.open(path, limits=self.limits, readable=self.readable, environment=environment)
+        sandbox = await self.provider.open(
+            path, limits=self.limits, readable=self.readable, environment=self.environment
+        )
         self.admit(sandbox)
         return sandbox
 
@@ -100,8 +101,9 @@ class Context:
 
     @property
     def check_environment(self) -> Mapping[str, str]:
-        """What commands get besides their own env."""
-        return self.world.environment
+        """What commands get besides their own env. Their workspace is the copy that they run on: the agent's is out of
+        their sight, and in a container it isn't even there."""
+        return {**self.world.environment, "KEYSTONE_WORKSPACE": str(self.copy_path)}
 
     @property
     def service_addresses(self) -> Mapping[str, Mapping[str, Any]]:

@@ -1,0 +1,213 @@
+"""What spec.md says of agents and checks, for cells in containers: by the real command on a live engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.command_line import keystone, run_spec, spec
+from support.images import PYTHON
+
+pytestmark = pytest.mark.docker
+
+SHOW_LIMITS = (
+    "cd /sys/fs/cgroup; cat pids.max pids/pids.max 2>/dev/null;"
+    " cat memory.max memory/memory.limit_in_bytes 2>/dev/null; cat cpu.max cpu/cpu.cfs_quota_us 2>/dev/null"
+)
+
+
+@pytest.fixture
+def inside(image):
+    """A function that makes a spec whose agent runs in a container."""
+    return lambda *words, **more: spec(*words, **{"base": image(PYTHON), **more})
+
+
+def checks(text: str, **named: str) -> str:
+    """The spec with these checks in place of its own."""
+    entries = "".join(f"  {name}: {{check: {check}}}\n" for name, check in named.items())
+    return text.partition("invariants:")[0] + f"invariants:\n{entries}"
+
+
+def test_the_agent_s_environment(tmp_path: Path, engine, inside) -> None:
+    """1.1: "The agent sees: cwd = the workspace, `KEYSTONE_PROMPT`, `KEYSTONE_PROMPT_FILE`, `KEYSTONE_WORKSPACE`,
+    `KEYSTONE_SERVICE_<NAME>_{HOST,PORT,URL}` (upper case, dashes as `_`), its `env`, a minimal `PATH/HOME/LANG/TMPDIR`,
+    and nothing else." An image's own ENV is part of the image, and the engine names the host."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "agent.py").write_text(
+        "import json, os, pathlib\n"
+        "seen = {'env': dict(os.environ), 'cwd': os.getcwd(), 'dir': os.listdir(os.environ['KEYSTONE_AGENT_DIR'])}\n"
+        "try:\n    (pathlib.Path(os.environ['KEYSTONE_AGENT_DIR']) / 'x').touch()\n"
+        "except OSError as error:\n    seen['refused'] = type(error).__name__\n"
+        "print(json.dumps(seen))\n"
+    )
+    agent = "{type: command, command: [python3, '{{ agent.dir }}/agent.py'], dir: code, env: {MINE: '{{ env.HOSTS }}'}}"
+    text = inside(agent, services="[{name: my-api, type: http_mock}]", setup="{env: {SET: up}}")
+    called = run_spec(tmp_path, text, environ={"HOSTS": "value", "OTHER": "secret", "GITHUB_TOKEN": "secret"})
+    assert called.code == 0, called.err
+    seen = json.loads(called.cells[0]["agent"]["output"])
+    own = {entry.partition("=")[0] for entry in engine.images.get(PYTHON).attrs["Config"]["Env"]}
+    ours = {f"KEYSTONE_{name}" for name in ("PROMPT", "PROMPT_FILE", "WORKSPACE", "AGENT_DIR")}
+    service = {f"KEYSTONE_SERVICE_MY_API_{name}" for name in ("HOST", "PORT", "URL")}
+    assert set(seen["env"]) - own == {"HOME", "LANG", "TMPDIR", "HOSTNAME", "SET", "MINE", *ours, *service} - own
+    assert (seen["env"]["MINE"], seen["env"]["KEYSTONE_SERVICE_MY_API_HOST"]) == ("value", "my-api")
+    assert seen["cwd"] == seen["env"]["KEYSTONE_WORKSPACE"]
+    assert (seen["dir"], "refused" in seen) == (["agent.py"], True)
+
+
+PYTHON_AGENT = """
+import os, urllib.request
+class Agent:
+    def run(self, input, context):
+        status = urllib.request.urlopen(context['services']['api']['url']).status
+        open('asked', 'w').write(f"{os.uname().nodename} {status} {context['params']['n']}")
+        return {'output': input.upper(), 'tool_calls': [{'name': 't'}], 'token_usage': {'input_tokens': 3}}
+def broken(input, context):
+    raise ValueError('mine')
+"""
+
+
+def test_a_python_agent(tmp_path: Path, inside) -> None:
+    """1.1: "`python` | `entrypoint: "module:Class"` found in `dir`, instance with `run(input, context)`"; 5.1: "A
+    `python` agent that raises … is an agent that failed: recorded and graded"."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine.py").write_text(PYTHON_AGENT)
+    agent = "{type: python, entrypoint: 'mine:Agent', dir: code}"
+    more = {"services": "[{name: api, type: http_mock}]", "parallelism": "{matrix: {n: [5]}}"}
+    called = run_spec(tmp_path, inside(agent, "{type: file_content, path: asked, contains: sandbox 200 5}", **more))
+    assert (called.code, called.cells[0]["agent"]["output"]) == (0, "DO IT"), called.err
+    assert called.document["usage"]["input_tokens"] == 3
+    failed = run_spec(tmp_path, inside(agent.replace("Agent", "broken"), **more), "--output", "again")
+    assert failed.code == 0
+    (stderr,) = (tmp_path / "again" / "cells").glob("*/agent.stderr")
+    assert "ValueError: mine" in stderr.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "agent", ["{type: cli, binary: no-such-program}", "{type: command, command: [no-such-program], stdin: prompt}"]
+)
+def test_a_program_that_the_image_has_not(tmp_path: Path, inside, agent: str) -> None:
+    """5.1: "Exit 3: … a binary of a list or `cli` agent that doesn't exist"."""
+    called = run_spec(tmp_path, inside(agent))
+    assert (called.code, called.cells[0]["composite"]) == (3, None)
+    assert (
+        "no-such-program is not in this sandbox; install no-such-program by setup.packages"
+        in (called.cells[0]["error"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("agent", "code", "exit_code"),
+    [
+        ("{type: command, command: no-such-program}", 0, 127),
+        ("{type: command, command: no-such-program, must_exit_zero: true}", 1, 127),
+        ("{type: command, command: 'sleep 60', timeout: 2s}", 0, None),
+    ],
+)
+def test_a_failed_agent_is_recorded_and_graded(tmp_path: Path, inside, agent: str, code: int, exit_code: int) -> None:
+    """5.1: "`sh -c` ending 127, is an agent that failed: recorded and graded"; "`must_exit_zero` broken (composite 0,
+    the checks still run and are shown)"; 1.1: "A non-zero exit or a timeout is recorded and shown; grading goes on"."""
+    called = run_spec(tmp_path, inside(agent))
+    assert (called.code, called.cells[0]["agent"]["exit_code"]) == (code, exit_code), called.err
+    assert called.cells[0]["agent"]["timed_out"] is (exit_code is None)
+    assert (called.cells[0]["composite"], called.checks["it_holds"]["status"]) == (float(1 - code), "pass")
+
+
+def test_a_long_prompt_is_on_stdin_and_in_its_file(tmp_path: Path, inside) -> None:
+    """1.1: "`stdin: prompt`"; 5.2: "A prompt above 100 KiB is only in `KEYSTONE_PROMPT_FILE`". A spec's PATH is for
+    what the command starts, not for us."""
+    (tmp_path / "prompt.txt").write_text("{{ x }}".ljust(102401, "."), "utf-8")
+    show = '/usr/bin/wc -c; printf %s "$KEYSTONE_PROMPT" | /usr/bin/wc -c; /usr/bin/wc -c < "$KEYSTONE_PROMPT_FILE"'
+    agent = f"{{type: command, command: '{show}', stdin: prompt, env: {{PATH: /nowhere}}}}"
+    called = run_spec(tmp_path, inside(agent).replace('prompt: "do it"', "prompt: {file: prompt.txt}"))
+    assert called.code == 0, called.err
+    assert called.cells[0]["agent"]["output"].split() == ["102401", "0", "102401"]
+
+
+@pytest.mark.parametrize(
+    ("how", "answer"),
+    [
+        ("'echo kept > a.txt; echo no', output: {file: a.txt}", "kept\n"),
+        ("'ln -s /etc/hostname a.txt; echo no', output: {file: a.txt}", ""),
+        ("'cat', stdin: prompt, output: {json: stdout}", "told"),
+    ],
+)
+def test_where_the_answer_is(tmp_path: Path, inside, how: str, answer: str) -> None:
+    """1.1: "`output` [stdout] (`stdout`, `{file: path}` or `{json: stdout}`"; 5.2: "an escape at run time (a link) is
+    refused"."""
+    text = inside(f"{{type: command, command: {how}}}").replace('"do it"', '\'{"output": "told"}\'')
+    called = run_spec(tmp_path, text)
+    assert (called.code, called.cells[0]["agent"]["output"]) == (0, answer)
+
+
+def test_checks_that_execute(tmp_path: Path, inside) -> None:
+    """5.2: "`command_exit` and sandboxed `custom` share one copy"; "Every check's processes are gone before the next";
+    observing checks come first "on the workspace as the agent left it"; 5.1: a command that times out is `fail`, a
+    first word that was missing is `error: npm is not in this sandbox; set base: node:22`."""
+    there = 'test "$PWD" = "$KEYSTONE_WORKSPACE" -a "$PWD" = "{{ workspace }}" && test -s "$KEYSTONE_PROMPT_FILE"'
+    text = checks(
+        inside("{type: command, command: 'mkfifo alive'}"),
+        place=f"{{type: command_exit, command: '{there} && test $E = v && touch made', env: {{E: v}}}}",
+        shared="{type: command_exit, command: 'test -e made; (sleep 900; touch late) & true'}",
+        gone="{type: command_exit, command: '! grep -lsz ^sleep /proc/[0-9]*/cmdline'}",
+        late="{type: command, cmd: 'echo begun; sleep 60', timeout_s: 2}",
+        missing="{type: command_exit, command: 'npm test'}",
+        unknown="{type: command_exit, command: [no-such-program]}",
+        as_left="{type: file_absent, path: made}",
+    )
+    called = run_spec(tmp_path, text)
+    assert called.code == 3, called.err
+    found = {name: entry["status"] for name, entry in called.checks.items()}
+    expected = {"place": "pass", "shared": "pass", "gone": "pass", "late": "fail", "missing": "error"}
+    assert found == {**expected, "unknown": "fail", "as_left": "pass"}
+    assert called.checks["missing"]["message"] == "npm is not in this sandbox; set base: node:22"
+    assert "begun" in called.checks["late"]["message"]
+
+
+def test_limits_are_the_engine_s(tmp_path: Path, inside) -> None:
+    """1: "`resources` | limits of the sandbox"; for agent and checks."""
+    text = checks(
+        inside(f"{{type: command, command: '{SHOW_LIMITS}'}}", resources="{cpu: 0.5, memory: 200Mi, pids: 50}"),
+        same=f"{{type: command_exit, command: '({SHOW_LIMITS}) | grep -qx {200 << 20}'}}",
+    )
+    called = run_spec(tmp_path, text)
+    assert called.code == 0, called.checks
+    assert called.cells[0]["agent"]["output"].split()[:3] == ["50", str(200 << 20), "50000"]
+    assert called.document["sandbox"]["limits"] == "enforced"
+
+
+def test_a_cell_that_takes_too_long_is_an_error(tmp_path: Path, engine, inside) -> None:
+    """1: "`timeout` [15m] bounds the whole cell"; and nothing stays on the engine."""
+    called = run_spec(tmp_path, inside("{type: command, command: 'sleep 600'}", resources="{timeout: 8s}"))
+    assert (called.code, called.cells[0]["verdict"]) == (3, "error")
+    assert "longer than resources.timeout (8 s)" in called.cells[0]["error"]
+    label = {"label": f"keystone.run={called.document['run_id']}"}
+    assert engine.containers.list(all=True, filters=label) == []
+
+
+def test_an_interrupted_run_goes_on_with_the_cells_that_are_missing(tmp_path: Path, inside) -> None:
+    """2: `--resume DIR`, `--keep`; 3: "Results of an interrupted run are complete for every finished cell"."""
+    text = inside("{type: command, command: 'date +%N > when; cat when'}", parallelism="{replicas: 2}")
+    first = run_spec(tmp_path, text)
+    journal = tmp_path / "out" / "journal.jsonl"
+    kept, _dropped = journal.read_text("utf-8").splitlines(keepends=True)
+    journal.write_text(kept, "utf-8")
+    answers = {cell["id"]: cell["agent"]["output"] for cell in first.cells}
+    environ = {"TMPDIR": str(tmp_path)}
+    resumed = keystone("run", "keystone.yaml", "--resume", "out", "--keep", directory=tmp_path, environ=environ)
+    assert (resumed.code, resumed.document["counts"]["passed"]) == (0, 2), resumed.err
+    again = {cell["id"]: cell["agent"]["output"] for cell in resumed.cells}
+    finished = json.loads(kept)["id"]
+    assert [name for name in again if again[name] == answers[name]] == [finished]
+    assert len(list(tmp_path.glob("keystone-*/cells/*/workspace/when"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [("{commands: ['exit 9']}", "exit code 9"), ("{packages: [no-such-package-of-anyone]}", "no-such-package")],
+)
+def test_a_setup_that_fails_is_an_error(tmp_path: Path, inside, setup: str, said: str) -> None:
+    """5.1: "Exit 3 (`error`): a service, fixture or setup that fails"."""
+    called = run_spec(tmp_path, inside(setup=setup))
+    assert (called.code, called.cells[0]["verdict"]) == (3, "error")
+    assert said in called.cells[0]["error"]
