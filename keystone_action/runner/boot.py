@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.evidence.model import Address
-from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable
+from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable, shielded
 from keystone_action.runner.names import cell_names, with_services
 from keystone_action.runner.opening import Opened, Request, missing_words, open_container, open_process
 from keystone_action.runner.reaching import Reach
@@ -25,6 +26,7 @@ from keystone_action.spec.expressions import interpolate
 if TYPE_CHECKING:
     from keystone_action.plan import Cell
     from keystone_action.runner.world import CellRoots, World
+    from keystone_action.sandbox.docker import DockerSandboxes
     from keystone_action.spec.agents import AgentBase
     from keystone_action.spec.models import Invariant
 
@@ -92,6 +94,7 @@ class _Boot:
         return originals, snapshot(self.roots.workspace)
 
     async def run(self, enter: Callable[[str], None]) -> Booted:
+        sandboxes = self._sandboxes()
         enter("workspace")
         agent_directory, audit_log, trace = await apart(self._lay_out, inline=self.light)
         secrets = self._secrets()
@@ -112,7 +115,7 @@ class _Boot:
         enter("setup")
         agent = interpolate(self.spec.agent, names)
         inputs = write_inputs(self.roots.area / "task", prompt, agent)
-        opened = await self._open(names, prompt, inputs, agent_directory)
+        opened = await self._open(names, prompt, inputs, agent_directory, sandboxes)
         await self.reach.seal()
         originals, before = await apart(self._remember, inline=self.light)
         invariants = {**self.spec.invariants, **self.cell.scenario.invariants}
@@ -150,8 +153,29 @@ class _Boot:
             notices=tuple(self.notices),
         )
 
+    def _sandboxes(self) -> asyncio.Task[DockerSandboxes] | None:
+        """The image is had, and asked what is in it, while services start. Whoever awaits it gets its error."""
+        if self.image is None:
+            return None
+        assert self.world.containers is not None
+        task = asyncio.create_task(self.world.containers.sandboxes(self.image))
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # a cell that failed before it came to this one tells its own
+
+        self.stack.push_async_callback(shielded, end)
+        return task
+
     async def _open(
-        self, names: Mapping[str, Any], prompt: str, inputs: Inputs, agent_directory: Path | None
+        self,
+        names: Mapping[str, Any],
+        prompt: str,
+        inputs: Inputs,
+        agent_directory: Path | None,
+        sandboxes: asyncio.Task[DockerSandboxes] | None,
     ) -> Opened:
         """The agent's sandbox, with files, packages and commands of `setup`."""
         setup = interpolate(self.spec.setup, names)
@@ -177,12 +201,10 @@ class _Boot:
             secrets=tuple(names["secrets"].values()),
             environment=environment,
         )
-        if self.image is None:
+        if sandboxes is None:
             opened = await open_process(request, self.world.provider, self.stack)
         else:
-            assert self.world.containers is not None
-            sandboxes = await self.world.containers.sandboxes(self.image)
-            opened = await open_container(request, sandboxes, self.reach.network(), self.stack)
+            opened = await open_container(request, await sandboxes, self.reach.network(), self.stack)
         self.reach.admit(opened.sandbox)
         self.environment = partial(agent_environment, workspace=opened.sandbox.workspace_inside, **common)
         return opened

@@ -88,7 +88,8 @@ class Reach:
             return
         # Its own even without services: agents of two cells must not meet, nor anything else on the engine.
         name = f"{self._cell.id}.{secrets.token_hex(4)}"
-        network = await self._stack.enter_async_context(containers.networks.cell(name, internal=self._denied))
+        opened = containers.networks.cell(name, internal=self._denied, wait=False)
+        network = await self._stack.enter_async_context(opened)
         self._network = network
         if network.notice:
             self._notices.append(network.notice)

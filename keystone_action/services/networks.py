@@ -7,6 +7,7 @@ network; elsewhere the engine's bridges are on our machine. Containers reach us 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import ipaddress
@@ -103,19 +104,25 @@ class Networks:
         self._looked = False
         self._isolates: bool | None = None
         self._open: dict[str, Network] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def cell(self, cell_id: str, *, internal: bool = False) -> AsyncIterator[Network]:
-        """The network of one cell, removed at the end whatever is still in it. internal: no way out of it.
-        Raises ServiceError."""
+    async def cell(self, cell_id: str, *, internal: bool = False, wait: bool = True) -> AsyncIterator[Network]:
+        """The network of one cell, removed at the end whatever is still in it. internal: no way out of it. wait: for
+        the removal, too; else it goes on beside the next cell, until `close_all`. Raises ServiceError."""
         import anyio
 
         network = await self.open(cell_id, internal=internal, cell=cell_id)
         try:
             yield network
         finally:
-            with anyio.CancelScope(shield=True):
-                await self.close(network)
+            if wait:
+                with anyio.CancelScope(shield=True):
+                    await self.close(network)
+            else:
+                task = asyncio.create_task(self._quietly(network))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
 
     async def open(self, suffix: str, *, internal: bool = False, cell: str = "") -> Network:
         """A new network `keystone-<run>-<suffix>`, joined by our own container. Raises ServiceError.
@@ -261,17 +268,12 @@ class Networks:
 
     async def close_all(self) -> None:
         """Remove what is still open. Never raises: what stays is found by its label."""
-        import anyio
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.gather(*(self._quietly(network) for network in list(self._open.values())))
 
-        async def quietly(network: Network) -> None:
-            try:
-                await self.close(network)
-            except ServiceError:
-                return
-
-        async with anyio.create_task_group() as group:
-            for network in list(self._open.values()):
-                group.start_soon(quietly, network)
+    async def _quietly(self, network: Network) -> None:
+        with contextlib.suppress(ServiceError):
+            await self.close(network)
 
 
 def network_name(run_id: str, suffix: str) -> str:
