@@ -12,7 +12,8 @@ from keystone_action.evidence.audit import AuditLog, now
 from keystone_action.spec.hosts import WEB_PORTS, AllowedHost, IPAddress, parse_allowed
 
 LAST_RECORD = 256 << 20
-"""Bytes of decisions above which requests are refused, and the record counts as incomplete."""
+"""Bytes of decisions above which nothing is let through any more. Refusals cost an agent nothing: it must not be able
+to make them our error, so they are no longer written down one by one."""
 _SHOWN = 300
 """Characters of a client's text that are kept: a host name has 253 at most."""
 _METADATA: frozenset[IPAddress] = frozenset(
@@ -117,17 +118,26 @@ class Egress:
 
 
 class EgressLog:
-    """Writes decisions into a cell's audit log. failure: why it is incomplete, else None. denied: how many were."""
+    """Writes decisions into a cell's audit log. failure: why it is incomplete, else None. full: why nothing is let
+    through any more, else None; what was let through before is still written. denied: how many were."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self._audit = AuditLog(path)
         self.failure: str | None = None
+        self.full: str | None = None
         self.denied = 0
 
     def write(self, egress: Egress) -> None:
         """Never raises: what can't be written is a failure."""
         self.denied += egress.decision == "deny"
+        if self.full is None or egress.decision == "allow":
+            self._write(egress)
+        if self.full is None and self._audit.file.bytes_written > LAST_RECORD:
+            self.full = f"more than {LAST_RECORD >> 20} MiB of decisions; those to deny are no longer recorded"
+            self._write(Egress("", None, "", "deny", f"nothing is let through any more: {self.full}"))
+
+    def _write(self, egress: Egress) -> None:
         details = asdict(egress)
         for name in ("host", "method", "reason"):
             details[name] = _cut(details[name])
@@ -136,8 +146,6 @@ class EgressLog:
             self._audit.write("egress", details, ts=now())
         except OSError as error:
             self.failure = f"a decision about the network could not be recorded: {error.strerror}"
-        if self._audit.file.bytes_written > LAST_RECORD:
-            self.failure = f"more than {LAST_RECORD >> 20} MiB of decisions about the network; no more are recorded"
 
     def close(self) -> None:
         """Harmless when repeated."""

@@ -191,9 +191,9 @@ class EgressCell:
 
     async def _serve(self, head: bytes, client: Connection, egress: Egress) -> _Refusal | None:
         """The whole life of a tunnel or request that is let through; of any other, what its client is told."""
-        if self._log.failure is not None:
-            egress.reason = self._log.failure
-            return _Refusal(507, f"No request is let through any more: {self._log.failure}.")
+        if problem := self._log.failure or self._log.full:
+            egress.reason = problem
+            return _Refusal(507, f"No request is let through any more: {problem}.")
         try:
             request = parse_request(head)
             egress.host, egress.port, egress.method = str(request.host), request.port, request.method

@@ -172,10 +172,19 @@ def test_a_log_that_can_t_be_written_is_a_failure_and_no_exception() -> None:
     assert log.failure == "a decision about the network could not be recorded: No space left on device"
 
 
-def test_a_log_that_grows_without_end_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_an_agent_fills_is_full_and_no_failure_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LAST_RECORD", 1000)
     log = EgressLog(tmp_path / "audit.jsonl")
-    while log.failure is None:
+    for _ in range(100):
         log.write(Egress("a.example", 443, "CONNECT", "deny", "because"))
-    assert "no more are recorded" in log.failure
-    assert (tmp_path / "audit.jsonl").stat().st_size < 2000
+    # A tunnel that stood before has its line when it ends.
+    log.write(Egress("b.example", 443, "CONNECT", "allow", "because"))
+    assert log.failure is None
+    assert log.full is not None
+    assert log.denied == 100
+    text = (tmp_path / "audit.jsonl").read_text()
+    assert len(text) < 2500
+    assert "nothing is let through any more" in text.splitlines()[-2]
+    assert "b.example" in text.splitlines()[-1]

@@ -16,6 +16,7 @@ from support import egress as stage
 from support.egress import PUBLIC, StagedOutside, connect, decisions, exchange, port_of, read_all
 
 from keystone_action.errors import ServiceError
+from keystone_action.evidence import egress as log_module
 from keystone_action.services import egress_proxy as module
 from keystone_action.services.egress_proxy import EgressCell, EgressProxy
 from keystone_action.services.networks import Network
@@ -292,6 +293,21 @@ def test_decisions_that_can_t_be_recorded_are_a_failure_and_nothing_gets_out_aft
         reply = exchange(world.port, b"GET http://api.example.com/ HTTP/1.1\r\n\r\n")
     assert reply.startswith(b"HTTP/1.1 507 ")
     assert world.outside.connected == []
+
+
+def test_an_agent_that_fills_the_record_gets_out_no_more_and_makes_no_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "LAST_RECORD", 2000)
+    with stage.serving(stage.hello) as server:
+        world.outside.serve("api.example.com", 80, server)
+        get = b"GET http://api.example.com/ HTTP/1.1\r\n\r\n"
+        assert exchange(world.port, get).startswith(b"HTTP/1.1 200 ")
+        for _ in range(20):
+            exchange(world.port, b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n")
+        assert exchange(world.port, get).startswith(b"HTTP/1.1 507 ")
+    assert world.cell.failure is None
+    assert world.cell.denied == 21
 
 
 def test_what_can_t_be_opened_is_said(world: World, tmp_path: Path) -> None:
