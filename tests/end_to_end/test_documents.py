@@ -9,13 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command_line import ENVIRONMENT, ROOT, run_spec
+from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT, run_spec
+from support.images import POSTGRES, PYTHON
 
 README = (ROOT / "README.md").read_text("utf-8")
+DOCUMENTS = {path.relative_to(ROOT): path.read_text("utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [block for text in DOCUMENTS.values() for block in pattern.findall(text)]
 
 
 def commands() -> list[list[str]]:
@@ -33,7 +36,7 @@ def test_the_make_targets_exist():
 
 def test_every_keystone_command_runs_as_shown(tmp_path):
     shown = [words for words in commands() if words[0] == "keystone"]
-    assert {words[1] for words in shown} == {"init", "validate", "run", "report", "plan", "schema", "doctor"}
+    assert {words[1] for words in shown} == {"init", "validate", "run", "report", "plan", "schema", "doctor", "clean"}
     for words in shown:
         done = subprocess.run(
             [sys.executable, "-m", "keystone_action", *words[1:]],
@@ -52,11 +55,35 @@ def test_every_command_is_either_run_or_known():
     assert {words[0] for words in commands()} == {"make", "keystone"}
 
 
+def spec_of(name: str) -> str:
+    (text,) = [block for block in blocks("yaml") if block.startswith(f"version: 1\nid: {name}")]
+    return text
+
+
+def test_every_spec_is_run():
+    shown = [block for block in blocks("yaml") if "jobs:" not in block]
+    assert shown == [spec_of("greeting"), spec_of("in-containers")]
+
+
 def test_the_spec_explained_runs(tmp_path):
-    (text,) = [block for block in blocks("yaml") if block.startswith("version: 1")]
-    called = run_spec(tmp_path, text)
+    called = run_spec(tmp_path, spec_of("greeting"))
     assert called.code == 0, called.out + called.err
     assert len(called.cells) == 4
+
+
+@pytest.mark.docker
+def test_the_spec_in_containers_runs(tmp_path, image):
+    assert (image(PYTHON), image(POSTGRES)) == ("python:3.12-slim", "postgres:16")
+    called = run_spec(tmp_path, spec_of("in-containers"))
+    assert called.code == 0, called.out + called.err
+    assert called.document["sandbox"]["kind"] == "docker"
+    assert {path.name for path in (called.output / "services").iterdir()} == {"db.log", "shop-in-containers.r0.log"}
+
+
+def test_the_spec_in_containers_is_refused_without_an_engine(tmp_path):
+    called = run_spec(tmp_path, spec_of("in-containers"), environ=NO_ENGINE)
+    assert called.code == 2
+    assert "base: python:3.12-slim needs a Docker engine" in called.err
 
 
 def test_exit_codes_of_the_table_are_those_of_the_code():
@@ -71,9 +98,12 @@ def test_exit_codes_of_the_table_are_those_of_the_code():
     )
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)\)", README))))
-def test_links_lead_to_files(link):
-    assert (ROOT / link).exists()
+@pytest.mark.parametrize(
+    ("document", "link"),
+    [(name, link) for name, text in DOCUMENTS.items() for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text)],
+)
+def test_links_lead_to_files(document, link):
+    assert (ROOT / document.parent / link).exists()
 
 
 def test_action_inputs_of_the_workflow_exist():
