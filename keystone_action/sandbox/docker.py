@@ -7,6 +7,7 @@ DockerSandboxes ── DockerSandbox ── Run ── one container
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +58,7 @@ async def start_docker(
     try:
         await engine.thread(partial(engine.begin, mode))
         found = await engine.thread(partial(find_image, client.api, image, engine.labels))
-        await engine.thread(found.learn)
+        await engine.thread(partial(engine.learn, found))
         await engine.thread(partial(engine.insist, found))
     except BaseException:
         with anyio.CancelScope(shield=True):
@@ -249,8 +250,10 @@ class DockerSandboxes:
         finally:
             if self._owner:
                 await self.engine.close()
-            elif self._own_image:
-                await self.engine.thread(partial(remove_image, self.engine.api, self.image.identifier))
+            elif self._own_image and not self.engine.closed:
+                # An engine may be slow at it: no reason for the cell to fail, and the end of the run tries again.
+                with contextlib.suppress(SandboxError):
+                    await self.engine.thread(partial(remove_image, self.engine.api, self.image.identifier))
 
 
 def _real(path: Path) -> Path:
@@ -263,13 +266,11 @@ def _is_below(path: str, places: Sequence[Path]) -> bool:
 
 def _missing_parents(image: Image, places: Sequence[Path]) -> Iterator[str]:
     """Directories above these that the image lacks, each after the one it is in."""
-    seen: set[Path] = set()
+    parents = {parent: None for place in places for parent in reversed(place.parents) if parent != parent.parent}
+    # All at once, since each question takes a container; cells after the first lie in what they found missing.
+    image.exists("D", [str(one) for one in parents if not any(image.lacks(str(above)) for above in one.parents)])
     lacking: set[Path] = set()
-    for place in places:
-        for parent in reversed(place.parents):
-            if parent in seen or parent == parent.parent:
-                continue
-            seen.add(parent)
-            if parent.parent in lacking or not image.exists("D", [str(parent)])[0]:
-                lacking.add(parent)
-                yield str(parent)
+    for parent in parents:
+        if parent.parent in lacking or not image.exists("D", [str(parent)])[0]:
+            lacking.add(parent)
+            yield str(parent)

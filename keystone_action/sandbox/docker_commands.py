@@ -86,7 +86,7 @@ async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: Command
     async with engine.layers.setdefault(digest, asyncio.Lock()):
         # Whoever waited for what then could not be kept must not wait for the next one too.
         if digest not in engine.not_kept:
-            found = await engine.thread(partial(find_layer, engine.api, sandbox.image, digest))
+            found = await engine.thread(partial(find_layer, engine.api, sandbox.image, digest, engine.found_layers))
             if found is not None:
                 return Made(sandbox.move(found), own=False)
             running = _Running(engine, sandbox, commands, digest)

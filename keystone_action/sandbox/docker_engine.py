@@ -47,6 +47,8 @@ class Engine:
     users: Users | None = None
     layers: dict[str, asyncio.Lock] = field(default_factory=dict)
     """By the content of a setup: held while its image is made."""
+    found_layers: dict[str, Image] = field(default_factory=dict)
+    """By the content of a setup: its image, which needs no second look."""
     not_kept: set[str] = field(default_factory=set)
     """Contents of setups of which it turned out that no image can be found again."""
     runs: set[Run] = field(default_factory=set)
@@ -119,6 +121,16 @@ class Engine:
             self.paths.verified[mount] = _is_shared(image, path, source)
         return source if self.paths.verified[mount] else None
 
+    def learn(self, image: Image) -> None:
+        """Find out what every sandbox of this image will want to know, and whether the engine sees our files, of one
+        container. Blocks. Raises SandboxError."""
+        found = None if self.mode == "copy" or self.foreign_users else self.paths.source(self.root)
+        if found is not None and found[0] not in self.paths.verified:
+            mount, source = found
+            self.paths.verified[mount] = _is_shared(image, self.root, source)
+        if not image.learned:
+            image.learn()
+
     def insist(self, image: Image) -> None:
         """Where bind mounts were insisted on, raises SandboxError when there can't be any. Blocks."""
         if self.mode == "bind" and self.source(image, self.root) is None:
@@ -168,7 +180,9 @@ def _is_shared(image: Image, directory: Path, source: str) -> bool:
         (trial / "nonce").write_text(f"{nonce}\n")
         if os.geteuid() == 0:
             trees.give(trial, user)
-        answers = image.ask(["N/keystone-trial"], user=user, mounts=(Mount(f"{source}/{name}", "/keystone-trial"),))
+        mount = Mount(f"{source}/{name}", "/keystone-trial")
+        ask = image.ask if image.learned else image.learn
+        answers = ask("N/keystone-trial", user=user, mounts=(mount,))
         answer = trial / "answer"
         return f"N{nonce}" in answers and answer.read_text() == f"{nonce}\n" and answer.stat().st_uid == user
     except (OSError, SandboxError):

@@ -41,15 +41,18 @@ def digest_of(*content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def find_layer(api: Any, image: Image, digest: str) -> Image | None:
+def find_layer(api: Any, image: Image, digest: str, known: dict[str, Image]) -> Image | None:
     """The image that was made of `image` by the content of this digest. By its label too: anybody may give an image
-    this name. Blocks. Raises SandboxError."""
+    this name. known: what was found before, which is taken as it is and added to. Blocks. Raises SandboxError."""
+    if digest in known:
+        return known[digest]
     name = f"{REPOSITORY}:{digest}"
     with engine_errors(f"can't look for the image {name}"):
         filters = {"label": [f"{SETUP_LABEL}={digest}"], "reference": REPOSITORY}
         if not any(name in (found.get("RepoTags") or []) for found in api.images(filters=filters)):
             return None
-    return learned(api, image, name)
+    known[digest] = learned(api, image, name)
+    return known[digest]
 
 
 def learned(api: Any, image: Image, name: str) -> Image:

@@ -11,13 +11,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from keystone_action.errors import HarnessError
+from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox import docker_pack
 from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.docker_container import Run
 from keystone_action.sandbox.docker_engine import Engine
 from keystone_action.sandbox.docker_image import Image
-from keystone_action.sandbox.docker_layers import REPOSITORY, commit_kept, digest_of, find_layer, learned
+from keystone_action.sandbox.docker_layers import commit_kept, digest_of, find_layer
 from keystone_action.sandbox.docker_plan import Plan
 
 SCRIPT_FILE = "/.keystone-setup"
@@ -92,14 +92,18 @@ async def with_packages_layer(
         return image
     digest = digest_of("packages", _VERSION, image.identifier, list(packages), sorted(env.items()))
     async with engine.layers.setdefault(digest, asyncio.Lock()):
-        found = await engine.thread(partial(find_layer, engine.api, image, digest))
+        find = partial(find_layer, engine.api, image, digest, engine.found_layers)
+        found = await engine.thread(find)
         if found is not None:
             return found
         done = await engine.execute(_run(engine, image, _script(packages, env), digest, network, timeout))
         if not ended_well(done):
             told = story(done, done.stdout.text(), done.stderr.text())
             raise HarnessError(f"setup.packages could not be installed in {image.name}: {told}")
-        return await engine.thread(partial(learned, engine.api, image, f"{REPOSITORY}:{digest}"))
+        found = await engine.thread(find)
+        if found is None:
+            raise SandboxError(f"what setup.packages made of {image.name} is gone again: did somebody remove images?")
+        return found
 
 
 def _script(packages: Sequence[str], env: Mapping[str, str]) -> bytes:

@@ -248,7 +248,8 @@ class Copied:
         with tarfile.open(self._saved, encoding="utf-8", errors="surrogateescape") as archive:
             # Each is `<private>/home/name/…`.
             private = f"{_name(self._places.private)}/"
-            parts = (info.name.removeprefix(private).split("/") for info in archive)
+            below = (info.name.removeprefix(private) for info in archive if info.name.startswith(private))
+            parts = (name.split("/") for name in below)
             return _only_caches(each[1] for each in parts if len(each) > 1)
 
     def _get(self, container: str, path: Path) -> Iterator[bytes]:
