@@ -15,6 +15,7 @@ from keystone_action.sandbox.docker_plan import Mount, Plan
 from keystone_action.sandbox.search_path import DEFAULT_PATH
 
 PROBING_USER = 65532
+_LINK_PLACE = "E/workspace"
 _PROBE_TIMEOUT = 60.0
 
 # Each argument is a letter and a path: P the programs of a directory, D is it a directory, E is there anything,
@@ -58,19 +59,32 @@ class Image:
         """The PATH that it gives, or the usual one."""
         return self.environment.get("PATH") or DEFAULT_PATH
 
-    def learn(self) -> None:
-        """Ask what every sandbox will want to know. Blocks. Raises SandboxError (an image without `sh` among them)."""
-        self.list_programs(self.search_path.split(":"))
-        self.exists("E", ["/workspace"])
+    @property
+    def learned(self) -> bool:
+        """Whether `learn` has been called, and was answered."""
+        return _LINK_PLACE in self._others
+
+    def learn(self, *questions: str, user: int = PROBING_USER, mounts: tuple[Mount, ...] = ()) -> set[str]:
+        """Ask what every sandbox will want to know, and these questions, of one container; returns its answers.
+        Blocks. Raises SandboxError (an image without `sh` among them)."""
+        with self._lock:
+            places = [place for place in self.search_path.split(":") if place.startswith("/")]
+            common = [*(f"P{place}" for place in places), _LINK_PLACE]
+            answers = self.ask(*common, *questions, user=user, mounts=mounts)
+            self._note_programs(places, answers)
+            self._others[_LINK_PLACE] = _LINK_PLACE in answers
+        return answers
 
     def list_programs(self, directories: Sequence[str]) -> None:
         """Make `has_program` know these directories of the image. Blocks. Raises SandboxError."""
         with self._lock:
             new = [place for place in directories if place.startswith("/") and place not in self._listed]
             if new:
-                answers = self.ask([f"P{place}" for place in new])
-                self._programs |= {answer[1:] for answer in answers if answer.startswith("X")}
-                self._listed |= set(new)
+                self._note_programs(new, self.ask(*(f"P{place}" for place in new)))
+
+    def _note_programs(self, places: Sequence[str], answers: set[str]) -> None:
+        self._programs |= {answer[1:] for answer in answers if answer.startswith("X")}
+        self._listed |= set(places)
 
     def has_program(self, path: str) -> bool:
         """Whether this absolute path is a program. Blocks when its directory has not been listed."""
@@ -85,11 +99,15 @@ class Image:
             questions = [f"{kind}{path}" for path in paths]
             new = [question for question in questions if question not in self._others]
             if new:
-                answers = self.ask(new)
+                answers = self.ask(*new)
                 self._others.update((question, question in answers) for question in new)
             return [self._others[question] for question in questions]
 
-    def ask(self, questions: Sequence[str], *, user: int = PROBING_USER, mounts: tuple[Mount, ...] = ()) -> set[str]:
+    def lacks(self, path: str) -> bool:
+        """Whether it is known that there is no such directory."""
+        return self._others.get(f"D{path}") is False
+
+    def ask(self, *questions: str, user: int = PROBING_USER, mounts: tuple[Mount, ...] = ()) -> set[str]:
         """The answers of a container of the image to these questions. Blocks. Raises SandboxError."""
         done = self._run(("sh", "-c", _SCRIPT, "sh", *questions), user, mounts)
         if done.exit_code in (126, 127):
