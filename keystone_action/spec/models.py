@@ -26,7 +26,7 @@ from keystone_action.spec.base import (
 from keystone_action.spec.experiment import Dataset, Parallelism, Parameters, Scoring
 from keystone_action.spec.fixtures import Fixture, Secret
 from keystone_action.spec.policies import Audit, Determinism, Forbidden, Network, Resources
-from keystone_action.spec.services import Service
+from keystone_action.spec.services import ImageName, Service
 from keystone_action.spec.shapes import TextOrMapping, text_like
 
 Id = Annotated[
@@ -142,7 +142,7 @@ class Spec(StrictModel):
     tags: list[Tag] = Field(default_factory=list)
     task: Task
     workspace: Annotated[str, AuthorPath("directory", withheld=False)] | None = None
-    base: str | None = None
+    base: ImageName | None = None
     agent: Agent
     setup: Setup = Field(default_factory=Setup.model_construct)
     resources: Resources = Field(default_factory=Resources.model_construct)

@@ -28,6 +28,14 @@ Name = Annotated[
     text_like(r"^[a-z0-9]+([-_][a-z0-9]+)*$", "a-z, 0-9 and single dashes or underscores", max_length=63),
     PlainText(),
 ]
+_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
+_IMAGE = (
+    r"^(?:(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)(?::[0-9]+)?/)?"
+    rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{{32,}})?$"
+    # Of an expression only the engine can judge what becomes of it.
+    r"|\{\{"
+)
+ImageName = Annotated[str, text_like(_IMAGE, "the name of an image, such as python:3.12-slim")]
 Status = Annotated[int, Field(ge=100, le=599)]
 TemplateText = Annotated[str, Template()]
 
@@ -61,7 +69,7 @@ class ServiceBase(StrictModel, ABC):
 class ServerBase(ServiceBase):
     """A service that is a server of its own, started for the run."""
 
-    image: str | None = None
+    image: ImageName | None = None
     env: dict[str, Text] = Field(default_factory=dict)
     ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default_factory=list)
     command: TextOrList[str, list[str]] | None = None
@@ -73,7 +81,7 @@ class ContainerService(ServerBase):
     """An image. Those of PostgreSQL, MySQL and MariaDB are recognised: their kind is the database's."""
 
     type: Literal["container"] = "container"
-    image: Annotated[str, Field(min_length=1)]
+    image: ImageName
 
     @property
     def kind(self) -> ServiceKind:

@@ -238,7 +238,7 @@ def test_every_file_that_a_path_can_become_must_be_there(errors_of: Errors, writ
 
 def test_services_must_exist_and_fit(errors_of: Errors) -> None:
     services = """services:
-  - {name: db, image: "docker.io/library/postgres:16@sha256:abc"}
+  - {name: db, image: "docker.io/library/postgres:16@sha256:0123456789abcdef0123456789abcdef"}
   - {name: api, type: http_mock}
   - {name: rec, type: http_mock, record: true}
 """

@@ -226,7 +226,7 @@ scoring: {replica_aggregation: {at_least: 1}}
     [
         ("postgres", "postgres"),
         ("postgres:16-alpine", "postgres"),
-        ("ghcr.io/x/postgres@sha256:0", "postgres"),
+        ("ghcr.io/x/postgres@sha256:" + "0" * 64, "postgres"),
         ("localhost:5000/postgres", "postgres"),
         ("mysql:8", "mysql"),
         ("mariadb", "mysql"),
