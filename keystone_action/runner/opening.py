@@ -8,7 +8,7 @@ and for every check (contract, 1.1 and 5.2).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -114,26 +114,32 @@ async def open_container(
             {**variables, **setup.env},
             networks=(network.network,) if network.open else (OPEN_NETWORK, network.network),
             extra_hosts=network.hosts,
-            fingerprint=None if network.shared_state else partial(fingerprint, workspace, variables),
+            fingerprint=None if network.shared_state else partial(fingerprint, workspace, variables, request.readable),
             secrets=request.secrets,
         )
         stack.push_async_callback(shielded, provider.close)
     return Opened(provider, sandbox, tuple(request.readable), environment)
 
 
-def fingerprint(workspace: Path, variables: Mapping[str, str]) -> str:
-    """Equal for cells in which a command finds the same: variables, the workspace's entries with modes and contents,
-    and its commit. Where the cell's directories lie is no difference."""
+def fingerprint(workspace: Path, variables: Mapping[str, str], readable: Sequence[Path] = ()) -> str:
+    """Equal for cells in which a command finds the same: variables, and what is in the workspace and in the directories
+    that it can read besides (the agent's own code, the prompt): entries with modes and contents, and the commit. Where
+    the cell's directories lie is no difference."""
     digest = hashlib.sha256()
     for name, value in sorted(variables.items()):
         digest.update(repr((name, value.replace(str(workspace.parent), ""))).encode("utf-8", "surrogateescape"))
-    for path, state in sorted(snapshot(workspace).items()):
-        digest.update(repr((path, state)).encode("utf-8", "surrogateescape"))
-    git = workspace / ".git"
+    for directory in (workspace, *readable):
+        for line in _content(directory):
+            digest.update(repr((directory.name, line)).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _content(directory: Path) -> Iterator[tuple[str, object]]:
+    yield from sorted(snapshot(directory).items())
+    git = directory / ".git"
     for file in [git / "HEAD", git / "packed-refs", *sorted((git / "refs").rglob("*"))]:
         if file.is_file() and not file.is_symlink():
-            digest.update(repr((str(file.relative_to(git)), file.read_bytes())).encode())
-    return digest.hexdigest()
+            yield str(file.relative_to(git)), file.read_bytes()
 
 
 async def missing_words(words: frozenset[str], sandbox: Sandbox, *, inline: bool) -> frozenset[str]:

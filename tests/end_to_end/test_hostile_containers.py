@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
+from docker.errors import ImageNotFound
 from support.hostile_containers import attack_in_container
 
 pytestmark = pytest.mark.docker
@@ -42,3 +45,38 @@ def test_a_workspace_that_can_not_come_back_is_not_graded_as_it_was_before(tmp_p
     assert cell["verdict"] == "fail"
     assert cell["composite"] == 0
     assert "larger than" in called.out + str(cell)
+
+
+def test_what_setup_made_of_other_code_of_the_agent_s_is_not_found_again(tmp_path, image, engine):
+    """`pip install ../agent` would have the agent of before pass for the one of today; and a long prompt is only in
+    its file."""
+    image("python:3.12-slim")
+    before = {tag for one in engine.images.list("keystone-setup") for tag in one.tags}
+    copy = f"echo {uuid.uuid4()} > /opt/new; cp ../agent/agent.py /opt/agent; cp $KEYSTONE_PROMPT_FILE /opt/prompt"
+    try:
+        for number, (script, prompt) in enumerate([("# one", "a"), ("# two", "a"), ("# two", "b")]):
+            run = tmp_path / str(number)
+            run.mkdir()
+            called = attack_in_container(
+                run,
+                script,
+                {
+                    "code": {"type": "command_exit", "command": f"grep -q '{script}' /opt/agent"},
+                    "prompt": {"type": "command_exit", "command": f"grep -q {prompt} /opt/prompt"},
+                },
+                setup={"commands": [copy]},
+                task={"prompt": prompt * 110_000},
+            )
+            assert called.code == 0, called.out + called.err
+    finally:
+        for tag in {tag for one in engine.images.list("keystone-setup") for tag in one.tags} - before:
+            if copy.split()[1] in _file(engine, tag, "/opt/new"):
+                engine.images.remove(tag, force=True)
+
+
+def _file(engine, image, path):
+    try:
+        command = ["sh", "-c", f"cat {path} 2>/dev/null || true"]
+        return engine.containers.run(image, command, entrypoint=[], remove=True).decode()
+    except ImageNotFound:
+        return ""  # somebody else's, removed meanwhile
