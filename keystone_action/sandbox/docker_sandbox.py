@@ -156,7 +156,8 @@ class DockerSandbox:
     def _container(self, command: Command) -> Run:
         environment = {**self.environment, **command.env}
         must_be_text(command.argv, environment)
-        argv = command.argv if not command.stdin else ("sh", "-c", _FROM_FILE, "sh", *command.argv)
+        # The shell by its place: the PATH that a spec gives is for what it runs.
+        argv = command.argv if not command.stdin else ("/bin/sh", "-c", _FROM_FILE, "sh", *command.argv)
         plan = Plan(
             image=self.image.identifier,
             argv=argv,
