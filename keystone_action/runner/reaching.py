@@ -5,26 +5,31 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.errors import KeystoneError
+from keystone_action.errors import KeystoneError, ServiceError
 from keystone_action.runner.layout import names_a_cell, shielded
+from keystone_action.runner.names import with_services
 from keystone_action.runner.opening import CellNetwork
 from keystone_action.runner.service_pool import Definition
 from keystone_action.services.base import Attached, CellScope, RunningService
-from keystone_action.spec.expressions import interpolate
+from keystone_action.spec.annotations import leaves
+from keystone_action.spec.expressions import interpolate, references
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from keystone_action.evidence.model import Address
     from keystone_action.plan import Cell
     from keystone_action.runner.world import CellRoots, World
     from keystone_action.sandbox.base import Sandbox
     from keystone_action.services.egress_proxy import EgressCell
     from keystone_action.services.networks import Network
+    from keystone_action.spec.services import Service
 
 
 class Reach:
@@ -47,14 +52,13 @@ class Reach:
     async def services(self, names: Mapping[str, Any], audit_log: Path) -> dict[str, Attached]:
         """Every service ready for this cell, in the order of the spec. Raises HarnessError."""
         await self._enter_network(audit_log)
-        services = [interpolate(service, names) for service in self._spec.services]
-        if not services:
+        if not self._spec.services:
             return {}
-        pool = self._world.services
-        definition = Definition(services, self._cell.loaded.directory, internal=self._denied)
-        running = await pool.acquire(definition)
-        last = any(names_a_cell(service) for service in self._spec.services)
-        self._stack.push_async_callback(shielded, partial(pool.release, definition, last=last))
+        knowing = [service for service in self._spec.services if uses_addresses(service)]
+        others = [service for service in self._spec.services if service not in knowing]
+        services = [interpolate(service, names) for service in others]
+        last = any(names_a_cell(service) for service in others)
+        running = await self._acquire(services, last=last) if services else []
         scope = CellScope(
             cell_id=self._cell.id,
             private=self._roots.private,
@@ -66,7 +70,6 @@ class Reach:
             in_network=self._in_container,
         )
         self._stack.push_async_callback(shielded, self._detach)
-        self._running = {service.name: service for service in running}
         # A container is made knowing the names of mocks, so these come first; and containers in the order of the
         # spec, so that one may need another that is named before it.
         containers = {service.name for service in services if service.kind == "container"}
@@ -74,9 +77,36 @@ class Reach:
         for one in running:
             if one.name in containers:
                 await self._attach([one], scope)
-        self._attached = {service.name: self._attached[service.name] for service in services}
+        for service in knowing:
+            addresses = {name: self._in_network(name) for name in addresses_used(service)}
+            filled = interpolate(service, with_services(names, addresses))
+            # It may know what only this cell has, so no other cell shares its definition.
+            await self._attach(await self._acquire([filled], last=True), scope)
+        self._attached = {service.name: self._attached[service.name] for service in self._spec.services}
         self._notices += [notice for one in self._attached.values() for notice in one.notices]
         return self._attached
+
+    async def _acquire(self, services: Sequence[Service], *, last: bool) -> Sequence[RunningService]:
+        pool = self._world.services
+        definition = Definition(services, self._cell.loaded.directory, internal=self._denied)
+        running = await pool.acquire(definition)
+        self._stack.push_async_callback(shielded, partial(pool.release, definition, last=last))
+        self._running |= {service.name: service for service in running}
+        return running
+
+    def _in_network(self, name: str) -> Address:
+        """The address of an attached service for containers of this cell. Raises ServiceError."""
+        address = self._attached[name].for_agent
+        service = next(one for one in self._spec.services if one.name == name)
+        if self._in_container or service.kind in ("sqlite", "external"):
+            return address
+        if service.kind == "postgres" and getattr(service, "image", None) is None:
+            raise ServiceError(
+                f"service {name} is embedded and listens on this machine alone, where no container reaches it",
+                help=f"give {name} an image, or set base, so that the cell is in containers",
+            )
+        url = address.url.replace(f"{address.host}:{address.port}", f"{name}:{address.port}")
+        return replace(address, host=name, url=url)
 
     async def _enter_network(self, audit_log: Path) -> None:
         containers, declared = self._world.containers, self._spec.services
@@ -153,3 +183,16 @@ class Reach:
     def incomplete(self) -> str:
         """Why the record of what left this cell is not whole; empty when it is."""
         return (self._proxy.failure or "") if self._proxy is not None else ""
+
+
+def addresses_used(service: Service) -> frozenset[str]:
+    """The services whose addresses a container's definition names; the loader allows it to containers alone."""
+    if service.kind != "container":
+        return frozenset()
+    used = (reference.parts for leaf in leaves(service) for reference in references(leaf.value))
+    return frozenset(parts[1] for parts in used if parts[0] == "services" and len(parts) > 1)
+
+
+def uses_addresses(service: Service) -> bool:
+    """Whether it can be defined only when others have their addresses."""
+    return bool(addresses_used(service))

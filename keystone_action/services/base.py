@@ -52,7 +52,8 @@ class Attached:
 
 
 class RunningService(Protocol):
-    """A service that was started for a run. All services of a spec start at once, before the first cell needs them."""
+    """A service that was started for a run. All services of a spec start at once, before the first cell needs them, but
+    for containers that use the addresses of others, which are each cell's own."""
 
     @property
     def name(self) -> str: ...

@@ -13,6 +13,7 @@ from keystone_action.spec.expressions import ExpressionError, Reference, referen
 from keystone_action.spec.models import Spec
 from keystone_action.spec.problems import Problem
 from keystone_action.spec.scenarios import RECORD, Scenario
+from keystone_action.spec.services import Service
 
 CELL = ("id", "replica", "seed")
 TASK = ("prompt", "system")
@@ -181,18 +182,27 @@ def _check_services(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[
         if "services" not in scope.damaged:
             yield _unknown(leaf, reference, 1, scope.service_names)
         return
-    if leaf.path[0] == "services":
+    service = next((one for one in scope.spec.services if one.name == name), None)
+    if leaf.path[0] == "services" and service is not None and not _is_known_to(leaf, service, scope):
         yield Problem(
             leaf.path,
-            f"the address of service {name} is not known when services are started",
-            help=f"containers of one spec reach each other by name: {name}, and the port that it listens on",
+            f"the address of service {name} is not known when this one is started",
+            help="only containers can use addresses, those of mocks, databases and the containers before them",
             offset=reference.index,
         )
         return
-    service = next((one for one in scope.spec.services if one.name == name), None)
     attributes = HTTP_ADDRESS if service is not None and service.kind == "http_mock" else ADDRESS
     if len(reference.parts) != 3 or reference.parts[2] not in attributes:
         yield _unknown(leaf, reference, 2, attributes)
+
+
+def _is_known_to(leaf: Leaf, service: Service, scope: Scope) -> bool:
+    """Whether a service is ready before the one that this text is of: containers come last, in the spec's order."""
+    services = scope.spec.services
+    index = leaf.path[1]
+    if not isinstance(index, int) or index >= len(services) or services[index].kind != "container":
+        return False
+    return service.kind != "container" or services.index(service) < index
 
 
 def _check_secrets(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Problem]:

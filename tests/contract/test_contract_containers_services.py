@@ -166,9 +166,55 @@ def test_an_external_service_is_reached_from_a_container(tmp_path: Path, inside,
     assert answer.strip() == "from outside"
 
 
-def test_addresses_in_services_are_refused_when_the_spec_is_read(tmp_path: Path) -> None:
+ASKS = (
+    "import os, urllib.request as u;"
+    " open('/srv/told', 'w').write(u.urlopen(os.environ['API']).read().decode() + ' ' + os.environ['DB'])"
+)
+KNOWING = (
+    "[{name: api, type: http_mock, record: true, routes: [{path: /, response: mocked}]},"
+    f" {{name: app, image: '{PYTHON}', ports: [80], wait_for: test -s /srv/told,"
+    " env: {API: '{{ services.api.url }}', DB: '{{ services.db.url }}', ASK: \"" + ASKS + '"},'
+    " command: [sh, -c, 'python3 -c \"$ASK\"; exec python3 -m http.server 80 --directory /srv']},"
+    f" {{name: db, image: '{POSTGRES}', {ENV}}}]"
+)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "egress"), [("docker", "{default: allow}"), ("docker", "{default: deny}"), ("process", "{}")]
+)
+def test_containers_that_use_other_services(tmp_path: Path, image, sandbox: str, egress: str) -> None:
+    """1: "Expressions `{{ a.b }}` work in every string of task, agent, services, …: `services.<name>.{host,port,url,
+    user,password,database}`", with addresses that are valid in the service's own container."""
+    image(POSTGRES)
+    text = spec(
+        f"{{type: command, command: '{GET} {{{{ services.app.url }}}}/told'}}",
+        "{type: http_mock_assertions, service: api, assertions: [{field: request_count, equals: 1}]}",
+        services=KNOWING,
+        parallelism="{replicas: 2, max_concurrency: 2}",
+        network=f"{{egress: {egress}}}",
+        **({"base": image(PYTHON)} if sandbox == "docker" else {}),
+    )
+    called = run_spec(tmp_path, text)
+    assert called.code == 0, called.out + called.err
+    told = [cell["agent"]["output"].split() for cell in called.cells]
+    assert [words[0] for words in told] == ["mocked", "mocked"]
+    urls = {words[1] for words in told}
+    assert len(urls) == 2
+    assert all(url.partition("@")[2].startswith("db:5432/cell_") for url in urls)
+
+
+def test_an_embedded_server_is_out_of_reach_for_containers_of_a_cell_of_processes(tmp_path: Path, image) -> None:
+    """1: the same; what can't be reached is told, not left to time out."""
+    app = f"{{name: app, image: '{image(PYTHON)}', env: {{A: '{{{{ services.db.url }}}}'}}}}"
+    called = run_spec(tmp_path, spec(services=f"[{{name: db, type: postgres}}, {app}]"))
+    assert called.code == 3
+    assert "service db is embedded" in called.cells[0]["error"]
+    assert "set base" in called.cells[0]["error"]
+
+
+def test_addresses_of_what_is_not_ready_are_refused_when_the_spec_is_read(tmp_path: Path) -> None:
     """1: "Unknown names are errors at validation where they can be known"; 5.1: exit 2."""
-    services = f"[{STORE}, {{name: b, image: x, env: {{A: '{{{{ services.store.url }}}}'}}}}]"
+    services = f"[{{name: b, image: x, env: {{A: '{{{{ services.store.url }}}}'}}}}, {STORE}]"
     called = run_spec(tmp_path, spec(services=services))
     assert called.code == 2
-    assert "the address of service store is not known when services are started" in called.err
+    assert "the address of service store is not known when this one is started" in called.err

@@ -280,11 +280,25 @@ def test_a_service_as_host_name_is_right_in_another_services_container(load_text
     assert load_text(HEAD + services + CHECKS).warnings == ()
 
 
-def test_a_service_can_not_know_addresses_when_it_starts(errors_of: Errors) -> None:
-    services = "services: [{name: store, image: x}, {name: front, image: x, env: {STORE: '{{ services.store.url }}'}}]"
-    (error,) = errors_of(f"{HEAD}{services}\n{CHECKS}")
-    assert "the address of service store is not known when services are started" in error
-    assert "reach each other by name: store" in error
+@pytest.mark.parametrize(
+    ("services", "wrong"),
+    [
+        ("{name: store, image: x}, {name: front, image: x, env: {A: '{{ services.store.url }}'}}", 0),
+        ("{name: front, image: x, env: {A: '{{ services.api.url }}'}}, {name: api, type: http_mock}", 0),
+        ("{name: front, image: x, env: {A: '{{ services.store.url }}'}}, {name: store, image: x}", 1),
+        ("{name: store, image: x, env: {A: '{{ services.store.url }}'}}", 1),
+        ("{name: store, image: x}, {name: db, image: 'postgres:16', env: {A: '{{ services.store.url }}'}}", 1),
+    ],
+)
+def test_containers_know_the_addresses_of_what_is_ready_before_them(
+    errors_of: Errors, load_text: Load, services: str, wrong: int
+) -> None:
+    text = f"{HEAD}services: [{services}]\n{CHECKS}"
+    if not wrong:
+        assert len(load_text(text).spec.services) == 2
+        return
+    (error,) = errors_of(text)
+    assert "the address of service store is not known when this one is started" in error
 
 
 class Lazy(Mapping[str, type[CheckModel]]):
