@@ -1,4 +1,4 @@
-"""The check types that a spec can name: ours by a table, third parties' by the entry points of installed packages.
+"""The check types that a spec can name: ours by the files of `types`, third parties' by the entry points of packages.
 
 Nothing is imported before a spec names it: `sql` pulls in no HTTP client, and a broken plug-in disturbs nobody who
 does not ask for it. A plug-in that is asked for and is unfit is refused here, with the distribution it came from.
@@ -13,6 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, get_args
 
 from keystone_action.errors import NotSupportedYet, UsageError
@@ -23,42 +24,55 @@ if TYPE_CHECKING:
 
 GROUP = "keystone_action.invariants"
 
-_HERE = "keystone_action.invariants"
-BUILT_IN: Mapping[str, str] = {
-    "command": f"{_HERE}.command_exit:CommandExit",
-    "command_exit": f"{_HERE}.command_exit:CommandExit",
-    "custom": f"{_HERE}.custom:Custom",
-    "file_absent": f"{_HERE}.file_absent:FileAbsent",
-    "file_content": f"{_HERE}.file_content:FileContent",
-    "file_exists": f"{_HERE}.file_exists:FileExists",
-    "http_mock_assertions": f"{_HERE}.http_mock_assertions:HttpMockAssertions",
-    "llm_as_judge": f"{_HERE}.llm_as_judge:LlmAsJudge",
-    "model_judge": f"{_HERE}.llm_as_judge:LlmAsJudge",
-    "sql": f"{_HERE}.sql:Sql",
-}
-"""What `check.type` says (aliases too) → `module:Class`."""
-
-PLANNED = frozenset(
+_TYPES = "keystone_action.invariants.types"
+ALIASES: Mapping[str, str] = {"command": "command_exit", "model_judge": "llm_as_judge", "pytest": "tests"}
+"""Second names → the type that has them."""
+CONTRACT = frozenset(
     {
+        *ALIASES,
         "budget",
+        "command_exit",
+        "custom",
         "diff",
         "efficiency",
         "exact",
+        "file_absent",
+        "file_content",
+        "file_exists",
         "files",
         "http",
+        "http_mock_assertions",
         "implemented",
         "json",
+        "llm_as_judge",
         "passfail",
-        "pytest",
         "regex",
         "similarity",
+        "sql",
         "swebench",
         "tests",
         "tool_correctness",
         "trace",
     }
 )
-"""Names of the contract that this version refuses; no plug-in may take them."""
+"""All names of the contract (spec.md 1.7); no plug-in may take them."""
+
+
+def _files() -> frozenset[str]:
+    folder = import_module(_TYPES).__path__
+    return frozenset(module.name for module in iter_modules(folder) if not module.name.startswith("_"))
+
+
+def _built_in() -> frozenset[str]:
+    files = _files()
+    return files | {alias for alias, name in ALIASES.items() if name in files}
+
+
+BUILT_IN = _built_in()
+"""What `check.type` may say here (aliases too): the files of the folder `types`."""
+
+PLANNED = CONTRACT - BUILT_IN
+"""Names of the contract that this version refuses."""
 
 
 def _installed() -> Iterable[EntryPoint]:
@@ -115,9 +129,7 @@ class CheckTypes(Mapping[str, type[Check]]):
 
     def _load(self, name: str) -> type[Check]:
         if name in BUILT_IN:
-            module, _, attribute = BUILT_IN[name].partition(":")
-            found: type[Check] = getattr(import_module(module), attribute)
-            return found
+            return _of_file(ALIASES.get(name, name))
         if name in PLANNED:
             raise NotSupportedYet(f"the check type {name!r}", help=f"This version has: {', '.join(self)}.")
         entries = self.plugins.get(name)
@@ -129,6 +141,16 @@ class CheckTypes(Mapping[str, type[Check]]):
                 f"the check type {name!r} is registered by {owners}", help="Uninstall all but one of these packages."
             )
         return _load_plugin(entries[0])
+
+
+def _of_file(name: str) -> type[Check]:
+    """The class of a file of `types`: the one that has its name."""
+    module = import_module(f"{_TYPES}.{name}")
+    return next(
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Check) and one.__dict__.get("type_name") == name
+    )
 
 
 def distribution(entry: EntryPoint) -> str:

@@ -12,7 +12,6 @@ from pydantic_core import PydanticCustomError
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.spec.base import CheckModel
 from keystone_action.spec.diagnostics import listed, nearest, shown
-from keystone_action.spec.unsupported import CHECK_TYPES
 
 
 @dataclass
@@ -54,8 +53,6 @@ class CheckReader:
         if name in self.unsupported:
             raise _error(f"check type {shown(name)} is not supported yet", help=self.unsupported[name], at="type")
         if name not in self.types:
-            if name in CHECK_TYPES:
-                raise _error(f"check type {shown(name)} is not supported yet", help=self._has(), at="type")
             known = list(self.types)
             close = nearest(name, known)
             expected = f"one of {listed(known)}"

@@ -13,24 +13,6 @@ from keystone_action.spec.problems import Problem
 from keystone_action.spec.services import ServerBase
 from keystone_action.spec.yaml_loader import Path
 
-CHECK_TYPES = (
-    "files",
-    "tests",
-    "pytest",
-    "swebench",
-    "implemented",
-    "trace",
-    "efficiency",
-    "tool_correctness",
-    "passfail",
-    "exact",
-    "regex",
-    "similarity",
-    "diff",
-    "json",
-    "http",
-    "budget",
-)
 AGENT_TYPES = ("claude-code", "codex", "gemini", "anthropic", "paragon", "http")
 NO_CONTAINER = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""

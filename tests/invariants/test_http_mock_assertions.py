@@ -17,7 +17,7 @@ from support.mocks import running_mock
 from keystone_action.errors import OutputError
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.invariants.comparison import equal
-from keystone_action.invariants.http_mock_assertions import HttpMockAssertions
+from keystone_action.invariants.types.http_mock_assertions import HttpMockAssertions
 from keystone_action.spec.base import ServiceName
 
 # Both from `000_66edd30c29bbac31.txt`, as they stand there: the section "http_mock_assertions"…

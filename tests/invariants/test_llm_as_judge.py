@@ -18,7 +18,7 @@ from support.model_server import ModelServer, Reply, answer, error
 from keystone_action.evidence.model import AgentRun, Change, Evidence, FileState, RecordedRequest
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.judged_material import FILE_LIMIT, MATERIAL_LIMIT
-from keystone_action.invariants.llm_as_judge import LlmAsJudge
+from keystone_action.invariants.types.llm_as_judge import LlmAsJudge
 from keystone_action.judge.base import Judge
 from keystone_action.judge.model_judge import ModelJudge
 

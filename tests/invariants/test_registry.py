@@ -103,7 +103,7 @@ def test_naming_a_built_in_type_asks_for_no_entry_points_and_imports_no_other() 
         "from keystone_action.invariants.registry import CheckTypes\n"
         "def never():\n    raise AssertionError('asked')\n"
         "CheckTypes(never)['file_exists']\n"
-        "assert 'keystone_action.invariants.sql' not in sys.modules\n"
+        "assert 'keystone_action.invariants.types.sql' not in sys.modules\n"
         "assert 'httpx' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -144,7 +144,7 @@ def test_an_unfit_plug_in_is_refused_only_when_it_is_named(name: str, value: str
 
 def test_no_plug_in_takes_a_name_of_ours() -> None:
     found = types(("sql", "Good"), ("tests", "Good"))
-    assert found["sql"].__module__ == "keystone_action.invariants.sql"
+    assert found["sql"].__module__ == "keystone_action.invariants.types.sql"
     with pytest.raises(NotSupportedYet):
         found["tests"]
     assert len(found.shadowing()) == 2

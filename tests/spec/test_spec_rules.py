@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.check_types import CHECKS, HEAD, TYPES
+from support.check_types import CHECKS, HEAD
 
 from keystone_action.spec.loader import LoadedSpec
-from keystone_action.spec.unsupported import CHECK_TYPES
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., LoadedSpec]
@@ -179,12 +178,6 @@ def test_agents_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
 def test_fields_of_agents_that_this_version_refuses(errors_of: Errors, field: str, expected: str) -> None:
     (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: none, {field}}}") + CHECKS)
     assert expected in found
-
-
-@pytest.mark.parametrize("kind", CHECK_TYPES)
-def test_check_types_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
-    (found,) = errors_of(HEAD + f"invariants: {{a: {{check: {{type: {kind}, anything: 1}}}}}}\n")
-    assert found == f"5:32: check type '{kind}' is not supported yet; this version has {', '.join(TYPES)}"
 
 
 def test_what_says_nothing_is_no_use_of_it(load_text: Load) -> None:
