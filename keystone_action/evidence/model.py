@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from keystone_action.evidence.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,8 @@ class Evidence:
 
     workspace: the workspace as the agent left it (its processes are gone). changes: against the snapshot that was
     taken before the agent started. audit_log and trace: our own copies, always there, possibly empty. patch: the same
-    changes as a unified diff, as `diff.patch` has it.
+    changes as a unified diff, as `diff.patch` has it. observed: what the agent did, as far as a trace or a result with
+    tool calls tells; None where neither was declared or observed.
     """
 
     cell_id: str
@@ -152,3 +156,4 @@ class Evidence:
     trace: Path
     secrets: tuple[str, ...] = ()
     patch: str = ""
+    observed: Trace | None = None

@@ -1,6 +1,7 @@
 """What a check type is: a pydantic model of its fields, and one async function that turns evidence into an outcome.
 
-A new check type is one file in the folder `types`, named like it (or one in another package, by the entry point `keystone_action.invariants`):
+A new check type is one file in the folder `types`, named like it (or one in another package, by the entry point
+`keystone_action.invariants`):
 
     class FileExists(Check):
         type_name = "file_exists"
