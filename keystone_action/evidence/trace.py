@@ -1,4 +1,4 @@
-"""One model for what an agent did, whoever wrote it down: our readers, Touchstone's envelope, Keystone's TraceEvent, the
+"""One model for what an agent did, whoever wrote it down: our readers, Touchstone's envelope, Keystone's events, the
 transcripts of known agents, AgenticAssure's `AgentResult`.
 
 Touchstone's words (research of its 0.1.1): message, thought, tool call, tool result, usage, permission, stop; the kinds
