@@ -123,3 +123,21 @@ def test_removing_takes_files_links_and_nothing(tmp_path: Path) -> None:
     remove_tree(tmp_path / "file")
     remove_tree(tmp_path / "file")
     assert _names(tmp_path) == []
+
+
+@pytest.mark.parametrize("folders", [1, 700])
+def test_removing_many_files_follows_nothing_either(tmp_path: Path, folders: int) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    tree = tmp_path / "tree"
+    for number in range(folders):
+        folder = tree / f"{number % 7}" / f"{number}"
+        folder.mkdir(parents=True)
+        (folder / "link").symlink_to(outside)
+        for name in range(2800 // folders):
+            (folder / f"{name}").touch()
+        folder.chmod(0)
+    remove_tree(tree)
+    assert _names(tmp_path) == ["outside"]
+    assert _names(outside) == ["kept"]
