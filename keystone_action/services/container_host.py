@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.errors import NotSupportedYet, ServiceError
+from keystone_action.errors import ServiceError
 from keystone_action.services.base import RunningService
 from keystone_action.services.kept_logs import KeptLogs
 from keystone_action.spec.services import (
     ContainerService,
-    ExternalService,
-    HttpMockService,
     MysqlService,
     PostgresService,
     Service,
-    SqliteService,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
     from keystone_action.services.engine_container import ContainerPlan, ServiceContainer
-    from keystone_action.services.http_server import MockServer
     from keystone_action.services.images import Login
     from keystone_action.services.networks import Network, Networks
 
@@ -134,31 +130,6 @@ def container_service(definition: Service, host: ContainerHost) -> RunningServic
     return None
 
 
-def build_container_services(
-    definitions: Sequence[Service],
-    *,
-    client: DockerClient,
-    run_id: str,
-    networks: Networks,
-    mocks: MockServer,
-    directory: Path,
-    pull: Pulling | None = None,
-    internal: bool = False,
-    logs: Path | None = None,
-    mask: Callable[[str], str] = str,
-) -> list[RunningService]:
-    """The services of a spec on a container engine, in the spec's order, none of them started.
-
-    internal: no service has a way out of its network. logs, mask: see ContainerHost. Raises UsageError for
-    definitions that can't be started, and NotSupportedYet for `type: postgres` without an image, which is no
-    container.
-    """
-    host = make_host(
-        client=client, run_id=run_id, networks=networks, pull=pull, internal=internal, logs=logs, mask=mask
-    )
-    return [_build(definition, host, mocks, directory) for definition in definitions]
-
-
 def make_host(
     *,
     client: DockerClient,
@@ -174,22 +145,3 @@ def make_host(
 
     group = GroupNetwork(networks, f"services-{secrets.token_hex(4)}", internal=internal)
     return ContainerHost(client, run_id, networks, group, pull or Pulling(), logs, mask)
-
-
-def _build(definition: Service, host: ContainerHost, mocks: MockServer, directory: Path) -> RunningService:
-    in_container = container_service(definition, host)
-    if in_container is not None:
-        return in_container
-    if isinstance(definition, HttpMockService):
-        from keystone_action.services.http_mock import HttpMock
-
-        return HttpMock(definition, mocks, directory)
-    if isinstance(definition, SqliteService):
-        from keystone_action.services.sqlite import SqliteFile
-
-        return SqliteFile(definition)
-    if isinstance(definition, ExternalService):
-        from keystone_action.services.external import External
-
-        return External(definition, mocks.thread)
-    raise NotSupportedYet(f"service {definition.name}: {definition.kind} without an image in a container")

@@ -61,7 +61,7 @@ async def start_services(
     import anyio
 
     refuse_unsupported(definitions, engine=containers is not None)
-    services = [_build(definition, provider, directory, mocks, containers) for definition in definitions]
+    services = [build_service(definition, provider, directory, mocks, containers) for definition in definitions]
     failures: list[KeystoneError] = []
 
     async def start(service: RunningService) -> None:
@@ -98,9 +98,10 @@ async def stop_services(services: Sequence[RunningService]) -> None:
             group.start_soon(service.stop)
 
 
-def _build(
+def build_service(
     definition: Service, provider: Provider, directory: Path, mocks: MockServer, containers: ContainerHost | None
 ) -> RunningService:
+    """A service that is not started; see `start_services`. Raises UsageError."""
     if containers is not None:
         from keystone_action.services.container_host import container_service
 

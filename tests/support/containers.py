@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from anyio.from_thread import BlockingPortal
@@ -21,9 +21,10 @@ from support.images import BASE
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
 from keystone_action.services.base import Attached, CellScope, RunningService
-from keystone_action.services.container_host import build_container_services
+from keystone_action.services.container_host import make_host
 from keystone_action.services.http_server import MockServer
 from keystone_action.services.networks import Network, Networks
+from keystone_action.services.start import build_service
 from keystone_action.spec.services import Service
 
 if TYPE_CHECKING:
@@ -88,16 +89,15 @@ class ContainerWorld:
     def build(self, **fields: Any) -> RunningService:
         """A service that was not started; it is stopped with this."""
         definition = _definitions.validate_python({"name": "svc", **fields})
-        [service] = build_container_services(
-            [definition],
+        host = make_host(
             client=self.engine,
             run_id=self.run_id,
             networks=self.networks,
-            mocks=self.mocks,
-            directory=self.directory,
             logs=self.directory / "service-logs",
             mask=Masker({"TOKEN": SECRET}).text,
         )
+        # Nothing here is a process of ours, so nothing spawns one.
+        service = build_service(definition, cast("Any", None), self.directory, self.mocks, host)
         self._started.append(service)
         return service
 
