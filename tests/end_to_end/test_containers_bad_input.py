@@ -251,7 +251,9 @@ def until_agent_runs(engine, run: subprocess.Popen[bytes]):
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         assert run.poll() is None, run.communicate()
-        for one in engine.containers.list(filters={"label": "keystone.kind=sandbox", "status": "running"}):
+        filters = {"label": "keystone.kind=sandbox", "status": "running"}
+        # Those of other tests may be gone between the list and the look.
+        for one in engine.containers.list(filters=filters, ignore_removed=True):
             if mark in " ".join(one.attrs["Args"]):
                 return one
         time.sleep(0.2)
@@ -263,7 +265,7 @@ def left(engine, *run_ids: str) -> list[str]:
     found = []
     for run_id in run_ids:
         label = {"label": f"keystone.run={run_id}"}
-        found += [one.name for one in engine.containers.list(all=True, filters=label)]
+        found += [one.name for one in engine.containers.list(all=True, filters=label, ignore_removed=True)]
         found += [one.name for one in engine.networks.list(filters=label)]
         found += [one.name for one in engine.volumes.list(filters=label)]
     return found
