@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[1]
 BASE = "keystone-test-base:bookworm"
 """Debian's own packages; `make test` makes it, as it makes the stand-ins of official images."""
 LABEL = "keystone.run=bench"
+_PATIENCE = 600
+"""Seconds: a slow disk takes minutes to remove an image."""
 _TAG = "keystone-bench-action:latest"
 
 
@@ -27,7 +29,7 @@ def client(*images: str) -> DockerClient:
     import docker
 
     try:
-        found = docker.from_env()
+        found = docker.from_env(timeout=_PATIENCE)
         for image in images:
             found.images.get(image)
     except docker.errors.DockerException as error:
