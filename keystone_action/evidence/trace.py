@@ -67,7 +67,9 @@ class Trace:
 
     tool_calls, permissions: None = this source can't tell. not_understood: sentences, each with how often, for events
     and lines that were skipped. problem: why a trace that was declared is missing or malformed; the checks that need it
-    fail then (spec.md 5.1), with this sentence. stop_reason: empty when none was seen.
+    fail then (spec.md 5.1), with this sentence. stop_reason: empty when none was seen. timeline: messages and calls in
+    the order they came in, where the source tells it. Tokens and cost are the source's own figures: Claude Code's
+    input_tokens leave out what its cache held, Codex's have it in.
     """
 
     source: str
@@ -79,3 +81,4 @@ class Trace:
     final_output: str = ""
     not_understood: tuple[str, ...] = ()
     problem: str = ""
+    timeline: tuple[Message | ToolCall, ...] = ()

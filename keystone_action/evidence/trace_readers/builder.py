@@ -1,0 +1,201 @@
+"""What the readers of all formats write into: joins calls with their results, keeps memory bounded, counts what was
+not understood."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from keystone_action.evidence.trace import Message, Permission, ToolCall, Trace, Usage
+from keystone_action.evidence.trace_readers.tool_kinds import tool_kind
+from keystone_action.evidence.trace_readers.values import MalformedTrace, kept, kept_text, size_of
+
+ENTRIES_LIMIT = 100_000
+"""Calls, messages, permissions or requests to a model in one trace; with more it is refused, never miscounted."""
+TEXT_LIMIT = 16 << 10
+"""Characters kept of one result, message or final output."""
+ARGUMENT_LIMIT = 64 << 10
+"""Characters kept of each text in the arguments of a call."""
+TEXTS_LIMIT = 8 << 20
+ARGUMENTS_LIMIT = 16 << 20
+"""Characters kept of all results and messages, and of all arguments, of one trace."""
+_LITTLE = 256
+"""Characters kept of each text once the limit for all of them is reached."""
+_UNKNOWN_NAMES = 20
+_UNKNOWN_LENGTH = 60
+
+Status = Literal["ok", "error"]
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    raw_name: str
+    name: str
+    told_kind: Any
+    arguments: Mapping[str, Any] | None
+    status: Status | None = None
+    result: str = ""
+    ended: bool = False
+
+    def frozen(self) -> ToolCall:
+        kind = tool_kind(self.raw_name, self.told_kind)
+        if kind == "other":
+            kind = tool_kind(self.name, self.told_kind)
+        return ToolCall(self.id, self.raw_name, self.name, kind, self.arguments, self.status, self.result)
+
+
+@dataclass(slots=True)
+class _Asked:
+    tool_call_id: str
+    allowed: bool | None = None
+
+
+@dataclass
+class TraceBuilder:
+    """The trace while it is read.
+
+    usage, stop_reason, final_output: set by readers, as are calls_known and permissions_known, which say whether this
+    source tells of calls and of permissions at all. understood: how many events were.
+    """
+
+    source: str
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: str = ""
+    final_output: str = ""
+    calls_known: bool = True
+    permissions_known: bool = False
+    understood: int = 0
+    _timeline: list[_Call | Message] = field(default_factory=list)
+    _open: dict[str, _Call] = field(default_factory=dict)
+    _asked: dict[str, _Asked] = field(default_factory=dict)
+    _skipped: Counter[str] = field(default_factory=Counter)
+    _unknown: set[str] = field(default_factory=set)
+    _texts: int = 0
+    _arguments: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def skip_line(self, why: str) -> None:
+        """Count a line that could not be read, or only with losses."""
+        self._skipped[f"line {why}"] += 1
+
+    def skip_event(self, kind: Any) -> None:
+        """Count an event that this format is not known to have. kind: as it names itself."""
+        name = json.dumps(kind)[:_UNKNOWN_LENGTH] if isinstance(kind, str) else "none"
+        if name in self._unknown or len(self._unknown) < _UNKNOWN_NAMES:
+            self._unknown.add(name)
+            self._skipped[f"event of an unknown type: {name}"] += 1
+        else:
+            self._skipped["further event of an unknown type"] += 1
+
+    def skip(self, what: str) -> None:
+        """Count something else that was left out; what: in the singular."""
+        self._skipped[what] += 1
+
+    def room(self, entries: Sized, what: str) -> None:
+        """Raise MalformedTrace when there are too many to count them in bounded memory."""
+        if len(entries) >= ENTRIES_LIMIT:
+            raise MalformedTrace(f"there are more than {ENTRIES_LIMIT:,} {what}")
+
+    def message(self, role: str, text: str) -> None:
+        """Somebody said something; nothing is not kept."""
+        if text:
+            self.room(self._timeline, "messages and tool calls")
+            self._timeline.append(Message(kept_text(role, 40), self._text(text)))
+
+    def call(self, id: str, raw_name: str, arguments: Any, *, name: str = "", kind: Any = None) -> None:  # noqa: A002
+        """A tool was called. One with an id that is open already is another call all the same."""
+        self.room(self._timeline, "messages and tool calls")
+        if arguments is not None:
+            arguments = self._bounded(arguments)
+        raw_name, name = kept_text(raw_name, TEXT_LIMIT), kept_text(name or raw_name, TEXT_LIMIT)
+        call = _Call(kept_text(id, TEXT_LIMIT), raw_name, name, kind, arguments)
+        self._timeline.append(call)
+        self._open[call.id] = call
+
+    def is_seen(self, id: str, raw_name: str, *, ended: bool) -> bool:  # noqa: A002
+        """Whether the latest call with this id is one of this tool; ended: also when its result was seen."""
+        known = self._open.get(kept_text(id, TEXT_LIMIT))
+        return known is not None and known.raw_name == kept_text(raw_name, TEXT_LIMIT) and (ended or not known.ended)
+
+    def update(self, id: str, arguments: Any) -> None:  # noqa: A002
+        """The latest call with this id, which was seen, has these arguments."""
+        self._open[kept_text(id, TEXT_LIMIT)].arguments = self._bounded(arguments)
+
+    def same_call(self, id: str, raw_name: str, arguments: Any) -> bool:  # noqa: A002
+        """Whether this very call was seen already."""
+        known = self._open.get(kept_text(id, TEXT_LIMIT))
+        return known is not None and known.raw_name == raw_name and known.arguments == kept(arguments, ARGUMENT_LIMIT)
+
+    def result(self, id: str, status: Status | None, text: str) -> None:  # noqa: A002
+        """What became of a call; a result of no call that was seen is counted as not understood."""
+        call = self._open.get(kept_text(id, TEXT_LIMIT))
+        if call is None:
+            self._skipped["result of a tool call that was not seen"] += 1
+            return
+        call.status, call.ended = status or call.status, True
+        if text:
+            call.result = self._text(text)
+
+    def forget_open(self) -> None:
+        """Ids start anew from here."""
+        self._open.clear()
+
+    def ask(self, request_id: str, tool_call_id: str) -> None:
+        """Permission was asked for."""
+        self.room(self._asked, "requests for permission")
+        request_id = request_id if request_id and request_id not in self._asked else f"{request_id}#{len(self._asked)}"
+        self._asked[request_id] = _Asked(kept_text(tool_call_id, TEXT_LIMIT))
+
+    def answer(self, request_id: str, allowed: bool | None) -> None:
+        """Permission was given or denied; one that nobody asked for is counted as not understood."""
+        asked = self._asked.get(request_id)
+        if asked is None:
+            self._skipped["answer to a request for permission that was not seen"] += 1
+        elif asked.allowed is not False:  # a denial stays one
+            asked.allowed = allowed
+
+    def finish(self) -> Trace:
+        """The trace as far as it was read."""
+        timeline = tuple(entry.frozen() if isinstance(entry, _Call) else entry for entry in self._timeline)
+        calls = tuple(entry for entry in timeline if isinstance(entry, ToolCall))
+        asked = tuple(Permission(one.tool_call_id, one.allowed) for one in self._asked.values())
+        return Trace(
+            source=self.source,
+            tool_calls=calls if self.calls_known else None,
+            messages=tuple(entry for entry in timeline if isinstance(entry, Message)),
+            permissions=asked if self.permissions_known else None,
+            usage=self.usage,
+            stop_reason=kept_text(self.stop_reason, TEXT_LIMIT),
+            final_output=kept_text(self.final_output, TEXTS_LIMIT),
+            not_understood=self.not_understood,
+            timeline=timeline,
+        )
+
+    @property
+    def not_understood(self) -> tuple[str, ...]:
+        """Sentences, each with how often."""
+        counted = (f"{number} × {what}" for what, number in self._skipped.items())
+        return (*counted, *self.notes)
+
+    def _text(self, text: str) -> str:
+        limit = TEXT_LIMIT if self._texts < TEXTS_LIMIT else _LITTLE
+        if len(text) > limit:
+            self._skipped["result or message of which only the beginning was kept"] += 1
+        text = kept_text(text, limit)
+        self._texts += len(text)
+        return text
+
+    def _bounded(self, arguments: Any) -> Any:
+        limit = ARGUMENT_LIMIT if self._arguments < ARGUMENTS_LIMIT else _LITTLE
+        bounded = kept(arguments, limit)
+        size = size_of(bounded)
+        self._arguments += size
+        if self._arguments > 4 * ARGUMENTS_LIMIT:
+            raise MalformedTrace(f"the arguments of its tool calls have more than {4 * ARGUMENTS_LIMIT >> 20} MiB")
+        if size < size_of(arguments):
+            self._skipped["tool call of whose arguments only the beginnings were kept"] += 1
+        return bounded

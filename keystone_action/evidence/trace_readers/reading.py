@@ -1,0 +1,68 @@
+"""From a transcript in one of the known formats to a `Trace`, as a stream and in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, Protocol
+
+from keystone_action.evidence.trace import Trace
+from keystone_action.evidence.trace_readers.builder import TraceBuilder
+from keystone_action.evidence.trace_readers.claude import ClaudeReader
+from keystone_action.evidence.trace_readers.codex import CodexReader
+from keystone_action.evidence.trace_readers.keystone import KeystoneReader
+from keystone_action.evidence.trace_readers.lines import objects_of
+from keystone_action.evidence.trace_readers.otel import OtelReader
+from keystone_action.evidence.trace_readers.touchstone import TouchstoneReader
+from keystone_action.evidence.trace_readers.values import MalformedTrace
+
+
+class Reader(Protocol):
+    """One format. Reads into the builder it was made with."""
+
+    def event(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; False when it is not understood. Raises MalformedTrace."""
+
+    def finish(self) -> None:
+        """Called once, after the last event. Raises MalformedTrace."""
+
+
+READERS: dict[str, Callable[[TraceBuilder], Reader]] = {
+    "keystone": KeystoneReader,
+    "touchstone": TouchstoneReader,
+    "claude": ClaudeReader,
+    "codex": CodexReader,
+    "otel": OtelReader,
+}
+
+
+def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
+    """Read `file` to its end. source: a format of READERS. what: the transcript's name in sentences.
+
+    What can't be counted with is a trace with a `problem` and nothing else: senseless numbers, more entries than fit,
+    nothing that this format has. Raises OSError of the file.
+    """
+    builder = TraceBuilder(source)
+    reader = READERS[source](builder)
+    number = events = 0
+    try:
+        for number, event in objects_of(file, builder.skip_line):  # noqa: B007 - told in the sentence below
+            events += 1
+            if reader.event(event):
+                builder.understood += 1
+            else:
+                builder.skip_event(event.get("type", event.get("event_type")))
+        reader.finish()
+    except MalformedTrace as malformed:
+        where = f"line {number}: " if events else ""
+        return _useless(builder, f"{what} is malformed: {where}{malformed}")
+    if builder.understood:
+        return builder.finish()
+    if builder.not_understood:
+        return _useless(
+            builder, f"{what} holds no event of the format {source}: {', '.join(builder.not_understood[:3])}"
+        )
+    return _useless(builder, f"{what} is empty")
+
+
+def _useless(builder: TraceBuilder, problem: str) -> Trace:
+    return Trace(source=builder.source, not_understood=builder.not_understood, problem=problem)
