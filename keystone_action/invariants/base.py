@@ -119,8 +119,16 @@ class CheckContext(Protocol):
     def judge(self) -> Judge:
         """The run's judge: clients, cache and keys from our own environment."""
 
+    @property
+    def originals(self) -> Path | None:
+        """What the workspace held before the agent ran, without `.git`; None when it was empty."""
+
     def author_file(self, path: str) -> bytes:
         """The bytes of an author's file (a script, a rubric) as they were before the agent ran."""
+
+    def author_directory(self, path: str) -> Mapping[str, bytes]:
+        """The files of an author's directory that is withheld (`expect_dir`), as they were before the agent ran: the
+        bytes by POSIX path relative to it, never empty."""
 
 
 class Check(CheckModel):

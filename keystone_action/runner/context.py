@@ -35,6 +35,7 @@ class CheckWorld:
     missing_programs: frozenset[str]
     judge: Judge
     author_files: AuthorFiles
+    originals: Path | None
     admit: Any
     """Called with each new sandbox, so that its user may reach this cell's services."""
     _shared: Sandbox | None = None
@@ -141,9 +142,18 @@ class Context:
         self._own.append(sandbox)
         return sandbox
 
+    @property
+    def originals(self) -> Path | None:
+        """The workspace before the agent."""
+        return self.world.originals
+
     def author_file(self, path: str) -> bytes:
         """The bytes of an author's file as they were before the agent ran."""
         return self.world.author_files.read(self.world.directory / path)
+
+    def author_directory(self, path: str) -> Mapping[str, bytes]:
+        """The files of an author's directory as they were before the agent ran."""
+        return self.world.author_files.directory(self.world.directory / path)
 
     async def close(self) -> None:
         """End the sandboxes that this check alone used."""

@@ -70,7 +70,7 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
     files = AuthorFiles()
     for loaded in specs:
         if loaded.spec.id in wanted:
-            files.add_all(loaded.author_files)
+            files.add_all(loaded.author_files, loaded.withheld)
     checkouts = {enclosing_root(loaded.directory) for loaded in specs}
     provider = await process.start(roots.sandboxes, hidden=[start.directory, *sorted(checkouts)])
     stack.push_async_callback(shielded, provider.close)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError, SandboxError, SecretError
 from keystone_action.sandbox.removal import remove_tree
+from keystone_action.spec.author_directory import read_below
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
@@ -127,19 +128,32 @@ class AuthorFiles:
     """The author's files (scripts, rubrics, hidden tests) as they were before the first agent started."""
 
     _bytes: dict[Path, bytes] = field(default_factory=dict)
+    _directories: dict[Path, Mapping[str, bytes]] = field(default_factory=dict)
 
-    def add_all(self, paths: Iterable[Path]) -> None:
-        """Read files now; a directory is left to whoever copies it. Raises HarnessError."""
+    def add_all(self, paths: Iterable[Path], withheld: Collection[Path] = ()) -> None:
+        """Read files now, and of directories those that are withheld, which are the checks'; any other is left to
+        whoever copies it. Raises HarnessError."""
         for path in paths:
             try:
                 if path.is_file():
                     self._bytes[path.resolve()] = path.read_bytes()
+                elif path in withheld and path.is_dir():
+                    self._directories[path.resolve()] = read_below(path)
             except OSError as error:
                 raise HarnessError(f"{path} can't be read: {error.strerror}") from error
+            except ValueError as problem:
+                raise HarnessError(f"{path} {problem}") from problem
 
     def read(self, path: Path) -> bytes:
         """The bytes of a file that was added. Raises FileNotFoundError when it was not."""
         try:
             return self._bytes[path.resolve()]
+        except KeyError:
+            raise FileNotFoundError(f"{path} was not there when the run started") from None
+
+    def directory(self, path: Path) -> Mapping[str, bytes]:
+        """The files of a directory that was added, by relative path. Raises FileNotFoundError when it was not."""
+        try:
+            return self._directories[path.resolve()]
         except KeyError:
             raise FileNotFoundError(f"{path} was not there when the run started") from None

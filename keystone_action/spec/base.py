@@ -26,7 +26,8 @@ class AuthorPath:
     """A file or directory of the spec's author: relative to the spec, read before the agent runs, withheld from it.
 
     kind: `file`, `directory` or `any`, as it must exist when the spec is loaded.
-    withheld: whether the agent may not see it (scripts, hidden tests, rubrics).
+    withheld: whether the agent may not see it (scripts, hidden tests, rubrics). A directory that is withheld is a
+    check's: all its files are read, so at least one is there and none is a link that leads out.
     """
 
     kind: Literal["file", "directory", "any"] = "file"
@@ -169,6 +170,8 @@ class CheckModel(StrictModel):
 
     type_name: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
+    gate_weight: ClassVar[float] = 1.0
+    """The weight of an invariant of this type that is a gate and gives none."""
 
     type: str
 

@@ -12,6 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from keystone_action.spec.annotations import Leaf
+from keystone_action.spec.author_directory import files_below
 from keystone_action.spec.base import AuthorPath, InputSource, RegexPattern, ServiceName, ShellCommand, WorkspacePath
 from keystone_action.spec.diagnostics import listed, nearest, shown
 from keystone_action.spec.expressions import ExpressionError, interpolate, names_used
@@ -193,6 +194,11 @@ def _readable(path: FilePath, text: str, marker: AuthorPath) -> FilePath | tuple
         return f"{shown(text)} is no regular file", "devices, sockets and FIFOs are not read"
     if not os.access(path, os.R_OK | (os.X_OK if is_directory else 0)):
         return f"{shown(text)} can't be read", "check its permissions"
+    if is_directory and marker.withheld:
+        try:
+            files_below(path)
+        except ValueError as problem:
+            return f"{shown(text)} {problem}", "all its files are read before the agent runs"
     return path
 
 

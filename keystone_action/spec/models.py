@@ -99,16 +99,25 @@ def _check_model(value: Any, info: ValidationInfo) -> Any:
 Check = Annotated[CheckModel, BeforeValidator(_check_model)]
 
 
+def _default_weight(invariant: dict[str, Any]) -> float:
+    """1, unless it is a gate whose check type has its own; a field that is wrong is not among these."""
+    check = invariant.get("check")
+    return check.gate_weight if invariant.get("gate") and isinstance(check, CheckModel) else 1.0
+
+
+_ONE: dict[str, Any] = {"default": 1.0}
+
+
 class Invariant(StrictModel):
     """A named, weighted check. on_skip None = `error` for gates, `ignore` otherwise. timeout in seconds, None = the
-    check type's own."""
+    check type's own. weight comes last, since its default is up to the others."""
 
     description: str = ""
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     gate: Annotated[bool | Literal["passed"], Field(union_mode="left_to_right")] = False
     on_skip: Literal["error", "ignore"] | None = None
     timeout: Duration | None = None
     check: Check
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False, default_factory=_default_weight, json_schema_extra=_ONE)]
 
 
 class ScenarioItem(StrictModel):

@@ -67,6 +67,8 @@ _BOUNDS = {
     "less_than": ("lt", "a number below {}"),
     "string_too_long": ("max_length", "at most {} characters"),
 }
+_ECHOES = frozenset({"default_factory_not_called"})
+"""What is only said because something else is wrong, which is said as well."""
 _FORMS = {
     "invariants": "write each under its name: `invariants: {tests_pass: {check: {type: command_exit, command: …}}}`",
     "check": "the type and its fields belong under it: `check: {type: file_exists, path: …}`",
@@ -79,7 +81,8 @@ def translate(
     error: ValidationError, data: Any, check_types: Mapping[str, type[BaseModel]], renamed: Mapping[int, dict[str, str]]
 ) -> list[Problem]:
     """Every error of a validation as a problem at its path in `data`. renamed: see `CheckReader`."""
-    located = [_locate(one, data, check_types, renamed) for one in error.errors(include_url=False)]
+    errors = [one for one in error.errors(include_url=False) if one["type"] not in _ECHOES]
+    located = [_locate(one, data, check_types, renamed) for one in errors]
     return list(_without_other_members(located))
 
 

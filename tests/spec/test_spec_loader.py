@@ -81,8 +81,8 @@ did you mean 'type'?
 15:49: expect_exit, found '0', expected a whole number
 15:54: unknown key 'foo', expected one of command, exit_code, type
 16:3: the name, found 't wo', expected letters, digits, '_' and '-'
-17:19: check type 'tests' is not supported yet; this version has file_exists, command_exit, command, file_content, \
-sql, http_mock_assertions, custom, llm_as_judge
+17:19: unknown check type 'tests', expected one of file_exists, command_exit, command, file_content, sql, \
+http_mock_assertions, custom, llm_as_judge
 19:19: unknown check type 'file_exist', expected one of file_exists, command_exit, command, file_content, sql, \
 http_mock_assertions, custom, llm_as_judge, did you mean 'file_exists'?
 21:35: there is no file 'checks/verfy.py'; did you mean 'verify.py'?

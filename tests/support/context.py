@@ -17,6 +17,7 @@ from keystone_action.invariants.registry import CheckTypes
 from keystone_action.sandbox import process
 from keystone_action.sandbox.base import Limits, Sandbox
 from keystone_action.sandbox.workspace import copy_as_left
+from keystone_action.spec.author_directory import read_below
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Context:
     service_addresses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     host_removed_links: tuple[str, ...] = ()
     judge: Any = None
+    originals: Path | None = None
     sandboxes: list[Sandbox] = field(default_factory=list)
     provider: process.ProcessSandboxes | None = None
     _numbers: Any = field(default_factory=itertools.count)
@@ -64,6 +66,9 @@ class Context:
 
     def author_file(self, path: str) -> bytes:
         return (self.directory / path).read_bytes()
+
+    def author_directory(self, path: str) -> Mapping[str, bytes]:
+        return read_below(self.directory / path)
 
 
 def make_evidence(
