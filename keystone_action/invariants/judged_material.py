@@ -40,23 +40,27 @@ class Material:
 
 
 def collect(evidence: Evidence, source: str) -> Material:
-    """The material that a valid `input_from` names; blocking. An empty one is never given to a judge: it fails the
-    check without asking. Raises NothingToJudge, NoTrace, BadSource."""
-    named = _SOURCES.get(source)
-    if named is not None:
-        material = named(evidence)
-    elif source.startswith("file:"):
-        material = _file(evidence, source.removeprefix("file:"))
-    else:
-        material = _request(evidence, source)
+    """The material that a valid `input_from` names, for a judge; blocking. An empty one is never given to a judge: it
+    fails the check without asking. Raises NothingToJudge, NoTrace, BadSource."""
+    material = gather(evidence, source)
     if not material.text.strip():
         raise NothingToJudge(f"{source} is empty: there is nothing to judge")
     return Material(_without_secrets(material.text, evidence.secrets), material.notes)
 
 
+def gather(evidence: Evidence, source: str) -> Material:
+    """The same as it is, possibly empty, secrets and all: for checks that send it nowhere. Raises as `collect`."""
+    named = _SOURCES.get(source)
+    if named is not None:
+        return named(evidence)
+    if source.startswith("file:"):
+        return _file(evidence, source.removeprefix("file:"))
+    return _request(evidence, source)
+
+
 def _output(evidence: Evidence) -> Material:
     if evidence.agent.problem:
-        raise NothingToJudge(f"there is no output to judge: {evidence.agent.problem}")
+        raise NothingToJudge(f"there is no output: {evidence.agent.problem}")
     return Material(evidence.agent.output)
 
 
@@ -66,7 +70,7 @@ def _stdout(evidence: Evidence) -> Material:
 
 def _diff(evidence: Evidence) -> Material:
     if not evidence.changes:
-        raise NothingToJudge("the agent changed no file: there is no diff to judge")
+        raise NothingToJudge("the agent changed no file: there is no diff")
     return Material(evidence.patch or "\n".join(f"{c.change}: {display_path(c.path)}" for c in evidence.changes))
 
 

@@ -258,7 +258,7 @@ def test_a_body_that_was_not_kept_whole_is_said(tmp_path: Path) -> None:
     ("source", "more", "said"),
     [
         ("agent_output", {"agent": AgentRun(output=" \n")}, "agent_output is empty: there is nothing to judge."),
-        ("agent_output", {"agent": AgentRun(problem="out.json is missing")}, "there is no output to judge: out.json"),
+        ("agent_output", {"agent": AgentRun(problem="out.json is missing")}, "there is no output: out.json"),
         ("stdout", {"agent": AgentRun()}, "stdout is empty"),
         ("workspace", {}, "workspace is empty"),
         ("diff", {}, "the agent changed no file"),

@@ -8,16 +8,15 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import parse_field
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.input_from import InputFrom
 from keystone_action.invariants.judged_material import BadSource, Material, NothingToJudge, NoTrace, collect
 from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Usage
 from keystone_action.judge.models import is_alias, parse_model
 from keystone_action.judge.prompt import has_input
-from keystone_action.spec.base import AuthorPath, InputSource, StrictModel, Template
+from keystone_action.spec.base import AuthorPath, StrictModel, Template
 from keystone_action.spec.shapes import TextOrMapping
 
-_SOURCE = InputSource()
 _TOLERANCE = 1e-9
 
 
@@ -28,22 +27,6 @@ def _model_name(name: str) -> str:
         except ValueError as problem:
             raise PydanticCustomError("model_name", "{problem}", {"problem": str(problem)}) from None
     return name
-
-
-def _input_source(source: str) -> str:
-    if source in _SOURCE.fixed or "{{" in source or (source.startswith("file:") and len(source) > len("file:")):
-        return source
-    service, dot, field = source.partition(".")
-    if not service or not dot:
-        expected = f"{', '.join(_SOURCE.fixed)}, file:<path> or <service>.<field>"
-        raise PydanticCustomError(
-            "input_source", "expected {expected}; found {found}", {"expected": expected, "found": repr(source)}
-        )
-    try:
-        parse_field(field)
-    except ValueError as problem:
-        raise PydanticCustomError("input_source", "{problem}", {"problem": str(problem)}) from None
-    return source
 
 
 def _has_input(template: str) -> str:
@@ -87,7 +70,7 @@ class LlmAsJudge(Check):
     criteria: TextOrMapping[_NonEmpty, TextFile]
     model: _Model = "judge-fast"
     models: Annotated[list[_Model], Field(min_length=1)] | None = None
-    input_from: Annotated[str, AfterValidator(_input_source), _SOURCE] = "agent_output"
+    input_from: InputFrom = "agent_output"
     rubric: Rubric | None = None
     prompt_template: (
         Annotated[str, AfterValidator(_has_input), Template(later=("criteria", "input", "rubric", "task"))] | None

@@ -1,0 +1,78 @@
+"""What a cell spent, as far as it was observed: dollars, tokens, tool calls, seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from keystone_action.evidence.model import Evidence
+from keystone_action.evidence.trace import Usage
+
+Metric = Literal["cost_usd", "tokens", "tool_calls", "seconds"]
+WORDS: Mapping[Metric, str] = {
+    "cost_usd": "cost in US dollars",
+    "tokens": "tokens",
+    "tool_calls": "tool calls",
+    "seconds": "seconds",
+}
+
+_LIMIT = 2**63
+"""Nothing costs as much; above it, numbers are no longer safe to calculate with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """amounts: each finite and at least 0; one that was not observed is not in it. problem: why the trace that was
+    declared can't be used, without a full stop; then `seconds` alone are known."""
+
+    amounts: Mapping[Metric, float]
+    problem: str = ""
+
+    def of(self, metric: Metric) -> float | None:
+        """The amount, None when it was not observed."""
+        return self.amounts.get(metric)
+
+
+def spent(evidence: Evidence) -> Spending:
+    """What was spent. Seconds are ours and always there; the others come from the trace, or from the usage in the
+    agent's result where the trace has none."""
+    trace = evidence.observed
+    problem = trace.problem if trace is not None else ""
+    found: dict[Metric, float | None] = {"seconds": evidence.agent.duration_s}
+    if not problem:
+        usage = _usage(evidence)
+        calls = trace.tool_calls if trace is not None else None
+        found |= {
+            "cost_usd": usage.cost_usd,
+            "tokens": usage.tokens,
+            "tool_calls": None if calls is None else len(calls),
+        }
+    known = {metric: amount for metric, amount in found.items() if amount is not None}
+    for metric, amount in known.items():
+        if not 0 <= amount < _LIMIT:
+            malformed = f"the trace is malformed: expected a finite number of at least 0 as {WORDS[metric]}"
+            return Spending({"seconds": evidence.agent.duration_s}, malformed)
+    return Spending(known, problem)
+
+
+def _usage(evidence: Evidence) -> Usage:
+    usage = evidence.observed.usage if evidence.observed is not None else Usage()
+    told = evidence.agent.token_usage
+    if told is None or usage != Usage():
+        return usage
+    return Usage(told.get("input_tokens"), told.get("output_tokens"), told.get("cost_usd"))
+
+
+def within(amount: float, limit: float) -> bool:
+    """At or under a limit; sums of cents that differ in their last bit only are equal."""
+    return amount <= limit or math.isclose(amount, limit, rel_tol=1e-9)
+
+
+def shown_amount(amount: float) -> str:
+    """`12,000`, `0.3`, `0.000125`."""
+    if amount == int(amount):
+        return f"{int(amount):,}"
+    text = f"{amount:,.6f}".rstrip("0")
+    return text if text.strip("0.,") else f"{amount:g}"

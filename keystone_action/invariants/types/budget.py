@@ -1,0 +1,66 @@
+"""`budget`: what the agent may spend (spec.md 5.3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
+from keystone_action.invariants.spending import WORDS, Metric, Spending, shown_amount, spent, within
+from keystone_action.spec.base import Duration
+
+_FIELDS: dict[Metric, str] = {
+    "cost_usd": "max_cost_usd",
+    "tokens": "max_tokens",
+    "seconds": "max_seconds",
+    "tool_calls": "max_tool_calls",
+}
+
+
+class Budget(Check):
+    """The agent keeps every limit that is given. The score is the share of limits that it kept; a limit whose amount
+    was not observed leaves the score and is named, and with none observed the check is skipped. Seconds are the run
+    of the agent, which is always observed; the rest comes from its trace or result."""
+
+    type_name: ClassVar[str] = "budget"
+
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_seconds: Duration | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if not self._limits():
+            raise PydanticCustomError("missing_limit", f"expected at least one of {', '.join(_FIELDS.values())}")
+        return self
+
+    def _limits(self) -> dict[Metric, float]:
+        given = {metric: getattr(self, field) for metric, field in _FIELDS.items()}
+        return {metric: limit for metric, limit in given.items() if limit is not None}
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        return _grade(self._limits(), spent(context.evidence))
+
+
+def _grade(limits: dict[Metric, float], spending: Spending) -> Outcome:
+    if spending.problem and limits.keys() - {"seconds"}:
+        return failed(f"{spending.problem}.")
+    observed = {metric: amount for metric in limits if (amount := spending.of(metric)) is not None}
+    unobserved = [WORDS[metric] for metric in limits if metric not in observed]
+    note = f"Not observed: {', '.join(unobserved)}." if unobserved else ""
+    if not observed:
+        return skipped(note)
+    over = [metric for metric, amount in observed.items() if not within(amount, limits[metric])]
+    lines = [
+        f"{WORDS[metric]}: {shown_amount(amount)}, {'above' if metric in over else 'within'} {_FIELDS[metric]} "
+        f"{shown_amount(limits[metric])}."
+        for metric, amount in observed.items()
+    ]
+    score = (len(observed) - len(over)) / len(observed)
+    message = "\n".join([*lines, note] if note else lines)
+    return (failed if over else passed)(
+        message, score=score, limits=dict(limits), observed=dict(observed), not_observed=unobserved
+    )

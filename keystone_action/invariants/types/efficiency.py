@@ -1,0 +1,79 @@
+"""`efficiency`: how cheaply the result was reached (Touchstone, `004_722b8593dcd13c4e.txt`; spec.md 5.3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
+from keystone_action.invariants.spending import WORDS, Metric, Spending, shown_amount, spent, within
+from keystone_action.spec.base import Duration
+
+_TOLERANCE = 1e-9
+_FIELDS: dict[Metric, str] = {
+    "cost_usd": "target_cost_usd",
+    "tokens": "target_tokens",
+    "tool_calls": "target_tool_calls",
+    "seconds": "target_seconds",
+}
+
+
+class Efficiency(Check):
+    """Each target earns 1.0 at or under it and target/actual once over (twice over: 0.5); the score is the mean. It
+    passes at `pass_threshold`. A target whose amount was not observed leaves the mean and is named; with none observed
+    the check is skipped. Seconds are the run of the agent, which is always observed."""
+
+    type_name: ClassVar[str] = "efficiency"
+
+    target_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    target_tokens: Annotated[int, Field(ge=0)] | None = None
+    target_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    target_seconds: Duration | None = None
+    pass_threshold: float = Field(default=0.8, ge=0, le=1, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _has_a_target(self) -> Self:
+        if not self._targets():
+            raise PydanticCustomError("missing_target", f"expected at least one of {', '.join(_FIELDS.values())}")
+        return self
+
+    def _targets(self) -> dict[Metric, float]:
+        given = {metric: getattr(self, field) for metric, field in _FIELDS.items()}
+        return {metric: target for metric, target in given.items() if target is not None}
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        return _grade(self._targets(), spent(context.evidence), self.pass_threshold)
+
+
+def ramp(target: float, actual: float) -> float:
+    """1.0 at or under the target, target/actual above it; both finite and at least 0."""
+    return 1.0 if within(actual, target) else target / actual
+
+
+def _grade(targets: dict[Metric, float], spending: Spending, threshold: float) -> Outcome:
+    if spending.problem and targets.keys() - {"seconds"}:
+        return failed(f"{spending.problem}.")
+    observed = {metric: amount for metric in targets if (amount := spending.of(metric)) is not None}
+    unobserved = [WORDS[metric] for metric in targets if metric not in observed]
+    note = f"Not observed: {', '.join(unobserved)}." if unobserved else ""
+    if not observed:
+        return skipped(note)
+    parts = {metric: ramp(targets[metric], amount) for metric, amount in observed.items()}
+    score = sum(parts.values()) / len(parts)
+    lines = [f"Efficiency {score:.2f}; {threshold:.2f} or more passes."]
+    lines += [
+        f"{WORDS[metric]}: {shown_amount(amount)} for a target of {shown_amount(targets[metric])} "
+        f"gives {parts[metric]:.2f}."
+        for metric, amount in observed.items()
+    ]
+    return (passed if score >= threshold - _TOLERANCE else failed)(
+        "\n".join([*lines, note] if note else lines),
+        score=score,
+        targets=dict(targets),
+        observed=dict(observed),
+        scores=dict(parts),
+        not_observed=unobserved,
+        pass_threshold=threshold,
+    )

@@ -1,0 +1,48 @@
+"""`exact`: the agent's output is what was expected (AgenticAssure; spec.md 5.3)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+
+_SHOWN = 200
+
+
+class Exact(Check):
+    """The output of the agent equals `expected`. normalize: both without white space around them and in lower case;
+    else every character counts, a line's end after the last word too. An output that was asked for and is missing
+    fails, whatever is expected."""
+
+    type_name: ClassVar[str] = "exact"
+
+    expected: str
+    normalize: bool = True
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        agent = context.evidence.agent
+        if agent.problem:
+            return failed(f"There is no output: {agent.problem}.")
+        wanted, found = self._form(self.expected), self._form(agent.output)
+        if wanted == found:
+            return passed("The output is what was expected.", normalize=self.normalize)
+        return failed(
+            f"expected {_shown(wanted)}, found {_shown(found)}{_where(wanted, found)}.", normalize=self.normalize
+        )
+
+    def _form(self, text: str) -> str:
+        return text.strip().lower() if self.normalize else text
+
+
+def _where(wanted: str, found: str) -> str:
+    """Where the two part, when what is shown of them may not tell."""
+    if len(wanted) <= _SHOWN and len(found) <= _SHOWN:
+        return ""
+    pairs = zip(wanted, found, strict=False)
+    at = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(wanted), len(found)))
+    around = f"{_shown(wanted[at : at + 40])} against {_shown(found[at : at + 40])}"
+    return f"; they differ from character {at + 1:,} on: {around}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")

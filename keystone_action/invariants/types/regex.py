@@ -1,0 +1,67 @@
+"""`regex`: a regular expression matches somewhere in what the agent said or left (AgenticAssure; spec.md 5.3)."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from keystone_action.evidence.model import Evidence
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.input_from import InputFrom
+from keystone_action.invariants.judged_material import BadSource, Material, NothingToJudge, NoTrace, gather
+from keystone_action.invariants.patterns import PatternTimeout, search
+from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
+from keystone_action.spec.base import RegexPattern
+
+
+class Regex(Check):
+    """`pattern` matches somewhere in the agent's output, or in what `input_from` names. `^` and `$` bind to the whole
+    text unless the pattern says `(?m)`, `.` to one line unless `(?s)`. An input that is missing, a file that is no
+    UTF-8 or above 64 MiB, and a pattern that hits its time limit fail."""
+
+    type_name: ClassVar[str] = "regex"
+    default_timeout: ClassVar[float] = 10.0
+    late_fails: ClassVar[bool] = True
+
+    pattern: Annotated[str, Field(min_length=1), RegexPattern()]
+    input_from: InputFrom = "agent_output"
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        return await anyio.to_thread.run_sync(self._evaluate, context, abandon_on_cancel=True)
+
+    def _evaluate(self, context: CheckContext) -> Outcome:
+        deadline = time.monotonic() + context.timeout
+        try:
+            material = _material(context.evidence, self.input_from)
+            found = search(self.pattern, material.text, deadline=deadline)
+        except (NothingToJudge, PathProblem, PatternTimeout) as problem:
+            return failed(f"{problem}.")
+        except NoTrace:
+            return skipped("There is no trace of this agent.")
+        except BadSource as problem:
+            return broken(f"{problem}.")
+        notes = "".join(f" ({note})" for note in material.notes)
+        details: dict[str, Any] = {
+            "pattern": self.pattern,
+            "input_from": self.input_from,
+            "notes": list(material.notes),
+        }
+        if found:
+            return passed(f"{self.input_from} matches the pattern {self.pattern!r}.{notes}", **details)
+        empty = ", which is empty" if not material.text else ""
+        return failed(f"{self.input_from}{empty}, does not match the pattern {self.pattern!r}.{notes}", **details)
+
+
+def _material(evidence: Evidence, source: str) -> Material:
+    if not source.startswith("file:"):
+        return gather(evidence, source)
+    # Read whole: what a judge can't be given because of its size, a pattern can still look at.
+    path = source.removeprefix("file:")
+    try:
+        return Material(read_inside(evidence.workspace, path).decode("utf-8"))
+    except UnicodeDecodeError:
+        raise NothingToJudge(f"{display_path(path)} is no text: its bytes are not UTF-8") from None

@@ -1,0 +1,94 @@
+"""`similarity`: the agent's output means about the same as what was expected (AgenticAssure; spec.md 5.3).
+
+Needs the package sentence-transformers, which is an extra: it brings a machine-learning framework along.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import operator
+import threading
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.spec.base import PlainText
+from keystone_action.spec.shapes import text_like
+
+EXTRA = "keystone-action[similarity]"
+_TOLERANCE = 1e-9
+_loading = threading.Lock()
+
+
+class Similarity(Check):
+    """The cosine of the embeddings of the agent's output and of `expected` is at `threshold` or above; the score is
+    the cosine, 0 where it is negative. model: a model of sentence-transformers, by its name or its directory; the
+    package looks at the first few hundred words only, and gets the model from its hub when it isn't there yet.
+    Without the package the check is skipped; a missing or blank output fails.
+    """
+
+    type_name: ClassVar[str] = "similarity"
+    default_timeout: ClassVar[float] = 300.0
+
+    expected: Annotated[str, text_like(r"\S", "a text that is not blank")]
+    threshold: float = Field(default=0.7, ge=0, le=1, allow_inf_nan=False)
+    model: Annotated[str, Field(min_length=1), PlainText()] = "all-MiniLM-L6-v2"
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        agent = context.evidence.agent
+        return await anyio.to_thread.run_sync(self._evaluate, agent.output, agent.problem, abandon_on_cancel=True)
+
+    def _evaluate(self, output: str, problem: str) -> Outcome:
+        try:
+            # By its name: it is nowhere that types are checked.
+            package = importlib.import_module("sentence_transformers")
+        except ImportError as missing:
+            return skipped(f"Needs the extra similarity: pip install '{EXTRA}' ({missing}).")
+        if problem or not output.strip():
+            return failed(f"There is no output: {problem or 'it is blank'}.")
+        try:
+            with _loading:  # cells come at once, and a model is large
+                model = _loaded(package.SentenceTransformer, self.model)
+            first, second = model.encode([self.expected, output], show_progress_bar=False)
+            similarity = cosine([float(one) for one in first], [float(one) for one in second])
+        except Exception as error:  # noqa: BLE001 - whatever a model's hub, files or framework raise
+            return broken(f"The model {self.model} gave no embeddings: {type(error).__name__}: {error}")
+        holds = similarity >= self.threshold - _TOLERANCE
+        return (passed if holds else failed)(
+            f"Cosine similarity {similarity:.3f}; {self.threshold:.3f} or more passes.",
+            score=min(max(similarity, 0.0), 1.0),
+            cosine_similarity=similarity,
+            threshold=self.threshold,
+            model=self.model,
+        )
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(kind: Any, name: str) -> Any:
+    return kind(name)
+
+
+def cosine(first: Sequence[float], second: Sequence[float]) -> float:
+    """The cosine of the angle between two vectors of one length, in [-1, 1]; 0 where one of them is zero.
+
+    Raises ValueError for vectors of different lengths or with a component that is no finite number.
+    """
+    if len(first) != len(second) or not all(map(math.isfinite, (*first, *second))):
+        raise ValueError("expected two vectors of finite numbers and of one length")
+    if not any(first) or not any(second):
+        return 0.0
+    # Scaled first, so that no square overflows or vanishes.
+    one, other = _scaled(first), _scaled(second)
+    value = math.fsum(map(operator.mul, one, other)) / (math.hypot(*one) * math.hypot(*other))
+    return min(max(value, -1.0), 1.0)
+
+
+def _scaled(vector: Sequence[float]) -> list[float]:
+    largest = max(abs(component) for component in vector)
+    return [component / largest for component in vector]

@@ -1,0 +1,190 @@
+"""`trace`: how the agent worked, not just its output (Touchstone, `004_722b8593dcd13c4e.txt`; spec.md 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self, Union
+
+from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.evidence.model import Evidence
+from keystone_action.evidence.trace import ToolCall, ToolKind, Trace
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
+from keystone_action.invariants.spending import WORDS, Metric, shown_amount, spent, within
+from keystone_action.invariants.tool_matchers import ToolMatcher, shown_calls
+from keystone_action.spec.shapes import LIST, MAPPING
+
+_NUMBER, _SWITCH = "<number>", "<switch>"
+_Count = Annotated[int, Field(ge=0)]
+_Matchers = Annotated[list[ToolMatcher], Field(min_length=1)]
+
+
+def _number_or_mapping(value: Any) -> str:
+    return MAPPING if isinstance(value, dict) else _NUMBER
+
+
+def _switch_or_list(value: Any) -> str:
+    return LIST if isinstance(value, list | tuple) else _SWITCH
+
+
+_ToolCalls = Annotated[
+    Union[  # noqa: UP007 - tagged
+        Annotated[_Count, Tag(_NUMBER)],
+        Annotated[dict[ToolKind, _Count], Field(min_length=1), Tag(MAPPING)],
+    ],
+    Discriminator(_number_or_mapping),
+]
+_Order = Annotated[
+    Union[Annotated[bool, Tag(_SWITCH)], Annotated[_Matchers, Tag(LIST)]],  # noqa: UP007
+    Discriminator(_switch_or_list),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """One thing asserted of a trace. holds: None when the trace does not tell. told: what was found, or why not known,
+    without a full stop."""
+
+    what: str
+    holds: bool | None
+    told: str
+
+
+class TraceCheck(Check):
+    """What must, and must not, be in the trace. The score is the share of assertions that hold; it passes when all do.
+
+    require_tools: each matcher has at least one call; forbid_tools: none has (a call that fits by name, but whose
+    arguments can't be read, can't be ruled out). order: matchers that calls meet in this order, others in between
+    allowed; `true` means those of require_tools. max_tool_calls: of all, or by kind. require_no_denied: no request for
+    permission was denied. Each matcher, each kind and each of the others is one assertion. What the trace does not
+    tell leaves the score and is named; without a trace the check is skipped.
+    """
+
+    type_name: ClassVar[str] = "trace"
+    late_fails: ClassVar[bool] = True
+
+    require_tools: _Matchers | None = None
+    forbid_tools: _Matchers | None = None
+    order: _Order | None = None
+    max_tool_calls: _ToolCalls | None = None
+    max_tokens: _Count | None = None
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    require_no_denied: bool = False
+
+    @model_validator(mode="after")
+    def _asserts_something(self) -> Self:
+        if self.order is True and self.require_tools is None:
+            raise PydanticCustomError("order", "order: true needs require_tools, whose order it is; found none")
+        limits = (self.max_tool_calls, self.max_tokens, self.max_cost_usd)
+        asserted = self.require_tools or self.forbid_tools or self.order or self.require_no_denied
+        if not asserted and all(limit is None for limit in limits):
+            names = [name for name in type(self).model_fields if name != "type"]
+            raise PydanticCustomError("missing_assertion", f"expected at least one of {', '.join(names)}")
+        return self
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        trace = context.evidence.observed
+        if trace is None:
+            return skipped("There is no trace of this agent.")
+        if trace.problem:
+            return failed(f"{trace.problem}.")
+        return await anyio.to_thread.run_sync(self._evaluate, context.evidence, trace, abandon_on_cancel=True)
+
+    def _evaluate(self, evidence: Evidence, trace: Trace) -> Outcome:
+        spending = spent(evidence)
+        if spending.problem:
+            return failed(f"{spending.problem}.")
+        assertions = [*self._about_tools(evidence, trace), *self._about_limits(evidence, trace)]
+        if self.require_no_denied:
+            assertions.append(_none_denied(trace))
+        return _outcome(assertions, trace)
+
+    def _about_tools(self, evidence: Evidence, trace: Trace) -> Iterator[Assertion]:
+        calls, workspace = trace.tool_calls, evidence.workspace
+        for one in self.require_tools or ():
+            hits = None if calls is None else any(one.matches(call, workspace) for call in calls)
+            yield Assertion(f"require_tools {one}", hits, _seen(calls))
+        for one in self.forbid_tools or ():
+            what = f"forbid_tools {one}"
+            if calls is None:
+                yield Assertion(what, None, _seen(calls))
+                continue
+            hit = next((call for call in calls if one.matches(call, workspace)), None)
+            unsure = next((call for call in calls if not one.can_tell(call)), None)
+            if hit is not None:
+                yield Assertion(what, False, f"{hit.name} was called")
+            elif unsure is not None:
+                yield Assertion(what, False, f"the arguments of a call of {unsure.name} could not be read")
+            else:
+                yield Assertion(what, True, "none was called")
+        yield from self._about_order(evidence, trace)
+
+    def _about_order(self, evidence: Evidence, trace: Trace) -> Iterator[Assertion]:
+        wanted = self.require_tools if self.order is True else self.order or None
+        if wanted is None:
+            return
+        what = f"order {', '.join(map(str, wanted))}"
+        if trace.tool_calls is None:
+            yield Assertion(what, None, _seen(None))
+            return
+        todo = list(wanted)
+        for call in trace.tool_calls:
+            if todo and todo[0].matches(call, evidence.workspace):
+                todo.pop(0)
+        told = f"no {todo[0]} after what comes before it; {_seen(trace.tool_calls)}" if todo else "the calls are in it"
+        yield Assertion(what, not todo, told)
+
+    def _about_limits(self, evidence: Evidence, trace: Trace) -> Iterator[Assertion]:
+        spending = spent(evidence)
+        limits: dict[Metric, float | None] = {
+            "tool_calls": self.max_tool_calls if isinstance(self.max_tool_calls, int) else None,
+            "tokens": self.max_tokens,
+            "cost_usd": self.max_cost_usd,
+        }
+        for metric, limit in limits.items():
+            if limit is not None:
+                yield _limited(f"max_{metric} {shown_amount(limit)}", spending.of(metric), limit, WORDS[metric])
+        if isinstance(self.max_tool_calls, dict):
+            for kind, limit in self.max_tool_calls.items():
+                calls = trace.tool_calls
+                count = None if calls is None else sum(call.kind == kind for call in calls)
+                yield _limited(f"max_tool_calls {kind}: {limit:,}", count, limit, f"tool calls of kind {kind}")
+
+
+def _limited(what: str, amount: float | None, limit: float, words: str) -> Assertion:
+    if amount is None:
+        return Assertion(what, None, f"the trace does not tell of {words}")
+    return Assertion(what, within(amount, limit), f"{words}: {shown_amount(amount)}")
+
+
+def _none_denied(trace: Trace) -> Assertion:
+    if trace.permissions is None:
+        return Assertion("require_no_denied", None, "the trace does not tell of permissions")
+    denied = sum(one.allowed is False for one in trace.permissions)
+    return Assertion("require_no_denied", denied == 0, f"{denied:,} of {len(trace.permissions):,} requests were denied")
+
+
+def _seen(calls: tuple[ToolCall, ...] | None) -> str:
+    return "the trace does not tell of tool calls" if calls is None else f"the calls were: {shown_calls(calls)}"
+
+
+def _outcome(assertions: list[Assertion], trace: Trace) -> Outcome:
+    graded = [one for one in assertions if one.holds is not None]
+    absent = [f"Not observed: {one.what} ({one.told})." for one in assertions if one.holds is None]
+    if not graded:
+        return skipped("\n".join(absent))
+    broken = [f"{one.what}: does not hold; {one.told}." for one in graded if not one.holds]
+    held = len(graded) - len(broken)
+    lines = [f"{held} of {len(graded)} assertions about the trace hold.", *broken, *absent]
+    lines += [f"Not understood in the trace: {'; '.join(trace.not_understood[:3])}."] if trace.not_understood else []
+    return (failed if broken else passed)(
+        "\n".join(lines),
+        score=held / len(graded),
+        assertions=[{"what": one.what, "holds": one.holds, "told": one.told} for one in assertions],
+        source=trace.source,
+        not_understood=list(trace.not_understood),
+    )
