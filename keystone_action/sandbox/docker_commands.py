@@ -185,6 +185,7 @@ class _Running:
             timeout=commands.timeout,
             prepare=lambda container: sandbox.transfer.prepare(container, extras),
             collect=self._collect,
+            on_stop=sandbox.transfer.stop,
         )
 
     def _script(self) -> bytes:

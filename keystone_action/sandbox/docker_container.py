@@ -38,7 +38,8 @@ class Stopped(Exception):  # noqa: N818 - not an error: we were asked to
 
 class Run:
     """A container's life. prepare, collect: called with the container's id before its start and after its end; collect
-    may return the sentence for a limit. look: called now and then while it runs, returns the sentence for a limit."""
+    may return the sentence for a limit. look: called now and then while it runs, returns the sentence for a limit.
+    on_stop: ends a prepare or collect that is under way."""
 
     def __init__(
         self,
@@ -49,8 +50,10 @@ class Run:
         prepare: Callable[[str], None] | None = None,
         collect: Callable[[str], str | None] | None = None,
         look: Callable[[str], str | None] | None = None,
+        on_stop: Callable[[], None] | None = None,
     ) -> None:
         self.stopped = False
+        self._on_stop = on_stop
         self._api = api
         self._plan = plan
         self._timeout = timeout
@@ -62,8 +65,10 @@ class Run:
         self._timed_out = False
 
     def stop(self) -> None:
-        """From any thread: end it at once; `execute` then raises Stopped."""
+        """From any thread: end it at once; `execute` then raises Stopped, or what a broken-off collect raises."""
         self.stopped = True
+        if self._on_stop is not None:
+            self._on_stop()
 
     def execute(self) -> Completed:
         """Blocks until the container is gone. Raises SandboxError, Stopped."""

@@ -181,6 +181,7 @@ class DockerSandbox:
             timeout=command.timeout,
             prepare=lambda container: self.transfer.prepare(container, extras),
             collect=self.transfer.collect,
+            on_stop=self.transfer.stop,
             look=self.transfer.look if self.limits.disk is not None else None,
         )
 
@@ -220,6 +221,7 @@ class DockerSandbox:
             plan,
             prepare=lambda container: self.transfer.prepare(container, []),
             collect=self.transfer.collect,
+            on_stop=self.transfer.stop,
         )
 
     async def close(self) -> None:

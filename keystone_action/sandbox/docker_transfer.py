@@ -6,10 +6,11 @@ Both give the same paths inside as outside. HOME and TMPDIR lie together in one 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,6 +72,9 @@ class Transfer(Protocol):
 
     def untouched(self) -> bool:
         """Whether HOME and TMPDIR, as far as fetched, hold nothing but caches."""
+
+    def stop(self) -> None:
+        """From any thread: break off what is being copied; whoever copies raises SandboxError. For good."""
 
     def close(self) -> None:
         """Remove HOME and TMPDIR; the workspace stays, its owner's. Never raises."""
@@ -157,6 +161,9 @@ class Bound:
         """See `Transfer`."""
         return _only_caches(entry.name for place in self._places.of_user for entry in place.iterdir())
 
+    def stop(self) -> None:
+        """See `Transfer`. Nothing is copied."""
+
     def close(self) -> None:
         """See `Transfer`."""
         trees.remove(self._places.private)
@@ -181,12 +188,13 @@ class Copied:
         self._parents = missing_parents
         self._disk = disk
         self._saved = places.private.with_name(f"{places.private.name}.tar")
+        self._stopped = False
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
-        put(self._api, container, "/", itertools.chain(self._layout(), *extras, [docker_pack.END]))
+        put(self._api, container, "/", self._going_on(itertools.chain(self._layout(), *extras, [docker_pack.END])))
         if self._saved.exists():
-            put(self._api, container, "/", _read(self._saved))
+            put(self._api, container, "/", self._going_on(_read(self._saved)))
 
     def _layout(self) -> Iterator[bytes]:
         yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
@@ -234,7 +242,8 @@ class Copied:
         self.lost = f"the workspace was left larger than the {human(most)} that are copied out of its container"
         if self._disk is None and self._claims_more(container, most):
             raise TooLarge
-        unpack(self._get(container, self._places.workspace), self._places.workspace, limit=limit)
+        with contextlib.closing(self._get(container, self._places.workspace)) as pieces:
+            unpack(pieces, self._places.workspace, limit=limit)
         self.lost = ""
 
     def _claims_more(self, container: str, most: int) -> bool:
@@ -252,10 +261,27 @@ class Copied:
             parts = (name.split("/") for name in below)
             return _only_caches(each[1] for each in parts if len(each) > 1)
 
-    def _get(self, container: str, path: Path) -> Iterator[bytes]:
+    def _get(self, container: str, path: Path) -> Generator[bytes, None, None]:
+        """To be closed: an engine that still has something to say about a container does not remove it."""
+        api = self._api
         with engine_errors("can't copy out of a container"):
-            pieces, _ = self._api.get_archive(container, str(path), chunk_size=1 << 20)
-            yield from pieces
+            response = api._get(api._url("/containers/{0}/archive", container), params={"path": str(path)}, stream=True)
+            try:
+                api._raise_for_status(response)
+                yield from self._going_on(response.iter_content(1 << 20))
+            finally:
+                response.close()
+
+    def stop(self) -> None:
+        """See `Transfer`."""
+        self._stopped = True
+
+    def _going_on(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
+        """An agent may leave more files than there is time for once a run is cancelled."""
+        for piece in pieces:
+            if self._stopped:
+                raise SandboxError("the sandbox was closed while its files were copied")
+            yield piece
 
     def _save(self, container: str, limit: int) -> None:
         """Keep HOME and TMPDIR as an archive: only a container ever unpacks it."""
@@ -263,8 +289,9 @@ class Copied:
         above = _name(self._places.private.parent)
         with unfinished.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            pieces = moved(self._get(container, self._places.private), above, limit=limit)
-            file.writelines(docker_pack.in_chunks(itertools.chain(pieces, [docker_pack.END])))
+            with contextlib.closing(self._get(container, self._places.private)) as pieces:
+                archive = moved(pieces, above, limit=limit)
+                file.writelines(docker_pack.in_chunks(itertools.chain(archive, [docker_pack.END])))
         unfinished.replace(self._saved)
 
     def close(self) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
 from typing import Any
 
 import pytest
 from docker_world import run_bounded, shell, world
 
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox import docker_unpack
 from keystone_action.sandbox.base import Command, Limits
 
 pytestmark = pytest.mark.docker
@@ -95,3 +100,44 @@ def test_the_workspace_comes_back_whatever_is_in_home(engine: Any) -> None:
     done, lost, found = run_bounded(main)
     assert done.limit is not None
     assert (lost, found) == ("", "bad\n")
+
+
+def test_a_copy_that_breaks_off_here_keeps_no_container(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that waits for us to read on would not let go of it: `world` finds it then."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        async with world(engine, mode="copy") as (_, sandbox):
+            monkeypatch.setattr(docker_unpack, "_write", full)
+            # Else it says that the container can't be removed.
+            with pytest.raises(SandboxError, match="No space left"):
+                await sandbox.run(shell("head -c 200000000 /dev/urandom > large", timeout=100))
+
+    run_bounded(main)
+
+
+def test_many_files_don_t_hold_up_whoever_cancels(engine: Any) -> None:
+    """An agent has more of them made in a minute than come back in one; a cancelled run has seconds."""
+    count = 60_000
+
+    async def main() -> tuple[int, int]:
+        async with world(engine, mode="copy") as (_, sandbox):
+
+            def came_back() -> int:
+                return len(list(sandbox.workspace.iterdir()))
+
+            script = f"seq 0 {count - 1} | xargs touch"
+            task = asyncio.create_task(sandbox.run(shell(script, timeout=100)))
+            while came_back() < 100:  # noqa: ASYNC110 - a file system tells nobody
+                await asyncio.sleep(0.01)
+            at_cancel = came_back()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            return at_cancel, came_back()
+
+    at_cancel, at_end = run_bounded(main)
+    assert at_cancel < count / 2
+    assert at_end < count * 3 / 4
