@@ -31,6 +31,7 @@ def recorded(completed: Completed) -> AgentRun:
         stderr=completed.stderr.text(),
         stdout_bytes=completed.stdout.total,
         stderr_bytes=completed.stderr.total,
+        stdout_cut=completed.stdout.cut,
         leftovers=completed.leftovers,
     )
 

@@ -32,7 +32,8 @@ class Address:
 class AgentRun:
     """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
     an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise. stdout and
-    stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came."""
+    stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came,
+    stdout_cut what of stdout was not kept."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -45,6 +46,7 @@ class AgentRun:
     stderr: str = ""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
+    stdout_cut: int = 0
     leftovers: int = 0
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
     token_usage: Mapping[str, Any] | None = None

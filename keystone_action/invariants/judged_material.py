@@ -75,6 +75,11 @@ def _diff(evidence: Evidence) -> Material:
 
 
 def _trace(evidence: Evidence) -> Material:
+    observed = evidence.observed
+    if observed is not None and observed.problem:
+        raise NothingToJudge(observed.problem)
+    if observed is not None and observed.tool_calls is None and not observed.messages:
+        raise NoTrace
     try:
         with evidence.trace.open("rb") as file:
             text = file.read(_READ_LIMIT).decode("utf-8", "replace")

@@ -24,6 +24,7 @@ from keystone_action.runner.checks import Graded, run_checks
 from keystone_action.runner.context import CheckWorld
 from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, unreadable, usage
 from keystone_action.runner.layout import apart
+from keystone_action.runner.observing import notices, observe
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
 from keystone_action.scoring.composite import grade
@@ -31,6 +32,7 @@ from keystone_action.scoring.results import AgentResult, CellResult, InvariantRe
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
+    from keystone_action.evidence.trace import Trace
     from keystone_action.plan import Cell
     from keystone_action.runner.world import CellRoots, World
 
@@ -74,6 +76,7 @@ class _Life:
         self.cell, self.world, self.files, self.roots = cell, world, files, roots
         self.phase = "start"
         self.agent: AgentRun | None = None
+        self.observed: Trace | None = None
         self.graded: list[Graded] = []
         self.notices: tuple[str, ...] = ()
         self.light = False
@@ -121,6 +124,8 @@ class _Life:
         self.unreadable = unreadable(before.unreadable, after.unreadable) or getattr(booted.sandbox, "lost", "")
         found = changes(before, after)
         patch = write_patch(booted.originals, self.roots.workspace, found)
+        self.observed = observe(booted.agent, agent, self.roots.workspace, booted.trace)
+        self.notices += notices(self.observed)
         evidence = Evidence(
             cell_id=self.cell.id,
             workspace=self.roots.workspace,
@@ -137,6 +142,7 @@ class _Life:
             trace=booted.trace,
             secrets=tuple(booted.secrets.values()),
             patch=patch,
+            observed=self.observed,
         )
         return evidence, patch
 
@@ -212,7 +218,7 @@ class _Life:
             agent=_agent_result(self.agent, spec.agent.type, masker),
             invariants=tuple(_masked_result(result, masker) for result in invariants),
             reason=masker.text(reason),
-            usage=usage(self.agent),
+            usage=usage(self.agent, self.observed),
             judge_usage=judge_usage(self.graded),
             notices=tuple(masker.text(notice) for notice in self.notices),
         )

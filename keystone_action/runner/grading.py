@@ -10,6 +10,7 @@ from keystone_action.evidence.model import AgentRun
 from keystone_action.scoring.aggregate import add_usage
 
 if TYPE_CHECKING:
+    from keystone_action.evidence.trace import Trace
     from keystone_action.runner.checks import Graded
     from keystone_action.spec.agents import AgentBase
 
@@ -60,13 +61,20 @@ def agent_note(run: AgentRun, kind: str) -> str:
     return "; ".join(notes)
 
 
-def usage(run: AgentRun | None) -> dict[str, float]:
-    """Tokens, cost and tool calls that the agent reported of itself; missing and senseless figures are 0."""
+def usage(run: AgentRun | None, observed: Trace | None = None) -> dict[str, float]:
+    """Tokens, cost and tool calls: of each the figure of the trace, else what the agent's result reports. What neither
+    tells, and senseless figures, are 0."""
     if run is None:
         return {}
     reported = run.token_usage or {}
     figures = {key: _first(reported, names) for key, names in _TOKEN_NAMES.items()}
-    return add_usage([{**figures, "tool_calls": len(run.tool_calls or ())}], USAGE_KEYS)
+    figures["tool_calls"] = len(run.tool_calls or ())
+    if observed is not None and not observed.problem:
+        spent, calls = observed.usage, observed.tool_calls
+        seen = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens, "cost_usd": spent.cost_usd}
+        seen["tool_calls"] = None if calls is None else len(calls)
+        figures |= {key: value for key, value in seen.items() if value is not None}
+    return add_usage([figures], USAGE_KEYS)
 
 
 def _first(reported: Mapping[str, Any], names: Iterable[str]) -> float:

@@ -19,11 +19,12 @@ class AgentOutput(StrictModel):
 
 
 class AgentTrace(StrictModel):
-    """The transcript that an agent writes of itself. Exactly one of path and stdout is set."""
+    """The transcript that an agent writes of itself: a file of the workspace, or its stdout. Exactly one of path and
+    stdout is set."""
 
     format: Literal["keystone", "claude", "codex", "touchstone", "otel"]
     path: Annotated[str, WorkspacePath()] | None = None
-    stdout: bool | None = None
+    stdout: Literal[True] | None = None
 
 
 class AgentBase(StrictModel):

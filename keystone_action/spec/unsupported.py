@@ -31,8 +31,6 @@ def _agent(spec: Spec) -> Iterator[Problem]:
     agent = spec.agent
     if agent.type in AGENT_TYPES:
         yield _not_yet(("agent", "type"), f"the agent type '{agent.type}'", "use command, cli, python or none")
-    if agent.trace is not None:
-        yield _not_yet(("agent", "trace"), "agent.trace", "use output: {json: stdout} for tool calls")
     if agent.user != "unprivileged":
         yield _not_yet(("agent", "user"), f"the agent user '{agent.user}'", "only unprivileged is")
 

@@ -168,16 +168,33 @@ def test_agents_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
     assert found == f"4:15: the agent type '{kind}' is not supported yet; use command, cli, python or none"
 
 
+def test_fields_of_agents_that_this_version_refuses(errors_of: Errors) -> None:
+    (found,) = errors_of(HEAD.replace("{type: none}", "{type: none, user: root}") + CHECKS)
+    assert "the agent user 'root' is not supported yet" in found
+
+
 @pytest.mark.parametrize(
-    ("field", "expected"),
+    ("trace", "expected"),
     [
-        ("trace: {format: claude, stdout: true}", "agent.trace is not supported yet"),
-        ("user: root", "the agent user 'root' is not supported yet"),
+        ("{format: claude}", "neither 'path' nor 'stdout' is there"),
+        ("{format: claude, stdout: true, path: x}", "beside"),
+        ("{format: claude, stdout: false}", "stdout"),
+        ("{format: gemini, stdout: true}", "format"),
+        ("{format: codex, path: ../x}", "x"),
+        ("{format: codex, path: /etc/passwd}", "passwd"),
     ],
 )
-def test_fields_of_agents_that_this_version_refuses(errors_of: Errors, field: str, expected: str) -> None:
-    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: none, {field}}}") + CHECKS)
+def test_traces_that_can_be_read_from_nowhere(errors_of: Errors, trace: str, expected: str) -> None:
+    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: none, trace: {trace}}}") + CHECKS)
+    assert found.startswith("4:")
     assert expected in found
+
+
+@pytest.mark.parametrize("kind", ["keystone", "touchstone", "claude", "codex", "otel"])
+def test_formats_of_traces(load_text: Load, kind: str) -> None:
+    text = HEAD.replace("{type: none}", f"{{type: none, trace: {{format: {kind}, path: t.jsonl}}}}") + CHECKS
+    trace = load_text(text).spec.agent.trace
+    assert (trace.format, trace.path, trace.stdout) == (kind, "t.jsonl", None)
 
 
 def test_what_says_nothing_is_no_use_of_it(load_text: Load) -> None:
