@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from keystone_action.sandbox.globs import glob_inside
+from keystone_action.sandbox.globs import glob_inside, has_wildcard, matcher
 from keystone_action.sandbox.paths import PathMissing, display_path, stat_inside
+
+VENDORED = frozenset({"venv", "node_modules", "vendor", "__pycache__", "site-packages", "bower_components"})
+"""Directories that hold what others wrote, or what was made from it."""
+
+
+def is_set_aside(path: str) -> bool:
+    """Whether a path is in a directory that begins with a dot, or in a vendored one."""
+    return any(part.startswith(".") or part in VENDORED for part in path.split("/")[:-1])
+
+
+def matches_any(patterns: Iterable[str], *, inside: bool = False) -> Callable[[str], bool]:
+    """Whether a path is what any of these globs means; names that begin with a dot are names like any other.
+
+    A pattern without wildcards also stands for everything below it, and with `inside` one with wildcards does, too.
+    """
+    plain = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
+    globbed = matcher([pattern for pattern in plain if has_wildcard(pattern)], dot=True)
+
+    def matches(path: str) -> bool:
+        if any(path == one or path.startswith(f"{one}/") for one in plain) or globbed(path):
+            return True
+        return inside and any(globbed(path[:at]) for at, char in enumerate(path) if char == "/")
+
+    return matches
 
 
 def find(workspace: Path, pattern: str) -> list[str]:

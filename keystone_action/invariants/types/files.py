@@ -1,0 +1,123 @@
+"""`files` (`004_722b8593dcd13c4e.txt`): expected files, byte for byte, and patterns over all text that was left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.evidence.model import Evidence
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.left_files import is_set_aside, matches_any
+from keystone_action.invariants.patterns import PatternTimeout, search
+from keystone_action.sandbox.paths import PathProblem, display_path, read_head_inside, read_inside
+from keystone_action.spec.base import AuthorPath, RegexPattern, WorkspacePath
+
+_NonEmpty = Annotated[str, Field(min_length=1)]
+_SHOWN = 10
+
+
+class Files(Check):
+    """Every file below `expect_dir` must be in the workspace at the same relative path with the same bytes, and every
+    regular expression of `patterns` must match somewhere in one of the text files that the agent left. The score is
+    the share of both that holds; it passes when all of it does.
+
+    Text is UTF-8 without NUL, of files up to 64 MiB, each searched by itself. exclude: globs of what no pattern looks
+    at, a directory with all that is in it; without it directories that begin with a dot and vendored ones
+    (`node_modules`, `vendor`, `venv`, …).
+    """
+
+    type_name: ClassVar[str] = "files"
+    default_timeout: ClassVar[float] = 60.0
+    late_fails: ClassVar[bool] = True
+
+    expect_dir: Annotated[str, Field(min_length=1), AuthorPath("directory")] | None = None
+    patterns: list[Annotated[_NonEmpty, RegexPattern()]] = Field(default_factory=list)
+    exclude: list[Annotated[_NonEmpty, WorkspacePath(glob=True)]] | None = None
+
+    @model_validator(mode="after")
+    def _has_something_to_check(self) -> Self:
+        if self.expect_dir is None and not self.patterns:
+            raise PydanticCustomError("nothing_to_check", "expected at least one of expect_dir, patterns")
+        return self
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        expected = context.author_directory(self.expect_dir) if self.expect_dir is not None else {}
+        deadline = time.monotonic() + context.timeout
+        return await anyio.to_thread.run_sync(
+            self._evaluate, context.evidence, expected, deadline, abandon_on_cancel=True
+        )
+
+    def _evaluate(self, evidence: Evidence, expected: Mapping[str, bytes], deadline: float) -> Outcome:
+        problems = [problem for path, content in expected.items() if (problem := _differs(evidence, path, content))]
+        found, late = self._search(evidence, deadline)
+        missing = [number for number in range(len(self.patterns)) if number not in found]
+        problems += [f"the pattern {self.patterns[number]!r} matches in no text file" for number in missing]
+        total = len(expected) + len(self.patterns)
+        held = total - len(problems)
+        problems += [late] if late else []
+        details: dict[str, Any] = {
+            "expected_files": len(expected),
+            "patterns": {self.patterns[number]: display_path(path) for number, path in found.items()},
+            "held": held,
+            "of": total,
+        }
+        if not problems:
+            return passed(f"All {total} hold." if total > 1 else "It holds.", **details)
+        more = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
+        lines = [f"{held} of {total} hold.", *(f"{one}." for one in [*problems[:_SHOWN], *more])]
+        return failed("\n".join(lines), score=held / total, **details)
+
+    def _search(self, evidence: Evidence, deadline: float) -> tuple[dict[int, str], str]:
+        """The number of each pattern that matches with the first file it does in, and what was not looked at for want
+        of time."""
+        found: dict[int, str] = {}
+        todo = set(range(len(self.patterns)))
+        for path, text in self._texts(evidence) if todo else ():
+            if time.monotonic() >= deadline:
+                return found, "the time limit came before all files were searched"
+            for number in sorted(todo):
+                try:
+                    if search(self.patterns[number], text, deadline=deadline):
+                        found[number] = path
+                except PatternTimeout as problem:
+                    return found, f"{problem} in {display_path(path)}"
+            todo -= found.keys()
+            if not todo:
+                break
+        return found, ""
+
+    def _texts(self, evidence: Evidence) -> Iterator[tuple[str, str]]:
+        """Every text file that no exclusion covers. Links are left out: what they lead to inside is there itself."""
+        covered = is_set_aside if self.exclude is None else matches_any(self.exclude, inside=True)
+        for path in sorted(path for path, state in evidence.after.items() if state.kind == "file"):
+            if covered(path):
+                continue
+            try:
+                content = read_inside(evidence.workspace, path)
+                text = content.decode("utf-8")
+            except (PathProblem, UnicodeDecodeError):
+                continue
+            if "\0" not in text:
+                yield path, text
+
+
+def _differs(evidence: Evidence, path: str, content: bytes) -> str:
+    """What is wrong with the file that the agent left there; empty when it is the expected one."""
+    shown = display_path(path)
+    try:
+        found, size = read_head_inside(evidence.workspace, path, limit=len(content))
+    except PathProblem as problem:
+        return str(problem)
+    if size != len(content):
+        return f"{shown} differs from what is expected: it has {size:,} bytes, expected {len(content):,}"
+    if found != content:
+        at = next(index for index, (one, other) in enumerate(zip(found, content, strict=True)) if one != other)
+        line = content.count(b"\n", 0, at) + 1
+        return f"{shown} differs from what is expected, first at byte {at:,} (line {line:,})"
+    return ""
