@@ -51,7 +51,8 @@ def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
                 builder.understood += 1
             else:
                 builder.skip_event(event.get("type", event.get("event_type")))
-        reader.finish()
+        if builder.understood:
+            reader.finish()
     except MalformedTrace as malformed:
         where = f"line {number}: " if events else ""
         return _useless(builder, f"{what} is malformed: {where}{malformed}")
