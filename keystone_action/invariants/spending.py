@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.evidence.trace import Usage
 
 Metric = Literal["cost_usd", "tokens", "tool_calls", "seconds"]
 WORDS: Mapping[Metric, str] = {
@@ -36,18 +35,15 @@ class Spending:
 
 
 def spent(evidence: Evidence) -> Spending:
-    """What was spent. Seconds are ours and always there; the others come from the trace, or from the usage in the
-    agent's result where the trace has none."""
+    """What was spent. Seconds are ours and always there; the others are what the trace tells."""
     trace = evidence.observed
     problem = trace.problem if trace is not None else ""
     found: dict[Metric, float | None] = {"seconds": evidence.agent.duration_s}
-    if not problem:
-        usage = _usage(evidence)
-        calls = trace.tool_calls if trace is not None else None
+    if trace is not None and not problem:
         found |= {
-            "cost_usd": usage.cost_usd,
-            "tokens": usage.tokens,
-            "tool_calls": None if calls is None else len(calls),
+            "cost_usd": trace.usage.cost_usd,
+            "tokens": trace.usage.tokens,
+            "tool_calls": None if trace.tool_calls is None else len(trace.tool_calls),
         }
     known = {metric: amount for metric, amount in found.items() if amount is not None}
     for metric, amount in known.items():
@@ -55,14 +51,6 @@ def spent(evidence: Evidence) -> Spending:
             malformed = f"the trace is malformed: expected a finite number of at least 0 as {WORDS[metric]}"
             return Spending({"seconds": evidence.agent.duration_s}, malformed)
     return Spending(known, problem)
-
-
-def _usage(evidence: Evidence) -> Usage:
-    usage = evidence.observed.usage if evidence.observed is not None else Usage()
-    told = evidence.agent.token_usage
-    if told is None or usage != Usage():
-        return usage
-    return Usage(told.get("input_tokens"), told.get("output_tokens"), told.get("cost_usd"))
 
 
 def within(amount: float, limit: float) -> bool:

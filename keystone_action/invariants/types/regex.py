@@ -52,8 +52,8 @@ class Regex(Check):
         }
         if found:
             return passed(f"{self.input_from} matches the pattern {self.pattern!r}.{notes}", **details)
-        empty = ", which is empty" if not material.text else ""
-        return failed(f"{self.input_from}{empty}, does not match the pattern {self.pattern!r}.{notes}", **details)
+        empty = ", which is empty," if not material.text else ""
+        return failed(f"{self.input_from}{empty} does not match the pattern {self.pattern!r}.{notes}", **details)
 
 
 def _material(evidence: Evidence, source: str) -> Material:
