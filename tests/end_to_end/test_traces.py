@@ -1,0 +1,144 @@
+"""`agent.trace` through the real command: agents that print or write a transcript, graded by it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from support.command_line import run_spec
+from support.traces import CLAUDE, CODEX, SAMPLES, event
+
+CHECKS = """
+invariants:
+  edits: {check: {type: trace, require_tools: [{kind: write}, {kind: execute}], forbid_tools: [{kind: fetch}]}}
+  cheap: {check: {type: budget, max_tool_calls: 5, max_tokens: 10000}}
+"""
+
+
+def run(tmp_path, transcript, command, trace, *, checks=CHECKS, environ=None, more=""):
+    (tmp_path / "agent").mkdir()
+    if isinstance(transcript, bytes):
+        (tmp_path / "agent" / "t.jsonl").write_bytes(transcript)
+    else:
+        shutil.copy(SAMPLES / f"{transcript}.jsonl", tmp_path / "agent" / "t.jsonl")
+    agent = {"type": "command", "command": command, "dir": "agent", "trace": trace}
+    document = f'version: 1\nid: traced\ntask: {{prompt: "do it"}}\nagent: {json.dumps(agent)}\n{more}{checks.lstrip()}'
+    called = run_spec(tmp_path, document, environ=environ)
+    assert "Traceback" not in called.err
+    return called
+
+
+def copy_of(called):
+    (path,) = called.output.glob("cells/*/trace.jsonl")
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_an_agent_that_prints_its_transcript(tmp_path):
+    called = run(tmp_path, CLAUDE, "cat $KEYSTONE_AGENT_DIR/t.jsonl", {"format": "claude", "stdout": True})
+    assert called.code == 0, called.err
+    (cell,) = called.cells
+    assert cell["usage"] == {"input_tokens": 6400, "output_tokens": 170, "cost_usd": 0.041375, "tool_calls": 5}
+    assert called.document["usage"] == cell["usage"]
+    assert cell["notices"] == []
+    lines = copy_of(called)
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
+    assert lines[0]["payload"] == {"source": "claude", "problem": "", "not_understood": []}
+    assert [line["payload"]["raw_name"] for line in lines if line["type"] == "tool_call"] == [
+        "Write", "Read", "Edit", "Bash", "Bash",
+    ]  # fmt: skip
+    assert lines[-1]["payload"]["reason"] == "end_turn"
+
+
+def test_an_agent_that_writes_its_transcript(tmp_path):
+    command = "mkdir out && cp $KEYSTONE_AGENT_DIR/t.jsonl out/t.jsonl"
+    called = run(tmp_path, CODEX, command, {"format": "codex", "path": "out/t.jsonl"})
+    # Codex tells only commands: nothing was written by a tool that says so.
+    assert called.code == 1, called.err
+    assert called.checks["cheap"]["status"] == "pass"
+    assert called.checks["edits"]["status"] == "fail"
+    assert called.cells[0]["usage"] == {"input_tokens": 6400, "output_tokens": 170, "cost_usd": 0, "tool_calls": 5}
+
+
+@pytest.mark.parametrize(
+    ("command", "trace", "told"),
+    [
+        (
+            "true",
+            {"format": "claude", "path": "t.jsonl"},
+            "the trace t.jsonl could not be read: t.jsonl does not exist",
+        ),
+        ("true", {"format": "claude", "stdout": True}, "the trace on stdout is empty"),
+        ("echo hello", {"format": "codex", "stdout": True}, "holds no event of the format codex"),
+        ("ln -s $KEYSTONE_AGENT_DIR/t.jsonl t.jsonl", {"format": "claude", "path": "t.jsonl"}, "out of the workspace"),
+        ("mkfifo t.jsonl", {"format": "claude", "path": "t.jsonl"}, "is not a regular file"),
+        (
+            "head -c 3000000 /dev/zero | tr '\\0' '\\n'; cat $KEYSTONE_AGENT_DIR/t.jsonl",
+            {"format": "claude", "stdout": True},
+            "the trace on stdout is too large: 3,0",
+        ),
+    ],
+)
+def test_a_trace_that_is_missing_or_malformed_earns_nothing(tmp_path, command, trace, told):
+    called = run(tmp_path, CLAUDE, command, trace)
+    assert called.code == 1, called.err
+    (cell,) = called.cells
+    assert cell["composite"] == 0
+    for entry in called.checks.values():
+        assert (entry["status"], entry["score"]) == ("fail", 0)
+        assert told in entry["message"]
+    assert any(told in notice for notice in cell["notices"])
+    assert told in copy_of(called)[0]["payload"]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("touchstone", event("usage", input_tokens=1, output_tokens=1, cost_usd=-5)),
+        ("keystone", {"event_type": "llm_call", "cost": {"estimated_usd": -5}}),
+        ("claude", {"type": "result", "subtype": "success", "total_cost_usd": -5}),
+        ("codex", {"type": "turn.completed", "usage": {"input_tokens": -5}}),
+        ("otel", {"name": "chat", "attributes": {"gen_ai.usage.input_tokens": -5}}),
+    ],
+)
+def test_a_trace_with_negative_numbers_earns_nothing(tmp_path, source, line):
+    checks = "invariants: {cheap: {check: {type: budget, max_cost_usd: 1}}}\n"
+    trace = {"format": source, "stdout": True}
+    called = run(tmp_path, json.dumps(line).encode(), "cat $KEYSTONE_AGENT_DIR/t.jsonl", trace, checks=checks)
+    assert called.code == 1, called.err
+    assert called.checks["cheap"]["status"] == "fail"
+    assert "expected a finite number of at least 0" in called.checks["cheap"]["message"]
+
+
+def test_what_was_not_understood_is_said(tmp_path):
+    lines = (SAMPLES / f"{CLAUDE}.jsonl").read_bytes() + b'{"type": "martian"}\n{"type": "res'
+    trace = {"format": "claude", "stdout": True}
+    called = run(tmp_path, lines, "echo starting; cat $KEYSTONE_AGENT_DIR/t.jsonl", trace)
+    assert called.code == 0, called.err
+    (notice,) = called.cells[0]["notices"]
+    assert notice == (
+        'not understood of the agent\'s trace: 1 × line that is no JSON; 1 × event of an unknown type: "martian"; '
+        "1 × line that is only half written, the last one"
+    )
+    assert "martian" in (called.output / "summary.md").read_text("utf-8")
+
+
+def test_secrets_are_masked_in_our_copy_and_scripts_read_it(tmp_path):
+    (tmp_path / "check.py").write_text(
+        "import json, sys\n"
+        "context = json.load(sys.stdin)\n"
+        "kinds = [json.loads(line)['type'] for line in open(context['trace_path'])]\n"
+        "print(json.dumps({'passed': 'tool_call' in kinds, 'reason': ' '.join(kinds)}))\n"
+    )
+    lines = json.dumps(event("tool_call", tool_call_id="1", raw_name="Bash", input={"command": 'echo "pa$$-word"'}))
+    called = run(
+        tmp_path,
+        lines.encode(),
+        "cat $KEYSTONE_AGENT_DIR/t.jsonl",
+        {"format": "touchstone", "stdout": True},
+        checks="invariants: {told: {check: {type: custom, script: check.py}}}\n",
+        more='secrets: [{name: TOKEN, source: "env:TOKEN"}]\n',
+        environ={"TOKEN": 'echo "pa$$-word"'},
+    )
+    assert called.code == 0, called.err
+    assert copy_of(called)[1]["payload"]["input"] == {"command": "***"}

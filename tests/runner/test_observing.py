@@ -1,0 +1,153 @@
+"""`Evidence.observed`: from a file of the workspace, from stdout, from an AgentResult."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.traces import CLAUDE, SAMPLES
+
+from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.trace import Trace, Usage
+from keystone_action.runner import observing
+from keystone_action.runner.grading import usage
+from keystone_action.runner.observing import notices, observe
+from keystone_action.spec.agents import CommandAgent, PythonAgent
+
+TRANSCRIPT = (SAMPLES / f"{CLAUDE}.jsonl").read_text("utf-8")
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+def agent(**fields):
+    return CommandAgent.model_validate({"type": "command", "command": ["true"], **fields})
+
+
+def from_file(workspace, path="t.jsonl", kind="claude"):
+    copy = workspace.parent / "copy.jsonl"
+    found = observe(agent(trace={"format": kind, "path": path}), AgentRun(), workspace, copy)
+    assert json.loads(copy.read_text("utf-8").splitlines()[0])["payload"]["problem"] == found.problem
+    return found
+
+
+def test_a_file_of_the_workspace(workspace):
+    (workspace / "out").mkdir()
+    (workspace / "out" / "t.jsonl").write_text(TRANSCRIPT, "utf-8")
+    found = from_file(workspace, "out/t.jsonl")
+    assert (found.source, len(found.tool_calls), found.usage.tokens) == ("claude", 5, 6570)
+    assert notices(found) == ()
+
+
+def test_stdout(workspace):
+    run = AgentRun(stdout=TRANSCRIPT, stdout_bytes=len(TRANSCRIPT.encode()))
+    found = observe(agent(trace={"format": "claude", "stdout": True}), run, workspace, workspace.parent / "copy")
+    assert len(found.tool_calls) == 5
+
+
+def test_stdout_that_was_cut_is_not_counted(workspace):
+    run = AgentRun(stdout=TRANSCRIPT, stdout_bytes=9_000_000, stdout_cut=1_234_567)
+    found = observe(agent(trace={"format": "claude", "stdout": True}), run, workspace, workspace.parent / "copy")
+    assert found.tool_calls is None
+    assert found.problem == (
+        "the trace on stdout is too large: 9,000,000 bytes, of which 1,234,567 in the middle were not kept; "
+        "write it to a file and name that by agent.trace.path"
+    )
+
+
+def link_out(path):
+    (path.parent.parent / "secret.jsonl").write_text(TRANSCRIPT, "utf-8")
+    path.symlink_to(path.parent.parent / "secret.jsonl")
+
+
+UNUSABLE = {
+    "missing": (lambda path: None, "does not exist"),
+    "directory": (lambda path: path.mkdir(), "is not a regular file"),
+    "fifo": (os.mkfifo, "is not a regular file"),
+    "link that leads out": (link_out, "out of the workspace"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "does not exist"),
+    "loop": (lambda path: path.symlink_to("t.jsonl"), "loop"),
+    "empty": (lambda path: path.touch(), "the trace t.jsonl is empty"),
+    "no transcript": (lambda path: path.write_text("hello\n"), "holds no event of the format claude"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_files_that_are_no_trace(workspace, case):
+    make, told = UNUSABLE[case]
+    make(workspace / "t.jsonl")
+    found = from_file(workspace)
+    assert told in found.problem
+    assert (found.tool_calls, found.usage) == (None, Usage())
+    assert found.problem in notices(found)
+
+
+def test_a_file_that_is_too_large(workspace, monkeypatch):
+    monkeypatch.setattr(observing, "TRACE_LIMIT", 10)
+    (workspace / "t.jsonl").write_text(TRANSCRIPT, "utf-8")
+    assert "of a trace at most 10 are read" in from_file(workspace).problem
+
+
+def test_no_descriptor_is_left_open(workspace):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for make, _ in UNUSABLE.values():
+        path = workspace / "t.jsonl"
+        make(path)
+        from_file(workspace)
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_an_agent_result_with_tool_calls(workspace):
+    calls = ({"name": "search", "arguments": {"q": "x"}, "result": {"n": 1}}, {"name": "Bash", "arguments": {}})
+    run = AgentRun(output="done", tool_calls=calls, token_usage={"input_tokens": 7, "cost_usd": 0.5})
+    found = observe(agent(output={"json": "stdout"}), run, workspace, workspace.parent / "copy")
+    assert [(call.name, call.kind, call.status, call.result) for call in found.tool_calls] == [
+        ("search", "search", "ok", '{"n": 1}'),
+        ("Bash", "execute", None, ""),
+    ]
+    assert (found.source, found.usage, found.final_output) == ("agent_result", Usage(7, None, 0.5), "done")
+    assert found.permissions is None
+
+
+def test_an_agent_result_without_tool_calls(workspace):
+    copy = workspace.parent / "copy"
+    assert observe(agent(output={"json": "stdout"}), AgentRun(output="done"), workspace, copy) is None
+    assert not copy.exists()
+    told = observe(agent(output={"json": "stdout"}), AgentRun(token_usage={"prompt_tokens": 3}), workspace, copy)
+    assert (told.tool_calls, told.usage) == (None, Usage(3))
+    none = observe(agent(output={"json": "stdout"}), AgentRun(tool_calls=()), workspace, copy)
+    assert none.tool_calls == ()
+
+
+@pytest.mark.parametrize("number", [-1, float("nan"), float("inf"), "3", True, 10**30])
+def test_an_agent_result_with_senseless_numbers(workspace, number):
+    run = AgentRun(tool_calls=(), token_usage={"cost_usd": number})
+    found = observe(agent(), run, workspace, workspace.parent / "copy")
+    assert found.problem.startswith("the agent's result is malformed: expected a")
+
+
+def test_a_result_that_was_asked_for_and_is_none(workspace):
+    run = AgentRun(problem="the JSON document on stdout is malformed: it is no JSON", stdout="x", output="")
+    copy = workspace.parent / "copy"
+    assert observe(agent(output={"json": "stdout"}), run, workspace, copy).problem == run.problem
+    python = PythonAgent(type="python", entrypoint="a:B", dir=".")
+    assert observe(python, run, workspace, copy).problem == run.problem
+    assert observe(agent(output={"file": "answer.txt"}), run, workspace, copy) is None
+
+
+def test_the_usage_of_a_cell():
+    told = AgentRun(token_usage={"input_tokens": 1, "output_tokens": 2}, tool_calls=({"name": "a"},))
+    assert usage(told) == {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0, "tool_calls": 1}
+    seen = Trace(source="codex", tool_calls=(), usage=Usage(input_tokens=50, cost_usd=0.25))
+    assert usage(told, seen) == {"input_tokens": 50, "output_tokens": 2, "cost_usd": 0.25, "tool_calls": 0}
+    assert usage(told, Trace(source="codex", problem="it is empty"))["input_tokens"] == 1
