@@ -33,7 +33,7 @@ def write_patch(originals: Path | None, workspace: Path, changes: Sequence[Chang
     pieces: list[str] = []
     modified: dict[int, _Pair] = {}
     size = staged = 0
-    single = [part for change in changes for part in _one_kind(change)]
+    single = [part for change in changes for part in one_kind(change)]
     for index, change in enumerate(single):
         if size > limit or staged > _STAGED_LIMIT:
             break
@@ -48,7 +48,7 @@ def write_patch(originals: Path | None, workspace: Path, changes: Sequence[Chang
     return "".join(_bounded(pieces, len(single), limit))
 
 
-def _one_kind(change: Change) -> tuple[Change, ...]:
+def one_kind(change: Change) -> tuple[Change, ...]:
     """As git has it: a file that became a link, or the reverse, is a removal and an addition, and directories are
     nothing."""
     old = None if change.before is None or change.before.kind == "directory" else change.before
@@ -147,9 +147,14 @@ def _side(root: Path | None, path: str, state: FileState | None) -> bytes | None
     return data
 
 
+def header_line(change: Change) -> str:
+    """The first line of a change in a patch."""
+    return f"diff --git {_name('a', change.path)} {_name('b', change.path)}"
+
+
 def _header(change: Change) -> list[str]:
     old, new = _git_mode(change.before), _git_mode(change.after)
-    lines = [f"diff --git {_name('a', change.path)} {_name('b', change.path)}"]
+    lines = [header_line(change)]
     if not old:
         return [*lines, f"new file mode {new}"]
     if not new:

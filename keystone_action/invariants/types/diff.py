@@ -1,0 +1,126 @@
+"""`diff`: which files the agent changed, and how much of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.evidence.model import Change, Evidence
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.left_files import listed, matches_any, shown
+from keystone_action.sandbox.line_counts import LineCount, line_counts
+from keystone_action.sandbox.paths import display_path
+from keystone_action.spec.base import WorkspacePath
+
+_Glob = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+_Limit = Annotated[int, Field(ge=0)]
+
+
+class Diff(Check):
+    """Compares the workspace as left with what the agent started from. Every path that was added, modified or removed,
+    or whose permissions changed, must match one of `only` and none of `never`: globs in which a name that begins with
+    a dot is a name like any other, and a pattern without wildcards also stands for all that is below it. All limits
+    given must hold: max_files counts those paths but directories, max_lines added and removed lines together.
+
+    Lines are those of the unified diff. Of a file that it does not show (binary, above 1 MiB) every line counts as
+    added, and as removed where there was one before. An agent that changes nothing passes. What git keeps in `.git` is
+    no part of it. Score 1 or 0.
+    """
+
+    type_name: ClassVar[str] = "diff"
+    default_timeout: ClassVar[float] = 60.0
+    late_fails: ClassVar[bool] = True
+
+    only: Annotated[list[_Glob], Field(min_length=1)] | None = None
+    never: Annotated[list[_Glob], Field(min_length=1)] | None = None
+    max_files: _Limit | None = None
+    max_lines: _Limit | None = None
+    max_added: _Limit | None = None
+    max_removed: _Limit | None = None
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> Self:
+        rules = [name for name in type(self).model_fields if name != "type"]
+        if all(getattr(self, name) is None for name in rules):
+            raise PydanticCustomError("missing_rule", f"expected at least one of {', '.join(rules)}")
+        return self
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        deadline = time.monotonic() + context.timeout
+        return await anyio.to_thread.run_sync(
+            self._evaluate, context.evidence, context.originals, deadline, abandon_on_cancel=True
+        )
+
+    def _evaluate(self, evidence: Evidence, originals: Path | None, deadline: float) -> Outcome:
+        changes = evidence.changes
+        files = [change.path for change in changes if not _is_directory(change)]
+        problems = self._places(changes)
+        if self.max_files is not None and len(files) > self.max_files:
+            problems.append(f"{_counted(len(files), 'file')} changed, at most {self.max_files:,} may: {listed(files)}")
+        details: dict[str, Any] = {"files": len(files), "changed": shown(files)}
+        summary = f"{_counted(len(files), 'file')} changed"
+        if (self.max_lines, self.max_added, self.max_removed) != (None, None, None):
+            counts = []
+            for count in line_counts(evidence.patch, changes, originals, evidence.workspace):
+                counts.append(count)
+                if time.monotonic() >= deadline:
+                    return failed("The time limit came before all changed lines were counted.", **details)
+            added, removed = sum(one.added or 0 for one in counts), sum(one.removed or 0 for one in counts)
+            details |= {"added": added, "removed": removed}
+            summary += f", {_counted(added, 'line')} added, {removed:,} removed"
+            problems += self._lines(counts, added, removed)
+        if problems:
+            return failed("\n".join(f"{problem}." for problem in problems), **details)
+        return passed(f"{summary}.", **details)
+
+    def _places(self, changes: Sequence[Change]) -> list[str]:
+        problems = []
+        if self.only is not None:
+            allowed = matches_any(self.only)
+            outside = [change.path for change in changes if not allowed(change.path)]
+            if outside:
+                globs = ", ".join(display_path(glob) for glob in self.only)
+                problems.append(f"{listed(outside)} changed; only {globs} may")
+        if self.never is not None:
+            refused = matches_any(self.never)
+            inside = [change.path for change in changes if refused(change.path)]
+            if inside:
+                globs = ", ".join(display_path(glob) for glob in self.never)
+                problems.append(f"{listed(inside)} changed; {globs} must not")
+        return problems
+
+    def _lines(self, counts: Sequence[LineCount], added: int, removed: int) -> list[str]:
+        limits = (
+            ("added and removed", added + removed, self.max_lines, ("added", "removed")),
+            ("added", added, self.max_added, ("added",)),
+            ("removed", removed, self.max_removed, ("removed",)),
+        )
+        whole = [one.path for one in counts if not one.in_patch and (one.added or one.removed)]
+        note = f" (of {listed(whole, limit=3)} every line counts: no diff shows it line by line)" if whole else ""
+        problems = []
+        for words, found, limit, sides in limits:
+            if limit is None:
+                continue
+            unknown = [one.path for one in counts if any(getattr(one, side) is None for side in sides)]
+            if found > limit:
+                problems.append(f"{_counted(found, 'line')} {words}, at most {limit:,} may be{note}")
+            elif unknown:
+                problems.append(
+                    f"the lines of {listed(unknown)} can't be counted, and at most {limit:,} may be {words}"
+                )
+        return problems
+
+
+def _is_directory(change: Change) -> bool:
+    return all(state is None or state.kind == "directory" for state in (change.before, change.after))
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"

@@ -1,0 +1,26 @@
+"""Evidence of an agent that turned one directory into another: what `runner/cell.py` observes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.context import grade
+
+from keystone_action.invariants.base import Outcome
+from keystone_action.sandbox.workspace import changes, keep_originals, snapshot, write_patch
+
+Act = Callable[[Path], object]
+
+
+def grade_changes(document: dict[str, Any], workspace: Path, agent: Act, **fields: Any) -> Outcome:
+    """The outcome of a check after `agent` has worked on the workspace."""
+    originals = keep_originals(workspace, workspace.parent / "originals")
+    before = snapshot(workspace)
+    agent(workspace)
+    after = snapshot(workspace)
+    found = changes(before, after)
+    patch = write_patch(originals, workspace, found)
+    evidence = {"before": before, "after": after, "changes": found, "patch": patch}
+    return grade(document, workspace, evidence=evidence, originals=originals, **fields)
