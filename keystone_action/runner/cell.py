@@ -159,6 +159,7 @@ class _Life:
             missing_programs=booted.missing_programs,
             judge=self.world.judge,
             author_files=self.world.author_files,
+            originals=booted.originals,
             admit=booted.admit,
         )
         try:

@@ -36,6 +36,7 @@ class Context:
     host_removed_links: tuple[str, ...] = ()
     judge: Any = None
     originals: Path | None = None
+    readable: tuple[Path, ...] = ()
     sandboxes: list[Sandbox] = field(default_factory=list)
     provider: process.ProcessSandboxes | None = None
     _numbers: Any = field(default_factory=itertools.count)
@@ -49,7 +50,7 @@ class Context:
 
     async def sandbox(self) -> Sandbox:
         provider, target, _ = await self._copy(drop_outside_links=False)
-        self.sandboxes.append(await provider.open(target, limits=self.limits))
+        self.sandboxes.append(await provider.open(target, limits=self.limits, readable=self.readable))
         return self.sandboxes[-1]
 
     async def host(self) -> Sandbox:

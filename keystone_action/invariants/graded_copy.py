@@ -1,0 +1,155 @@
+"""The copy that tests run on: the agent's work, with everything that decides about tests as the author has it.
+
+In this order: changes to protected files are taken back, the hidden files are put in, and a directory of ours with a
+name that nobody can have guessed is made for what a runner writes. All of it after the last process of the agent's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+from pydantic import Field
+from pydantic_core import PydanticCustomError
+
+from keystone_action.sandbox.ownership import give_to_owner
+from keystone_action.sandbox.paths import PathProblem, read_inside
+from keystone_action.sandbox.protect import TakenBack, put, take_back
+from keystone_action.spec.base import AuthorPath, StrictModel, WorkspacePath
+from keystone_action.spec.shapes import TextOrMapping
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keystone_action.invariants.base import CheckContext
+    from keystone_action.sandbox.base import Sandbox
+
+_ANYWHERE = (
+    "conftest.py", "pytest.ini", "tox.ini", "sitecustomize.py", "usercustomize.py", "*.pth",
+    # Other spellings of the same: configuration, start-up modules as packages or byte code, cached byte code (which an
+    # interpreter may take, unchecked, for a file that was restored), and metadata that makes pytest load a plug-in.
+    ".pytest.ini", "pytest.toml", ".pytest.toml", "sitecustomize/__init__.*", "usercustomize/__init__.*", "*.pyc",
+    "*.dist-info/entry_points.txt", "*.egg-info/entry_points.txt",
+)  # fmt: skip
+_AT_THE_ROOT = ("pytest", "_pytest", "pluggy", "iniconfig", "unittest")
+"""Modules that `python3 -m pytest` and `-m unittest` would take from the workspace instead of their own."""
+PROTECTED = (
+    *(f"**/{name}" for name in _ANYWHERE),
+    *(f"{name}.py" for name in _AT_THE_ROOT),
+    *(f"{name}/__init__.*" for name in _AT_THE_ROOT),
+)
+"""Protected whatever a spec adds (spec.md 5.3)."""
+
+
+class Placed(StrictModel):
+    """A hidden file and where it goes, relative to the workspace; with a `/` at its end, under its own name there."""
+
+    src: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)]
+    dest: Annotated[str, Field(min_length=1), WorkspacePath()]
+
+
+Inject = TextOrMapping[Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)], Placed]
+Protect = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+
+
+def destinations(inject: Sequence[str | Placed]) -> dict[str, str]:
+    """Where each hidden file goes → the author's path; a bare one lands at the workspace's root under its own name.
+
+    Raises PydanticCustomError when two go to one place.
+    """
+    found: dict[str, str] = {}
+    for entry in inject:
+        source, wanted = (entry.src, entry.dest) if isinstance(entry, Placed) else (entry, "./")
+        name = PurePosixPath(source).name
+        place = str(PurePosixPath(wanted) / name if wanted.endswith("/") else PurePosixPath(wanted))
+        if place in found:
+            raise PydanticCustomError(
+                "inject", "{message}", {"message": f"two files are injected at {place}: {found[place]} and {source}"}
+            )
+        found[place] = source
+    return found
+
+
+class CannotPrepare(Exception):  # noqa: N818 - an outcome: the check fails
+    """The agent left something that tests can't be put into; the message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradedCopy:
+    """A prepared copy. private: our directory in it, relative. taken_back: what was undone. untrusted: files that the
+    agent added or changed and that are still as it left them."""
+
+    sandbox: Sandbox
+    private: str
+    taken_back: TakenBack
+    injected: Mapping[str, bytes]
+    untrusted: frozenset[str]
+    originals: Path | None
+
+    @property
+    def inside(self) -> str:
+        """Our directory, as code in the sandbox names it."""
+        return str(PurePosixPath(self.sandbox.workspace_inside) / self.private)
+
+    def authors(self, path: str) -> bytes | None:
+        """The author's bytes at a path: injected, or of the snapshot; None where there is nothing of the author's."""
+        if path in self.injected or self.originals is None:
+            return self.injected.get(path)
+        try:
+            return read_inside(self.originals, path)
+        except PathProblem:
+            return None
+
+    def write(self, name: str, content: bytes) -> str:
+        """Put a file of ours into our directory; returns its path inside."""
+        place = self.sandbox.workspace / self.private / name
+        place.write_bytes(content)
+        give_to_owner(self.sandbox.workspace, place)
+        return f"{self.inside}/{name}"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """For results.json: what of the agent's was undone."""
+        found = {"restored": list(self.taken_back.restored), "removed": list(self.taken_back.removed)}
+        return {name: paths[:100] for name, paths in found.items() if paths}
+
+
+async def prepare(context: CheckContext, inject: Mapping[str, str], protect: Sequence[str]) -> GradedCopy:
+    """A fresh copy, ready for tests. Raises OSError when an author's file is gone, CannotPrepare, SandboxError."""
+    injected = {place: context.author_file(source) for place, source in inject.items()}
+    sandbox = await context.sandbox()
+    return await anyio.to_thread.run_sync(_prepare, context, sandbox, injected, tuple(protect))
+
+
+def _prepare(
+    context: CheckContext, sandbox: Sandbox, injected: Mapping[str, bytes], protect: tuple[str, ...]
+) -> GradedCopy:
+    workspace, originals, changes = sandbox.workspace, context.originals, context.evidence.changes
+    try:
+        taken_back = take_back(workspace, originals, changes, (*PROTECTED, *protect))
+        for place, content in injected.items():
+            put(workspace, place, content, originals)
+    except (PathProblem, OSError) as error:
+        raise CannotPrepare(f"the tests can't be put in place: {error}") from None
+    private = f".keystone-check-{secrets.token_hex(8)}"
+    (workspace / private).mkdir(0o755)
+    give_to_owner(workspace, workspace / private)
+    settled = {*taken_back.restored, *taken_back.removed, *injected}
+    return GradedCopy(
+        sandbox=sandbox,
+        private=private,
+        taken_back=taken_back,
+        injected=injected,
+        untrusted=frozenset(change.path for change in changes if change.path not in settled),
+        originals=originals,
+    )
+
+
+def remove_private(copy: GradedCopy) -> None:
+    """Remove our directory; the copy itself goes with its cell."""
+    shutil.rmtree(copy.sandbox.workspace / copy.private, ignore_errors=True)

@@ -1,0 +1,162 @@
+"""JUnit XML as test runners write it, read as what it is: a hostile document of any size.
+
+No tree is built, and a document type or an entity ends the reading: so neither entity bombs nor external entities
+exist here, in whatever encoding they come. What is counted are `testcase` elements, by their children:
+
+    failure, error → not passed      skipped (an expected failure, a to-do) → not counted      neither → passed
+
+Surefire's `flakyFailure` (it passed when it was run again) is no failure; its `rerunFailure` stands beside one. What a
+suite without suites in it claims beyond its cases (`errors="1"` for a class that did not load) counts as errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+SHOWN = 1000
+"""Names of cases that are kept of each kind."""
+_DEPTH = 100
+
+
+class BadReport(Exception):  # noqa: N818 - an outcome: the check fails
+    """A report can't be read; the message is the end of a sentence that begins with its name."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What test runs came to. failed: names of cases, at most SHOWN; likewise bare, the names of passed cases."""
+
+    passed: int = 0
+    failures: int = 0
+    errors: int = 0
+    skipped: int = 0
+    failed: list[str] = field(default_factory=list)
+    passed_names: list[str] = field(default_factory=list)
+
+    @property
+    def counted(self) -> int:
+        """How many decide: all but the skipped ones."""
+        return self.passed + self.failures + self.errors
+
+    @property
+    def fraction(self) -> float:
+        """The share that passed; 0 when nothing was counted."""
+        return self.passed / self.counted if self.counted else 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.passed + other.passed,
+            self.failures + other.failures,
+            self.errors + other.errors,
+            self.skipped + other.skipped,
+            (self.failed + other.failed)[:SHOWN],
+            (self.passed_names + other.passed_names)[:SHOWN],
+        )
+
+
+def total(reports: Iterable[bytes]) -> Counts:
+    """The sum over reports. Raises BadReport."""
+    counts = Counts()
+    for report in reports:
+        counts += read_report(report)
+    return counts
+
+
+def read_report(content: bytes) -> Counts:
+    """Count one report. Raises BadReport: no well-formed XML, a document type, another root than testsuite(s)."""
+    reader = _Reader()
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    parser.EntityDeclHandler = _refuse_doctype
+    parser.ExternalEntityRefHandler = _refuse_doctype
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise BadReport(f"is no well-formed XML ({error})") from None
+    except (ValueError, LookupError) as error:  # an encoding that nobody knows
+        raise BadReport(f"can't be decoded ({error})") from None
+    return reader.counts
+
+
+def _refuse_doctype(*_: object) -> int:
+    raise BadReport("has a document type or entities, which no JUnit report needs")
+
+
+@dataclass(slots=True)
+class _Suite:
+    """A suite that is being read: what it claims, and what its own cases came to."""
+
+    claimed: int
+    found: int = 0
+    nested: bool = False
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.depth = 0
+        self.suites: list[_Suite] = []
+        self.case: str | None = None
+        self.case_depth = 0
+        self.outcomes: set[str] = set()
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        tag = name.rpartition(":")[2]
+        self.depth += 1
+        if self.depth > _DEPTH:
+            raise BadReport("is nested too deep for a JUnit report")
+        if self.depth == 1 and tag not in {"testsuites", "testsuite"}:
+            raise BadReport(f"is no JUnit report: its root is <{tag[:40]}>, expected <testsuites> or <testsuite>")
+        if self.case is not None:
+            if self.depth == self.case_depth + 1:
+                self.outcomes.add(tag)
+        elif tag == "testsuite":
+            if self.suites:
+                self.suites[-1].nested = True
+            self.suites.append(_Suite(_number(attributes, "failures") + _number(attributes, "errors")))
+        elif tag == "testcase":
+            self.case, self.case_depth, self.outcomes = _name(attributes), self.depth, set()
+
+    def end(self, name: str) -> None:
+        tag = name.rpartition(":")[2]
+        if self.case is not None and self.depth == self.case_depth:
+            self._count(self.case)
+            self.case = None
+        elif self.case is None and tag == "testsuite" and self.suites:
+            suite = self.suites.pop()
+            if not suite.nested and suite.claimed > suite.found:
+                self.counts.errors += suite.claimed - suite.found
+        self.depth -= 1
+
+    def _count(self, name: str) -> None:
+        counts = self.counts
+        if "skipped" in self.outcomes:
+            counts.skipped += 1
+            # Node writes a to-do that fails as both, and claims the failure for its suite.
+            bad = bool(self.outcomes & {"failure", "error"})
+        elif bad := bool(self.outcomes & {"failure", "error"}):
+            counts.errors += "error" in self.outcomes
+            counts.failures += "error" not in self.outcomes
+            counts.failed = [*counts.failed, name] if len(counts.failed) < SHOWN else counts.failed
+        else:
+            counts.passed += 1
+            if len(counts.passed_names) < SHOWN:
+                counts.passed_names.append(name)
+        if bad and self.suites:
+            self.suites[-1].found += 1
+
+
+def _number(attributes: dict[str, str], name: str) -> int:
+    text = attributes.get(name, "0").strip() or "0"
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadReport(f"has {name}={text[:40]!r}, expected a number")
+    return int(text)
+
+
+def _name(attributes: dict[str, str]) -> str:
+    parts = (attributes.get("classname", ""), attributes.get("name", ""))
+    return "::".join(part for part in parts if part)[:500] or "a case without a name"

@@ -1,0 +1,124 @@
+"""Runs pytest inside the sandbox and writes down what became of each test; a program of its own, copied there.
+
+An order comes on stdin: `{"args": […], "paths": […], "pythonpath": text or null, "report": path, "key": hex}`. The
+report is JSON after a first line with its HMAC; the key is nowhere but in this process. Nothing that the agent left is
+on `sys.path` before pytest and its plug-ins are there, so neither a `pytest` package nor the metadata of a plug-in in
+the workspace is ever found; then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
+
+It runs under whatever python3 the sandbox has, so it is written for 3.8.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+NO_PYTEST = 3
+
+
+def main() -> int:
+    order = json.loads(sys.stdin.buffer.read())
+    # Standard input can be read again from its start: the key must not be found there.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    here, workspace = Path(__file__).resolve().parent, Path.cwd()
+    sys.path[:] = [path for path in sys.path if path and Path(path).resolve() not in (here, workspace)]
+    key = bytes.fromhex(order["key"])
+    try:
+        import pytest
+    except ImportError as error:
+        write(order["report"], key, {"missing": str(error)})
+        return NO_PYTEST
+    if order["pythonpath"] is not None:
+        os.environ["PYTHONPATH"] = order["pythonpath"]
+    sys.argv[:] = [str(Path(pytest.__file__).parent / "__main__.py"), *order["args"]]
+    listener = recorder(pytest, workspace, order["paths"])
+    status = int(pytest.main(order["args"], plugins=[listener]))
+    write(order["report"], key, {"status": status, **listener.document()})
+    return status
+
+
+def write(path: str, key: bytes, document: dict[str, Any]) -> None:
+    """The report, signed."""
+    content = json.dumps(document).encode()
+    Path(path).write_bytes(hmac.new(key, content, hashlib.sha256).hexdigest().encode() + b"\n" + content)
+
+
+def recorder(pytest: Any, workspace: Path, paths: list[str]) -> Any:
+    """The plug-in that listens, with hooks as this pytest wants them."""
+    skips = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
+
+    class Recorder(Results):
+        @pytest.hookimpl(tryfirst=True)  # type: ignore[untyped-decorator]
+        def pytest_load_initial_conftests(self) -> None:
+            sys.path[:0] = paths
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)  # type: ignore[untyped-decorator]
+        def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
+            self.notice(item.nodeid, call)
+            yield
+
+        @pytest.hookimpl(hookwrapper=True)  # type: ignore[untyped-decorator]
+        def pytest_make_collect_report(self, collector: Any) -> Any:
+            result = yield
+            self.notice(collector.nodeid, getattr(result.get_result(), "call", None))
+
+    return Recorder(workspace, skips)
+
+
+class Results:
+    """What was collected, how each test ended in each of its phases, and through which files a skip came."""
+
+    def __init__(self, workspace: Path, skips: tuple[Any, ...]) -> None:
+        self._prefix = os.path.join(workspace.resolve(), "")  # noqa: PTH118 - its last slash matters
+        self._skips = skips
+        self._collected: list[str] = []
+        self._outcomes: dict[str, list[str]] = {}
+        self._skipped_by: dict[str, list[str]] = {}
+        self._collection_errors: list[str] = []
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "collected": self._collected,
+            "outcomes": self._outcomes,
+            "skipped_by": self._skipped_by,
+            "collection_errors": self._collection_errors,
+        }
+
+    def notice(self, nodeid: str, call: Any) -> None:
+        """Remember the workspace's files that a skip or an expected failure was raised through."""
+        if call is None or call.excinfo is None or not isinstance(call.excinfo.value, self._skips):
+            return
+        trace, files = call.excinfo.value.__traceback__, self._skipped_by.setdefault(nodeid, [])
+        while trace is not None:
+            name = os.path.realpath(trace.tb_frame.f_code.co_filename)
+            if name.startswith(self._prefix) and name not in files:
+                files.append(name[len(self._prefix) :])
+            trace = trace.tb_next
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        self._collected = [item.nodeid for item in session.items]
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self._collection_errors.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        found = self._outcomes.setdefault(report.nodeid, [])
+        if report.outcome == "failed":
+            found.append("failed" if report.when == "call" else "error")
+        elif report.outcome == "skipped" and report.when != "teardown":
+            found.append("xfailed" if hasattr(report, "wasxfail") else "skipped")
+        elif report.outcome == "passed" and report.when == "call":
+            found.append("passed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""One run of pytest on a prepared copy, by the driver, and which command lines it can stand in for."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import anyio
+
+from keystone_action.invariants import pytest_config
+from keystone_action.invariants.graded_copy import GradedCopy
+from keystone_action.invariants.junit import BadReport
+from keystone_action.invariants.pytest_results import PytestResults, read_results
+from keystone_action.sandbox.base import Command, Completed
+from keystone_action.sandbox.protect import put
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_SHELL = frozenset("$`*?~\\\n")
+_OPERATOR = frozenset("();<>|&")
+_TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command line of pytest, taken apart. arguments: all that follows `pytest`."""
+
+    python: str = "python3"
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse(command: str | Sequence[str]) -> Invocation | None:
+    """`[NAME=value] python3 -m pytest …` or `pytest …`; None for everything else, and where a shell has more to do."""
+    if isinstance(command, str):
+        if _SHELL & set(command):
+            return None
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        lexer.commenters = ""
+        try:
+            words = list(lexer)
+        except ValueError:
+            return None
+        if any(word and _OPERATOR.issuperset(word) for word in words):
+            return None
+    else:
+        words = list(command)
+    env = {}
+    while words and isinstance(command, str) and (match := _ASSIGNMENT.fullmatch(words[0])):
+        env[match[1]] = match[2]
+        words = words[1:]
+    if words[:1] in (["pytest"], ["py.test"]):
+        return Invocation(arguments=tuple(words[1:]), env=env)
+    if words[1:3] == ["-m", "pytest"] and _PYTHON.fullmatch(words[0]):
+        return Invocation(words[0], tuple(words[3:]), env)
+    return None
+
+
+def of_injected(places: Sequence[str]) -> Invocation:
+    """The default command: the injected test files; all that the author's configuration names when none is."""
+    python = [p for p in places if p.endswith(".py") and PurePosixPath(p).name not in ("conftest.py", "__init__.py")]
+    named = [p for p in python if _TEST_FILE.fullmatch(PurePosixPath(p).name)]
+    return Invocation(arguments=("-q", *(named or python)))
+
+
+async def run(
+    copy: GradedCopy,
+    invocation: Invocation,
+    targets: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    timeout: float,
+) -> tuple[Completed, PytestResults | BadReport]:
+    """Run pytest with the author's configuration. targets: test ids or files, after the invocation's own arguments."""
+    root = PurePosixPath(copy.sandbox.workspace_inside)
+    driver = await anyio.to_thread.run_sync(copy.write, "run.py", _driver())
+    config, rootdir = await anyio.to_thread.run_sync(_configuration, copy, (*invocation.arguments, *targets))
+    key = secrets.token_bytes(32)
+    environment = {**environment, **invocation.env}
+    outside, inside = _search_path(environment.get("PYTHONPATH"), root)
+    arguments = ["-p", "no:cacheprovider", "-c", config, f"--rootdir={rootdir}", f"--confcutdir={root}"]
+    order = {
+        "args": [*arguments, *invocation.arguments, *targets],
+        "paths": [str(root), *inside],
+        "pythonpath": environment.get("PYTHONPATH"),
+        "report": f"{copy.inside}/report",
+        "key": key.hex(),
+    }
+    completed = await copy.sandbox.run(
+        Command(
+            (invocation.python, driver),
+            env={**{k: v for k, v in environment.items() if k != "PYTHONPATH"}, **outside},
+            timeout=timeout,
+            stdin=json.dumps(order).encode(),
+        )
+    )
+    path = f"{copy.private}/report"
+    try:
+        return completed, await anyio.to_thread.run_sync(
+            read_results, copy.sandbox.workspace, path, key, copy.untrusted
+        )
+    except BadReport as bad:
+        return completed, bad
+
+
+def _driver() -> bytes:
+    return Path(__file__).with_name("pytest_driver.py").read_bytes()
+
+
+def _configuration(copy: GradedCopy, arguments: Sequence[str]) -> tuple[str, str]:
+    """The configuration's path inside, and pytest's root directory: where the author's configuration lies."""
+    root = PurePosixPath(copy.sandbox.workspace_inside)
+    places = [one.partition("::")[0] for one in arguments if not one.startswith(("-", "/")) and ".." not in one]
+    files = [place for place in places if copy.authors(place) is not None or place in copy.untrusted]
+    found = pytest_config.find(files, copy.authors)
+    if found is not None and found not in copy.untrusted:
+        return str(root / found), str(root / PurePosixPath(found).parent)
+    # Without one pytest would look for the agent's. With one in a file that the agent may change (pyproject.toml,
+    # setup.cfg), what is in it for pytest is still the author's. Paths in it are relative to where it lies.
+    directory, suffix = PurePosixPath(found or "x.ini").parent, PurePosixPath(found or "x.ini").suffix
+    content = (copy.authors(found) if found is not None else None) or b""
+    name = f"{copy.private}{suffix}"
+    put(copy.sandbox.workspace, str(directory / name), content, copy.originals)
+    return str(root / directory / name), str(root / directory)
+
+
+def _search_path(value: str | None, root: PurePosixPath) -> tuple[dict[str, str], list[str]]:
+    """PYTHONPATH without what lies in the workspace, and that, which comes later."""
+    entries = [entry for entry in (value or "").split(":") if entry]
+    within = [entry for entry in entries if not entry.startswith("/") or PurePosixPath(entry).is_relative_to(root)]
+    outside = ":".join(entry for entry in entries if entry not in within)
+    return ({"PYTHONPATH": outside} if outside else {}), [str(root / entry) for entry in within]

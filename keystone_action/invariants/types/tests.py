@@ -1,0 +1,239 @@
+"""`tests` (alias `pytest`): the share of tests that pass, hidden ones put in after the agent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, ClassVar, Self
+
+import anyio
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.invariants import counted, pytest_run
+from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
+from keystone_action.invariants.captured import tails, whole
+from keystone_action.invariants.graded_copy import (
+    CannotPrepare,
+    GradedCopy,
+    Inject,
+    Protect,
+    destinations,
+    prepare,
+)
+from keystone_action.invariants.junit import BadReport, Counts, total
+from keystone_action.invariants.left_files import find, listed
+from keystone_action.invariants.programs import first_word, not_in_sandbox
+from keystone_action.sandbox.base import Command
+from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside
+from keystone_action.sandbox.removal import remove_tree
+from keystone_action.spec.base import Duration, ShellCommand, WorkspacePath
+from keystone_action.spec.shapes import TextOrList
+
+_NOT_FOUND = 127
+_BY_EXIT_CODE = "It was graded by its exit code alone: no junit_xml is set."
+_NODE_TESTS = re.compile(r"(?P<node>(?:^|(?<=[\s;&|(]))node\b(?:\s+-[^\s;&|]+)*?\s+--test)(?=\s|$)")
+_REPORTS = 10_000
+"""Reports that one glob may match."""
+_NonEmpty = Annotated[str, Field(min_length=1)]
+_Glob = Annotated[_NonEmpty, WorkspacePath(glob=True)]
+
+
+class Tests(Check):
+    """Runs tests on a fresh copy of what the agent left; score = passed / (passed + failed + errors).
+
+    inject: hidden files, put in now. protect: globs of files that are as the author has them, in addition to pytest's
+    and Python's own configuration and the injected files: changes are taken back, the agent's additions removed.
+    `pytest` runs the sandbox's python3 with the author's configuration. Any other runner: `cmd`, and `junit_xml` for
+    the reports that it writes (old ones are removed first). `node --test` without `junit_xml` gets the JUnit reporter.
+    A `cmd` of another kind without `junit_xml` is graded by its exit code alone. pass_threshold decides `passed`.
+
+    Nothing on stdout counts, nor a report that was there before, nor a run that ended before its report (`os._exit`).
+    Code under test that patches its test framework from within is not found out.
+    """
+
+    type_name: ClassVar[str] = "tests"
+    aliases: ClassVar[tuple[str, ...]] = ("pytest",)
+    phase: ClassVar[Phase] = "fresh_copy"
+    default_timeout: ClassVar[float] = 300.0
+
+    cmd: Annotated[TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]], ShellCommand()] | None = None
+    inject: list[Inject] = Field(default_factory=list)
+    junit_xml: TextOrList[_Glob, Annotated[list[_Glob], Field(min_length=1)]] | None = None
+    pass_threshold: float = Field(default=1.0, ge=0, le=1)
+    protect: list[Protect] = Field(default_factory=list)
+    timeout_s: Duration | None = None
+
+    @model_validator(mode="after")
+    def _can_be_graded(self) -> Self:
+        destinations(self.inject)
+        if self.cmd is None and (self.type != "pytest" or self.junit_xml is not None):
+            what = "junit_xml is what cmd writes: expected cmd too" if self.junit_xml else "expected cmd"
+            raise PydanticCustomError("missing_cmd", "{message}", {"message": what})
+        if self.type == "pytest" and self.junit_xml is None and self.cmd is not None and self._pytest() is None:
+            message = "expected cmd to be `python3 -m pytest …`, or junit_xml for the report that this one writes"
+            raise PydanticCustomError("pytest_cmd", "{message}", {"message": message})
+        return self
+
+    @property
+    def own_timeout(self) -> float | None:
+        """`timeout_s`, when it is given."""
+        return self.timeout_s
+
+    def _pytest(self) -> pytest_run.Invocation | None:
+        """The run of pytest that this is, None when another command is run."""
+        if self.type != "pytest" or self.junit_xml is not None:
+            return None
+        if self.cmd is None:
+            return pytest_run.of_injected(list(destinations(self.inject)))
+        return pytest_run.parse(self.cmd)
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        try:
+            copy = await prepare(context, destinations(self.inject), self.protect)
+        except CannotPrepare as problem:
+            return failed(f"{problem}.")
+        except OSError as error:
+            return broken(f"a file of inject can't be read: {error}")
+        invocation = self._pytest()
+        if invocation is not None:
+            return await self._by_pytest(context, copy, invocation)
+        return await self._by_command(context, copy)
+
+    async def _by_pytest(self, context: CheckContext, copy: GradedCopy, invocation: pytest_run.Invocation) -> Outcome:
+        if copy.sandbox.which(invocation.python) is None:
+            return broken(not_in_sandbox(invocation.python))
+        limit = self.timeout_s or context.timeout
+        completed, results = await pytest_run.run(
+            copy, invocation, (), environment=context.check_environment, timeout=limit
+        )
+        over = counted.stopped(completed, limit, **copy.details)
+        if over is not None:
+            return over
+        if isinstance(results, BadReport):
+            message = f"pytest {counted.ending(completed)}, and its report {results}.\n{tails(completed)}"
+            return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
+        if results.missing:
+            return broken(no_pytest(results.missing), log=whole(completed))
+        return counted.by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
+
+    async def _by_command(self, context: CheckContext, copy: GradedCopy) -> Outcome:
+        assert self.cmd is not None
+        limit = self.timeout_s or context.timeout
+        problem = await anyio.to_thread.run_sync(self._remove_old_reports, copy)
+        if problem:
+            return failed(problem, **copy.details)
+        command, node_report = await self._command(copy)
+        argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+        completed = await copy.sandbox.run(Command(argv, env=context.check_environment, timeout=limit))
+        over = counted.stopped(completed, limit, **copy.details)
+        if over is not None:
+            return over
+        program = first_word(self.cmd)
+        missing = completed.not_found or completed.shell_code == _NOT_FOUND
+        if missing and program is not None and program in context.missing_programs:
+            return broken(not_in_sandbox(program), log=whole(completed))
+        if self.junit_xml is None and node_report is None:
+            return counted.by_exit_code(completed, _BY_EXIT_CODE, **copy.details)
+        try:
+            counts = await anyio.to_thread.run_sync(self._read_reports, copy, node_report)
+        except (BadReport, PathProblem) as bad:
+            message = f"The command {counted.ending(completed)}; {bad}.\n{tails(completed)}"
+            return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
+        return counted.by_counts(counts, completed, self.pass_threshold, **copy.details)
+
+    def _globs(self) -> list[str]:
+        return [self.junit_xml] if isinstance(self.junit_xml, str) else list(self.junit_xml or [])
+
+    def _remove_old_reports(self, copy: GradedCopy) -> str:
+        """Reports that are there already count for nothing; the sentence for one that can't be removed."""
+        for glob in self._globs():
+            try:
+                old = find(copy.sandbox.workspace, glob)
+            except PathProblem as problem:
+                return f"The reports that the agent left can't be removed: {problem}."
+            for path in old:
+                place = copy.sandbox.workspace / path
+                remove_tree(place)
+                if place.is_symlink() or place.exists():
+                    return f"The report {path} that the agent left can't be removed."
+        return ""
+
+    async def _command(self, copy: GradedCopy) -> tuple[str | list[str], str | None]:
+        """The command, and the name of the report that was added to it: for node's test runner, where it has one."""
+        assert self.cmd is not None
+        added = with_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
+        if added is None:
+            return self.cmd, None
+        asked = await copy.sandbox.run(Command(("node", "--version"), timeout=30))
+        version = re.match(r"v(\d+)\.", asked.stdout.text())
+        # node 18 knows no such reporter; without one its exit code is what there is.
+        return (added, "junit.xml") if version and int(version[1]) >= 20 else (self.cmd, None)
+
+    def _read_reports(self, copy: GradedCopy, node_report: str | None) -> Counts:
+        workspace = copy.sandbox.workspace
+        if node_report is not None:
+            try:
+                content = read_inside(workspace, f"{copy.private}/{node_report}")
+            except PathMissing:
+                raise BadReport("node wrote no report") from None
+            return _with_emptied_files(_read("node's report", content), copy)
+        counts, found = Counts(), 0
+        for path in sorted({path for glob in self._globs() for path in find(workspace, glob)}):
+            counts += _read(f"the report {listed([path])}", read_inside(workspace, path))
+            found += 1
+            if found > _REPORTS:
+                raise BadReport(f"more than {_REPORTS:,} files match junit_xml")
+        if not found:
+            raise BadReport(f"no report matches {', '.join(self._globs())}")
+        return counts
+
+
+def no_pytest(why: str) -> str:
+    """What to do when the sandbox's python3 has no pytest."""
+    return (
+        f"pytest is not in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`) or set base to an "
+        "image that has it"
+    )
+
+
+def with_reporter(cmd: str | list[str], path: str) -> str | list[str] | None:
+    """The command with node's JUnit reporter beside its usual one; None when it does not run `node --test`, or chooses
+    its reporters itself."""
+    options = ["--test-reporter=spec", "--test-reporter-destination=stdout"]
+    options += ["--test-reporter=junit", f"--test-reporter-destination={path}"]
+    if isinstance(cmd, str):
+        if "--test-reporter" in cmd or len(_NODE_TESTS.findall(cmd)) != 1:
+            return None
+        return _NODE_TESTS.sub(lambda match: " ".join([match["node"], *options]), cmd)
+    is_node = PurePosixPath(cmd[0]).name == "node" and "--test" in cmd
+    if not is_node or any(word.startswith("--test-reporter") for word in cmd):
+        return None
+    at = cmd.index("--test") + 1
+    return [*cmd[:at], *options, *cmd[at:]]
+
+
+def _read(name: str, content: bytes) -> Counts:
+    try:
+        return total([content])
+    except BadReport as bad:
+        raise BadReport(f"{name} {bad}") from None
+
+
+def _with_emptied_files(counts: Counts, copy: GradedCopy) -> Counts:
+    """Node passes a file that ends with exit code 0, also one whose tests never came to a result because the code under
+    test ended the process. A file that uses node's test runner and reports no test of its own is an error."""
+    root = PurePosixPath(copy.sandbox.workspace_inside)
+    for name in list(counts.passed_names):
+        place = PurePosixPath(name.removeprefix("test::"))
+        if not place.is_absolute() or not place.is_relative_to(root):
+            continue
+        try:
+            content = read_inside(copy.sandbox.workspace, str(place.relative_to(root)))
+        except PathProblem:
+            content = b"node:test"
+        if b"node:test" in content:
+            counts.passed -= 1
+            counts.errors += 1
+            counts.failed.append(f"{place.relative_to(root)} (ended before its tests reported)")
+    return counts

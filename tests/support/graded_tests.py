@@ -1,0 +1,103 @@
+"""Workspaces with a past: what the author gave, what the agent left, and checks that run tests on it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from support.context import grade
+
+from keystone_action.invariants.base import Outcome
+from keystone_action.sandbox.workspace import changes, keep_originals, snapshot
+
+_PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+
+
+@contextmanager
+def pytest_for_sandboxes() -> Iterator[Path]:
+    """A directory for PYTHONPATH with this environment's pytest, which the sandbox's python3 has not; readable for the
+    users of sandboxes."""
+    with tempfile.TemporaryDirectory(prefix="keystone-pytest-") as name:
+        place = Path(name)
+        for package in _PACKAGES:
+            found = find_spec(package)
+            assert found is not None
+            assert found.origin is not None
+            if Path(found.origin).name != "__init__.py":
+                shutil.copy(found.origin, place)
+                continue
+            shutil.copytree(Path(found.origin).parent, place / package, ignore=shutil.ignore_patterns("__pycache__"))
+        subprocess.run([sys.executable, "-m", "compileall", "-q", name], check=False)
+        subprocess.run(["chmod", "-R", "u=rwX,go=rX", name], check=True)
+        yield place
+
+
+def lay_out(root: Path, files: Mapping[str, str | None]) -> None:
+    """Write files by path; None removes one."""
+    for path, text in files.items():
+        place = root / path
+        if text is None:
+            place.unlink()
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+class World:
+    """A spec's directory with hidden files, a workspace before the agent and after it."""
+
+    def __init__(self, root: Path, packages: Path | None = None) -> None:
+        self.root, self.packages = root, packages
+        self.author, self.workspace = root / "author", root / "workspace"
+        self.author.mkdir()
+        self.workspace.mkdir()
+        self.environment: dict[str, str] = {}
+        self._before: Any = None
+        self._originals: Path | None = None
+
+    def hidden(self, **files: str) -> None:
+        """Files of the author's that are injected: `test_x="…"` is test_x.py."""
+        lay_out(self.author, {f"{name}.py": text for name, text in files.items()})
+
+    def given(self, files: Mapping[str, str]) -> None:
+        """The workspace before the agent."""
+        lay_out(self.workspace, files)
+
+    def start(self) -> None:
+        """The agent starts: what it does to the workspace from here on is its work."""
+        self._originals = keep_originals(self.workspace, self.root / "before")
+        self._before = snapshot(self.workspace)
+
+    def left(self, files: Mapping[str, str | None]) -> None:
+        """The agent writes these."""
+        if self._before is None:
+            self.start()
+        lay_out(self.workspace, files)
+
+    def grade(self, document: Mapping[str, Any], **fields: Any) -> Outcome:
+        if self._before is None:
+            self.start()
+        after = snapshot(self.workspace)
+        evidence = {"before": self._before, "after": after, "changes": changes(self._before, after)}
+        environment = dict(self.environment)
+        readable: tuple[Path, ...] = ()
+        if self.packages is not None:
+            environment["PYTHONPATH"] = ":".join(filter(None, [str(self.packages), environment.get("PYTHONPATH")]))
+            readable = (self.packages,)
+        return grade(
+            document,
+            self.workspace,
+            directory=self.author,
+            evidence=evidence,
+            originals=self._originals,
+            check_environment=environment,
+            readable=readable,
+            **{"timeout": 60.0, **fields},
+        )
