@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
+import itertools
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.trace import ToolCall, ToolKind
 from keystone_action.invariants.comparison import describe, equal
-from keystone_action.sandbox.globs import matcher
 from keystone_action.spec.base import StrictModel
 
 PATH_LIMIT = 4096
@@ -20,8 +23,16 @@ PATH_LIMIT = 4096
 _LINK_INSIDE = "/workspace"
 """Where agents in containers may know their workspace as well."""
 _SHOWN = 120
+_SPANS_LIMIT = 6
 
 NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+def _few_spans(glob: str) -> str:
+    if glob.count("**/") > _SPANS_LIMIT:
+        message = "expected at most {limit} times '**/' in a path_glob, found {found}"
+        raise PydanticCustomError("path_glob", message, {"limit": _SPANS_LIMIT, "found": glob.count("**/")})
+    return glob
 
 
 class ToolMatcher(StrictModel):
@@ -29,14 +40,15 @@ class ToolMatcher(StrictModel):
 
     kind: read, write, execute, search, fetch or other. name, raw_name: the portable name, and the one in the agent's
     own protocol; both case-sensitive. path_glob: matches any text anywhere in the arguments, as Touchstone has it (`*`
-    crosses directories), and relative to the workspace as well. args: every argument that is listed must be there and
-    be equal: numbers by value, never a boolean or a text with a number; further arguments don't matter.
+    crosses directories), and the same relative to the workspace; `**/` may be nothing. args: every argument that is
+    listed must be there and be equal: numbers by value, never a boolean or a text with a number; further arguments
+    don't matter.
     """
 
     kind: ToolKind | None = None
     name: NonEmpty | None = None
     raw_name: NonEmpty | None = None
-    path_glob: NonEmpty | None = None
+    path_glob: Annotated[str, Field(min_length=1), AfterValidator(_few_spans)] | None = None
     args: dict[str, Any] | None = None
 
     def matches(self, call: ToolCall, workspace: Path) -> bool:
@@ -89,21 +101,30 @@ def describe_short(value: object) -> str:
     return value if isinstance(value, str) else described(value).rpartition(" (")[0]
 
 
-def shown_calls(calls: Iterable[ToolCall], *, limit: int = 8) -> str:
+def shown_calls(calls: Sequence[ToolCall], *, limit: int = 8) -> str:
     """The names of calls in their order: `read, write, bash and 7 more`; `none`."""
-    names = [call.name if len(call.name) <= _SHOWN else call.name[: _SHOWN - 1] + "…" for call in calls]
-    first = ", ".join(names[:limit])
-    return (first if len(names) <= limit else f"{first} and {len(names) - limit:,} more") or "none"
+    names = [one.name if len(one.name) <= _SHOWN else one.name[: _SHOWN - 1] + "…" for one in calls[:limit]]
+    more = f" and {len(calls) - limit:,} more" if len(calls) > limit else ""
+    return f"{', '.join(names)}{more}" or "none"
 
 
 def _has_path(arguments: Mapping[str, Any] | None, glob: str, workspace: Path) -> bool:
-    within = matcher([glob], dot=True)
-    for text in _texts(arguments):
-        if len(text) <= PATH_LIMIT:
-            for path in _spellings(text, workspace):
-                if fnmatch.fnmatchcase(path, glob) or within(path):
-                    return True
-    return False
+    fits = _compiled(glob)
+    paths = (path for text in _texts(arguments) if len(text) <= PATH_LIMIT for path in _spellings(text, workspace))
+    return any(one.match(path) for path in paths for one in fits)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(glob: str) -> tuple[re.Pattern[str], ...]:
+    """One pattern for each way to leave out some of the `**/`.
+
+    Python's own translation alone: its stars never give back what they took, so that no path that an agent writes
+    takes long. A pattern in which `**` itself may be nothing does, from three of them on.
+    """
+    pieces = re.split(r"(?:^|(?<=/))(?:\*\*/)+", glob)
+    ways = itertools.product(("**/", ""), repeat=min(len(pieces) - 1, _SPANS_LIMIT))
+    globs = ("".join(itertools.chain(*itertools.zip_longest(pieces, way, fillvalue=""))) for way in ways)
+    return tuple(re.compile(fnmatch.translate(one)) for one in dict.fromkeys(globs))
 
 
 def _spellings(text: str, workspace: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from support.observed import call, unreadable_call
 
 from keystone_action.invariants.tool_matchers import PATH_LIMIT, ToolMatcher, shown_calls
@@ -45,10 +46,25 @@ def matches(glob: str, path: Any) -> bool:
         ("a[0-9].txt", "a7.txt", True),
         ("SRC/*", "src/a.py", False),
         ("*", "", True),
+        ("src/**/a.py", "src/a.py", True),
+        ("src/**/a.py", "src/x/y/a.py", True),
+        ("src/**/a.py", "src/xa.py", False),
+        ("**/a/**/b/**", "b/a/b/c", True),
+        ("**/a/**/b/**", "b/a/c", False),
+        ("**/**/**/a.py", "a.py", True),
+        ("src**/a.py", "srca.py", False),
     ],
 )
 def test_path_globs(glob: str, path: str, holds: bool) -> None:
     assert matches(glob, path) is holds
+
+
+def test_no_path_takes_long() -> None:
+    """With a pattern that goes back on what it took, one of these takes hours."""
+    observed = call("Edit", "write", paths=["a/b/" * 1000 + "x"] * 50)
+    assert not ToolMatcher(path_glob="**/a/**/b/**/c/**/d").matches(observed, WORKSPACE)
+    with pytest.raises(ValidationError, match="at most 6"):
+        ToolMatcher(path_glob="**/a/" * 7)
 
 
 def test_any_text_in_the_arguments_is_looked_at_however_deep() -> None:
