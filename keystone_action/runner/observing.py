@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 TRACE_LIMIT = 512 << 20
 """Bytes of a transcript that are read."""
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Trace | None:
@@ -69,7 +71,7 @@ def _declared(declared: AgentTrace, run: AgentRun, workspace: Path) -> Trace:
                 "middle were not kept; write it to a file and name that by agent.trace.path"
             )
             return Trace(source=declared.format, problem=problem)
-        return read_trace(io.BytesIO(run.stdout.encode("utf-8", "replace")), declared.format, "the trace on stdout")
+        return _from_stdout(declared, run)
     what = f"the trace {display_path(declared.path)}"
     try:
         with _opened(workspace, declared.path) as file:
@@ -78,6 +80,18 @@ def _declared(declared: AgentTrace, run: AgentRun, workspace: Path) -> Trace:
         return Trace(source=declared.format, problem=f"{what} could not be read: {problem}")
     except OSError as error:
         return Trace(source=declared.format, problem=f"{what} could not be read: {error.strerror or error}")
+
+
+def _from_stdout(declared: AgentTrace, run: AgentRun) -> Trace:
+    from keystone_action.evidence.trace_readers.reading import read_trace
+
+    data = run.stdout.encode("utf-8", "replace")
+    trace = read_trace(io.BytesIO(data), declared.format, "the trace on stdout")
+    if len(data) == run.stdout_bytes:
+        return trace
+    # Nothing was cut, so it was decoded with replacement.
+    lossy = f"{run.stdout.count(_REPLACEMENT):,} × bytes that are not UTF-8"
+    return replace(trace, not_understood=(*trace.not_understood, lossy))
 
 
 @contextmanager

@@ -110,6 +110,38 @@ def test_a_trace_with_negative_numbers_earns_nothing(tmp_path, source, line):
     assert "expected a finite number of at least 0" in called.checks["cheap"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (
+            {"output": "x", "tool_calls": [{"name": "Edit"}, {"name": "Bash"}], "token_usage": {"prompt_tokens": 7}},
+            "pass",
+        ),
+        ({"output": "x", "tool_calls": [{"name": "Edit"}], "token_usage": {"cost_usd": -1}}, "fail"),
+        ({"output": "x", "tool_calls": [{"name": 7}]}, "fail"),
+        ({"output": "x"}, "skip"),
+    ],
+)
+def test_the_result_of_an_agent_is_a_trace(tmp_path, result, status):
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "r.json").write_text(json.dumps(result))
+    agent = {
+        "type": "command",
+        "command": "cat $KEYSTONE_AGENT_DIR/r.json",
+        "dir": "agent",
+        "output": {"json": "stdout"},
+    }
+    checks = CHECKS + "  there: {check: {type: file_absent, path: x}}\n"
+    called = run_spec(tmp_path, f"version: 1\nid: traced\ntask: {{prompt: x}}\nagent: {json.dumps(agent)}{checks}")
+    assert called.checks["edits"]["status"] == status, called.err
+    if status == "pass":
+        assert called.cells[0]["usage"] == {"input_tokens": 7, "output_tokens": 0, "cost_usd": 0, "tool_calls": 2}
+        assert copy_of(called)[0]["payload"]["source"] == "agent_result"
+    if status == "skip":
+        (path,) = called.output.glob("cells/*/trace.jsonl")
+        assert path.read_bytes() == b""
+
+
 def test_what_was_not_understood_is_said(tmp_path):
     lines = (SAMPLES / f"{CLAUDE}.jsonl").read_bytes() + b'{"type": "martian"}\n{"type": "res'
     trace = {"format": "claude", "stdout": True}
@@ -121,6 +153,15 @@ def test_what_was_not_understood_is_said(tmp_path):
         "1 × line that is only half written, the last one"
     )
     assert "martian" in (called.output / "summary.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("where", [{"stdout": True}, {"path": "t.jsonl"}])
+def test_bytes_that_are_not_utf_8_are_survived_and_said(tmp_path, where):
+    lines = (SAMPLES / f"{CLAUDE}.jsonl").read_bytes().replace(b"Two at once.", b"Two \xff at \xc3 once.")
+    called = run(tmp_path, lines, "tee t.jsonl < $KEYSTONE_AGENT_DIR/t.jsonl", {"format": "claude", **where})
+    assert called.code == 0, called.err
+    (notice,) = called.cells[0]["notices"]
+    assert "not UTF-8" in notice
 
 
 def test_secrets_are_masked_in_our_copy_and_scripts_read_it(tmp_path):
