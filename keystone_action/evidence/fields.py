@@ -102,7 +102,7 @@ def look_up(field: Field, requests: Sequence[RecordedRequest]) -> Any | Missing:
             return Missing("the request's body is no JSON")
     else:
         value = getattr(request, field.part)
-    return _descend(value, field.steps, field.part)
+    return descend(value, field.steps, field.part)
 
 
 def _counted(count: int) -> str:
@@ -116,10 +116,22 @@ def _header(request: RecordedRequest, steps: tuple[str | int, ...]) -> Any | Mis
     found = [value for name, value in request.headers.items() if name.lower() == wanted]
     if not found:
         return Missing(f"the request has no header {steps[0]}")
-    return _descend(found[0], steps[1:], f"headers.{steps[0]}")
+    return descend(found[0], steps[1:], f"headers.{steps[0]}")
 
 
-def _descend(value: Any, steps: tuple[str | int, ...], where: str) -> Any | Missing:
+def parse_path(text: str) -> tuple[str | int, ...]:
+    """The steps of a path in a document: `a.b[0]`, `[2].id`, `["a.b"]`; `$` is the whole of it and may come first.
+
+    Raises ValueError with a sentence that says what was expected.
+    """
+    below = text.removeprefix("$")
+    if not text:
+        raise ValueError("expected a path like a.b[0], found nothing")
+    return _steps("json", below if below[:1] in ("", "[", ".") else f".{below}", text)
+
+
+def descend(value: Any, steps: tuple[str | int, ...], where: str) -> Any | Missing:
+    """What is at these steps in a value that is called `where`."""
     for step in steps:
         known = isinstance(value, Mapping) and step in value
         if isinstance(step, int):

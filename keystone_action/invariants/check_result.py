@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from keystone_action.invariants.base import Outcome, failed, passed
+from keystone_action.invariants.strict_json import parse
 from keystone_action.sandbox.base import Capture
 
 
@@ -49,42 +50,14 @@ def _document(stdout: Capture) -> Any:
     problem: ValueError | None = None
     if not stdout.cut:
         try:
-            return _parsed((stdout.head + stdout.tail).decode("utf-8"))
+            return parse((stdout.head + stdout.tail).decode("utf-8"))
         except ValueError as error:
             problem = error
     lines = (stdout.tail or stdout.head).decode("utf-8", "replace").rstrip().rsplit("\n", 1)
     try:
-        return _parsed(lines[-1])
+        return parse(lines[-1])
     except ValueError as error:
         raise BadResult(f"printed no JSON ({problem or error})") from None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return _encodable(json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles))
-    except RecursionError:
-        raise ValueError("nested too deep") from None
-
-
-def _encodable(value: Any) -> Any:
-    """Half surrogate pairs, which JSON can spell and UTF-8 can't, replaced: results must always be writable."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return [_encodable(item) for item in value] if isinstance(value, list) else value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        # Which of two `passed` counts must not depend on the parser.
-        raise ValueError("a key is there twice")
-    return document
 
 
 def _kind(document: object) -> str:

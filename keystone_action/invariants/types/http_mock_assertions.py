@@ -15,12 +15,12 @@ from keystone_action.evidence.request_filters import Filter, compile_filters
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
 from keystone_action.invariants.comparison import as_json, describe, equal
 from keystone_action.invariants.near_misses import NearMisses
-from keystone_action.invariants.operators import OPERATORS, problem_with
+from keystone_action.invariants.operator_fields import Operators
+from keystone_action.invariants.operators import problem_with
 from keystone_action.invariants.patterns import PatternTimeout
-from keystone_action.spec.base import RegexPattern, ServiceName, StrictModel
+from keystone_action.spec.base import ServiceName
 from keystone_action.spec.diagnostics import nearest
 
-_Number = int | float | str
 _SHOWN = 2_000
 _HEADS = ("request_count", "last_request", "requests[0]")
 _NUMERIC = frozenset({"equals", "not_equals", "gt", "gte", "lt", "lte", "exists"})
@@ -40,7 +40,7 @@ def _readable_field(text: str) -> str:
     return text
 
 
-class Assertion(StrictModel):
+class Assertion(Operators):
     """One thing that must hold of the requests that pass `filters`. Every operator given must hold.
 
     Values of `.json` keep their types (numbers compare by value, never with text). All else in a request is text, and
@@ -49,24 +49,10 @@ class Assertion(StrictModel):
 
     field: Annotated[str, AfterValidator(_readable_field)]
     filters: dict[str, Any] = Field(default_factory=dict)
-    equals: Any = None
-    not_equals: Any = None
-    contains: Any = None
-    not_contains: Any = None
-    matches: Annotated[str, RegexPattern()] | None = None
-    gt: _Number | None = None
-    gte: _Number | None = None
-    lt: _Number | None = None
-    lte: _Number | None = None
-    exists: bool | None = None
-    count: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        given = self.operators()
-        if not given:
-            raise PydanticCustomError("missing_operator", f"expected at least one of {', '.join(OPERATORS)}")
-        if self.field == "request_count" and (odd := sorted(given.keys() - _NUMERIC)):
+        if self.field == "request_count" and (odd := sorted(self.operators().keys() - _NUMERIC)):
             raise PydanticCustomError(
                 "operator_of_number",
                 f"request_count is a number: expected {', '.join(sorted(_NUMERIC))}, found {', '.join(odd)}",
@@ -77,12 +63,6 @@ class Assertion(StrictModel):
             if not _has_expression(self.filters):
                 raise PydanticCustomError("filter", "{message}", {"message": str(error)}) from None
         return self
-
-    def operators(self) -> dict[str, Any]:
-        """Operator → operand, as written; `equals: null` is one, too."""
-        nullable = ("equals", "not_equals", "contains", "not_contains")
-        values = {name: getattr(self, name) for name in OPERATORS if name in self.model_fields_set}
-        return {name: value for name, value in values.items() if value is not None or name in nullable}
 
     def compiled_filters(self) -> tuple[Filter, ...]:
         """Raises ValueError with a sentence."""

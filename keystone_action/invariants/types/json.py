@@ -1,0 +1,192 @@
+"""`json`: a document that the agent left, by its schema and by values at paths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.evidence.fields import descend, parse_path
+from keystone_action.evidence.model import Evidence
+from keystone_action.invariants import strict_json
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.input_from import InputFrom
+from keystone_action.invariants.judged_material import BadSource, NothingToJudge, NoTrace, gather
+from keystone_action.invariants.operator_fields import Operators
+from keystone_action.invariants.operators import OPERATORS, problem_with
+from keystone_action.invariants.own_process import NotFinished, ask
+from keystone_action.invariants.patterns import PatternTimeout
+from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
+from keystone_action.spec.base import AuthorPath, WorkspacePath
+from keystone_action.spec.shapes import TextOrMapping
+
+SIZE_LIMIT = 8 << 20
+"""Bytes (of a text: characters) of a document that is looked at."""
+DEPTH_LIMIT = 100
+_PROGRAM = Path(__file__).parent.parent / "schema_program.py"
+
+
+def _path(text: str) -> str:
+    try:
+        parse_path(text)
+    except ValueError as problem:
+        raise PydanticCustomError("path", "{problem}", {"problem": str(problem)}) from None
+    return text
+
+
+def _value(value: Any) -> Any:
+    """A mapping of nothing but operators asks for them; any other value is to be equalled."""
+    if not isinstance(value, dict) or value.keys().isdisjoint(OPERATORS):
+        return value
+    others = sorted(str(key) for key in value.keys() - set(OPERATORS))
+    if others:
+        raise PydanticCustomError(
+            "operators",
+            "{others} beside operators; to compare with a whole mapping write it under equals",
+            {"others": ", ".join(map(repr, others))},
+        )
+    return Operators.model_validate(value, by_alias=True, by_name=False)
+
+
+def _schema(schema: dict[str, Any]) -> dict[str, Any]:
+    from jsonschema import Draft202012Validator, SchemaError
+    from jsonschema.validators import validator_for
+
+    try:
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+    except SchemaError as error:
+        where = ".".join(map(str, error.absolute_path))
+        problem = f"no JSON Schema: {where + ': ' if where else ''}{error.message[:200]}"
+        raise PydanticCustomError("json_schema", "{problem}", {"problem": problem}) from None
+    return schema
+
+
+_Schema = TextOrMapping[
+    Annotated[str, Field(min_length=1), AuthorPath("file")], Annotated[dict[str, Any], AfterValidator(_schema)]
+]
+
+
+class Json(Check):
+    """Reads the file at `path`, or what `input_from` names, as JSON. It must fit `schema` (a JSON Schema, or the path
+    of a file that holds one), and each of `values` must hold: a path like `a.b[0]` (`$` is the whole document) and
+    the value that is expected there, or a mapping of operators. Score 1 when all holds, else 0.
+
+    Values keep their types: numbers compare by value and never with text. What is missing, no UTF-8, no JSON, has a
+    key twice, is above 8 MiB or nested deeper than 100 levels fails. The schema's draft is the one that it names, else
+    2020-12; `format` is no assertion, and references to other documents are not followed.
+    """
+
+    type_name: ClassVar[str] = "json"
+    default_timeout: ClassVar[float] = 30.0
+    late_fails: ClassVar[bool] = True
+
+    path: Annotated[str, Field(min_length=1), WorkspacePath()] | None = None
+    input_from: InputFrom | None = None
+    schema_: _Schema | None = Field(default=None, alias="schema")
+    values: dict[Annotated[str, AfterValidator(_path)], Annotated[Operators | Any, BeforeValidator(_value)]] = Field(
+        default_factory=dict
+    )
+
+    @classmethod
+    def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """`schema: {file: path}` is `schema: path`: as a schema it would hold for everything."""
+        schema = document.get("schema")
+        if isinstance(schema, dict) and schema.keys() == {"file"}:
+            return {**document, "schema": schema["file"]}
+        return document
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.path is None) == (self.input_from is None):
+            found = "neither" if self.path is None else "both"
+            raise PydanticCustomError("source", "expected path or input_from, found {found}", {"found": found})
+        return self
+
+    @property
+    def _source(self) -> str:
+        return display_path(self.path) if self.path is not None else str(self.input_from)
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        deadline = time.monotonic() + context.timeout
+        try:
+            schema = self._read_schema(context)
+        except ValueError as problem:
+            return broken(f"the schema {self.schema_} is no JSON: {problem}.")
+        try:
+            text = await anyio.to_thread.run_sync(self._text, context.evidence, abandon_on_cancel=True)
+            document = await anyio.to_thread.run_sync(_document, text, abandon_on_cancel=True)
+            problems = [] if schema is None else await self._misfits(schema, text, deadline)
+            problems += await anyio.to_thread.run_sync(
+                lambda: list(self._wrong_values(document, deadline)), abandon_on_cancel=True
+            )
+        except (PathProblem, NothingToJudge) as problem:
+            return failed(f"{problem}.")
+        except NoTrace:
+            return skipped("There is no trace of this agent to read.")
+        except BadSource as problem:
+            return broken(f"{problem}.")
+        except _BadSchema as problem:
+            return broken(f"the schema can't be used: {problem}.")
+        except (ValueError, NotFinished) as problem:
+            return failed(f"{self._source} can't be used as JSON: {problem}.")
+        if problems:
+            return failed("\n".join(f"{self._source}: {one}." for one in problems), problems=problems)
+        return passed(f"{self._source} is as expected.")
+
+    def _read_schema(self, context: CheckContext) -> Any:
+        if isinstance(self.schema_, str):
+            return strict_json.parse(context.author_file(self.schema_).decode("utf-8"))
+        return self.schema_
+
+    def _text(self, evidence: Evidence) -> str:
+        """Raises PathProblem, ValueError, and as `gather`."""
+        path = self.path
+        if self.input_from is not None and self.input_from.startswith("file:"):
+            path = self.input_from.removeprefix("file:")
+        if path is not None:
+            return read_inside(evidence.workspace, path, limit=SIZE_LIMIT).decode("utf-8")
+        return gather(evidence, str(self.input_from)).text
+
+    async def _misfits(self, schema: Any, text: str, deadline: float) -> list[str]:
+        question = {"schema": schema, "text": text}
+        answer = await ask(_PROGRAM, question, timeout=max(deadline - time.monotonic(), 0.001))
+        if "schema" in answer:
+            raise _BadSchema(answer["schema"])
+        return [f"{_place(steps)} does not fit the schema: {message}" for steps, message in answer["problems"]]
+
+    def _wrong_values(self, document: Any, deadline: float) -> Iterator[str]:
+        for path, wanted in self.values.items():
+            found = descend(document, parse_path(path), "the document")
+            asked = wanted.operators() if isinstance(wanted, Operators) else {"equals": wanted}
+            for operator, operand in asked.items():
+                try:
+                    problem = problem_with(operator, operand, found, typed=True, deadline=deadline)
+                except PatternTimeout as late:
+                    problem = str(late)
+                if problem is not None:
+                    yield f"{path}: {problem}"
+
+
+class _BadSchema(Exception):  # noqa: N818 - an outcome: the check is in error
+    """The author's schema is none, or refers to what isn't in it; a sentence without its full stop."""
+
+
+def _document(text: str) -> Any:
+    """Raises ValueError with a sentence."""
+    if len(text) > SIZE_LIMIT:
+        raise ValueError(f"it has {len(text):,} characters; at most {SIZE_LIMIT:,} are read")
+    document = strict_json.parse(text)
+    if strict_json.is_deeper(document, DEPTH_LIMIT):
+        raise ValueError(f"it is nested deeper than {DEPTH_LIMIT} levels")
+    return document
+
+
+def _place(steps: list[str | int]) -> str:
+    shown = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return display_path(shown.removeprefix(".")) or "the document"
