@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -35,7 +35,8 @@ class Outcome:
 
     score: in [0, 1], None for skip and error. message: one or more sentences for people, as short as they allow:
     what was expected, what was found. details: JSON values for results.json. log: what goes to checks/<name>.log.
-    judge_usage: tokens and cost that a judge spent, counted apart from the agent's.
+    judge_usage: tokens and cost that a judge spent, counted apart from the agent's. disqualifies: the cell's composite
+    is 0, as when a gate fails, whatever the score: what has to hold besides what is scored did not.
     """
 
     status: Status
@@ -44,6 +45,7 @@ class Outcome:
     details: Mapping[str, Any] = field(default_factory=dict)
     log: str = ""
     judge_usage: Mapping[str, float] = field(default_factory=dict)
+    disqualifies: bool = False
 
 
 def passed(message: str, *, score: float = 1.0, log: str = "", **details: Any) -> Outcome:
@@ -51,9 +53,10 @@ def passed(message: str, *, score: float = 1.0, log: str = "", **details: Any) -
     return _graded("pass", score, message, log, details)
 
 
-def failed(message: str, *, score: float = 0.0, log: str = "", **details: Any) -> Outcome:
+def failed(message: str, *, score: float = 0.0, log: str = "", disqualifies: bool = False, **details: Any) -> Outcome:
     """The check does not hold; the agent's fault."""
-    return _graded("fail", score, message, log, details)
+    outcome = _graded("fail", score, message, log, details)
+    return replace(outcome, disqualifies=disqualifies and outcome.status == "fail")
 
 
 def skipped(message: str, **details: Any) -> Outcome:

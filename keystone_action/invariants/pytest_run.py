@@ -109,6 +109,14 @@ async def run(
         return completed, bad
 
 
+def no_pytest(why: str) -> str:
+    """What to do when the sandbox's python3 has no pytest."""
+    return (
+        f"pytest is not in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`) or set base to an "
+        "image that has it"
+    )
+
+
 def _driver() -> bytes:
     return Path(__file__).with_name("pytest_driver.py").read_bytes()
 

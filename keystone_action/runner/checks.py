@@ -83,6 +83,7 @@ async def _run(
         duration_s=duration,
         description=invariant.description,
         on_skip=invariant.on_skip,
+        disqualified=outcome.disqualifies,
     )
     return Graded(result, outcome.log, outcome.judge_usage)
 

@@ -31,10 +31,12 @@ class Grade:
 
 
 def disqualifies(result: InvariantResult) -> bool:
-    """Whether this check is a gate that forces the composite to 0.
+    """Whether this check forces the composite to 0: it says so itself (`swebench`), or it is a gate that does.
 
     `gate: true` looks at the score (below 1.0), as both sources say; `gate: passed` at the check's own verdict.
     """
+    if result.disqualified and result.status == "fail":
+        return True
     if not result.gate or result.status not in ("pass", "fail"):
         return False
     if result.gate == "passed":
@@ -101,6 +103,8 @@ def _fault(results: Sequence[InvariantResult]) -> str:
 
 
 def _gate_sentence(gate: InvariantResult) -> str:
+    if not gate.gate:
+        return f"check {gate.name} disqualifies: {first_line(gate.message)}"
     if gate.gate == "passed":
         return f"gate {gate.name} did not pass"
     return f"gate {gate.name} scored {show(gate.score or 0.0)}, and a gate needs 1.00"

@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class InvariantResult:
     """One check of one cell. score is None for skip and error. `gate` is true, false or "passed" as in the spec;
-    `disqualified`: this gate forced the composite to 0."""
+    `disqualified`: this gate, or a check that says so itself, forced the composite to 0."""
 
     name: str
     type: str

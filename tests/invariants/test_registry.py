@@ -192,5 +192,5 @@ def test_a_broken_installed_plug_in_names_its_distribution() -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_planned_name_lists_the_installed_ones_too() -> None:
     with pytest.raises(NotSupportedYet) as refused:
-        CheckTypes()["swebench"]
+        CheckTypes()["http"]
     assert "word_count" in refused.value.help

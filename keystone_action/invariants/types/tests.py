@@ -114,7 +114,7 @@ class Tests(Check):
             message = f"pytest {counted.ending(completed)}, and its report {results}.\n{tails(completed)}"
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
         if results.missing:
-            return broken(no_pytest(results.missing), log=whole(completed))
+            return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
         return counted.by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
 
     async def _by_command(self, context: CheckContext, copy: GradedCopy) -> Outcome:
@@ -187,14 +187,6 @@ class Tests(Check):
         if not found:
             raise BadReport(f"no report matches {', '.join(self._globs())}")
         return counts
-
-
-def no_pytest(why: str) -> str:
-    """What to do when the sandbox's python3 has no pytest."""
-    return (
-        f"pytest is not in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`) or set base to an "
-        "image that has it"
-    )
 
 
 def with_reporter(cmd: str | list[str], path: str) -> str | list[str] | None:

@@ -1,0 +1,141 @@
+"""`swebench`: the fix of a real issue, graded by the tests that it must mend and the tests that it must not break."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from keystone_action.invariants import counted, pytest_run
+from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
+from keystone_action.invariants.captured import tails, whole
+from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, Inject, Protect, destinations, prepare
+from keystone_action.invariants.junit import BadReport
+from keystone_action.invariants.programs import not_in_sandbox
+from keystone_action.invariants.pytest_results import PytestResults
+from keystone_action.sandbox.base import Completed
+from keystone_action.sandbox.paths import PathProblem, exists_inside
+from keystone_action.spec.base import Duration, PlainText, ShellCommand
+
+_PINNED = {"TZ": "UTC", "PYTHONHASHSEED": "0"}
+"""What ids of parametrised tests are known to depend on."""
+_GREEN = frozenset({"passed", "xfailed"})
+_TestId = Annotated[str, Field(pattern=r"^[^-/:][^:]*::"), PlainText(literal=True)]
+
+
+class Swebench(Check):
+    """Score = the share of fail_to_pass that passes now; a test of pass_to_pass that does not disqualifies the cell, as
+    a gate does.
+
+    fail_to_pass, pass_to_pass: ids of tests as pytest prints them with the workspace as its root
+    (`dir/test_x.py::test[1]`), matched exactly, spaces at the end included; an id that does not exist has not passed,
+    nor has a skipped test; an expected failure has. The files that they name are run whole, on a fresh copy, with
+    protected files as in `tests`.
+    cmd_prefix: the command line of pytest before the files. TZ is UTC and PYTHONHASHSEED 0.
+    """
+
+    type_name: ClassVar[str] = "swebench"
+    phase: ClassVar[Phase] = "fresh_copy"
+    default_timeout: ClassVar[float] = 600.0
+
+    fail_to_pass: list[_TestId] = Field(min_length=1)
+    pass_to_pass: list[_TestId] = Field(default_factory=list)
+    inject: list[Inject] = Field(default_factory=list)
+    cmd_prefix: Annotated[str, Field(min_length=1), ShellCommand()] = "python3 -m pytest -q -p no:cacheprovider"
+    pass_threshold: float = Field(default=1.0, ge=0, le=1)
+    protect: list[Protect] = Field(default_factory=list)
+    timeout_s: Duration | None = None
+
+    @model_validator(mode="after")
+    def _can_be_graded(self) -> Self:
+        destinations(self.inject)
+        if pytest_run.parse(self.cmd_prefix) is None:
+            message = "expected cmd_prefix to be `python3 -m pytest …`, without what only a shell understands"
+            raise PydanticCustomError("cmd_prefix", "{message}", {"message": message})
+        return self
+
+    @property
+    def own_timeout(self) -> float | None:
+        """`timeout_s`, when it is given."""
+        return self.timeout_s
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        try:
+            copy = await prepare(context, destinations(self.inject), self.protect)
+        except CannotPrepare as problem:
+            return failed(f"{problem}.", disqualifies=bool(self.pass_to_pass))
+        except OSError as error:
+            return broken(f"a file of inject can't be read: {error}")
+        invocation = pytest_run.parse(self.cmd_prefix)
+        assert invocation is not None
+        if copy.sandbox.which(invocation.python) is None:
+            return broken(not_in_sandbox(invocation.python))
+        limit = self.timeout_s or context.timeout
+        completed, results = await pytest_run.run(
+            copy,
+            invocation,
+            # Ids are relative to the workspace; one file that can't be collected says nothing of the others.
+            [f"--rootdir={copy.sandbox.workspace_inside}", "--continue-on-collection-errors", *self._files(copy)],
+            environment={**context.check_environment, **_PINNED},
+            timeout=limit,
+        )
+        over = counted.stopped(completed, limit, **copy.details)
+        if over is not None:
+            return failed(over.message, log=over.log, disqualifies=bool(self.pass_to_pass), **over.details)
+        if isinstance(results, PytestResults) and results.missing:
+            return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
+        return self._grade(completed, results, copy)
+
+    def _files(self, copy: GradedCopy) -> list[str]:
+        """The files of all ids that are there: pytest runs nothing at all when it is given one that isn't."""
+        named = dict.fromkeys(one.partition("::")[0] for one in (*self.fail_to_pass, *self.pass_to_pass))
+        return [path for path in named if _is_there(copy, path)] or [copy.inside]  # where no test is
+
+    def _grade(self, completed: Completed, results: PytestResults | BadReport, copy: GradedCopy) -> Outcome:
+        log, note = whole(completed), ""
+        outcomes: Mapping[str, str] = {}
+        if isinstance(results, BadReport):
+            note = f" pytest {counted.ending(completed)}, and its report {results}."
+        else:
+            counts = results.counts()
+            if counts.passed == counts.counted and completed.shell_code not in (0, 5):
+                note = f" All tests passed, but pytest {counted.ending(completed)}."
+            else:
+                outcomes = results.outcomes
+        mended, wanted = _green(self.fail_to_pass, outcomes), list(dict.fromkeys(self.fail_to_pass))
+        kept, held = _green(self.pass_to_pass, outcomes), list(dict.fromkeys(self.pass_to_pass))
+        lost = [one for one in held if one not in kept]
+        left = [one for one in wanted if one not in mended]
+        score = len(mended) / len(wanted)
+        message = f"{len(mended)} of {len(wanted)} tests of fail_to_pass passed"
+        message += f", {len(kept)} of {len(held)} of pass_to_pass.{note}" if held else f".{note}"
+        message += _named("Not mended", left, outcomes) + _named("Broken", lost, outcomes)
+        details = {
+            "fail_to_pass": {one: outcomes.get(one, "not found") for one in wanted},
+            "pass_to_pass": {one: outcomes.get(one, "not found") for one in held},
+            "exit_code": completed.shell_code,
+            **copy.details,
+        }
+        if not lost and score >= self.pass_threshold - counted.TOLERANCE:
+            return passed(message, score=score, log=log, **details)
+        return failed(f"{message}\n{tails(completed)}", score=score, log=log, disqualifies=bool(lost), **details)
+
+
+def _is_there(copy: GradedCopy, path: str) -> bool:
+    try:
+        return ".." not in path.split("/") and exists_inside(copy.sandbox.workspace, path)
+    except PathProblem:
+        return False
+
+
+def _green(ids: Sequence[str], outcomes: Mapping[str, str]) -> list[str]:
+    return [one for one in dict.fromkeys(ids) if outcomes.get(one) in _GREEN]
+
+
+def _named(what: str, ids: Sequence[str], outcomes: Mapping[str, str]) -> str:
+    if not ids:
+        return ""
+    shown = ", ".join(f"{one[:200]} ({outcomes.get(one, 'not found')})" for one in ids[:5])
+    return f" {what}: {shown}" + (f" and {len(ids) - 5} more." if len(ids) > 5 else ".")

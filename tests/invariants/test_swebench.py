@@ -1,0 +1,155 @@
+"""swebench, with real runs of pytest in the process sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from support.context import make_check
+from support.graded_tests import World, pytest_for_sandboxes
+
+from keystone_action.scoring.composite import grade
+from keystone_action.scoring.results import InvariantResult
+
+HIDDEN = """
+import os, pytest
+from solution import add, double
+def test_bug(): assert add(1, 2) == 3
+@pytest.mark.parametrize("text", ["a", "b [c] ", "d::e"])
+def test_many(text): assert add(text, "!") == text + "!"
+def test_unrelated(): assert double(2) == 4
+def test_pinned(): assert (os.environ["TZ"], os.environ["PYTHONHASHSEED"]) == ("UTC", "0")
+@pytest.mark.xfail
+def test_known(): assert False
+@pytest.mark.skip
+def test_skipped(): assert False
+"""
+FIXED = "def add(a, b): return a + b\ndef double(a): return a * 2\n"
+HALF = "def add(a, b): return a + b if a != 1 else 0\ndef double(a): return a * 2\n"
+BREAKS = "def add(a, b): return a + b\ndef double(a): return 0\n"
+FILE = "testing/test_x.py"
+CHECK = {
+    "type": "swebench",
+    "inject": [{"src": "hidden/test_x.py", "dest": FILE}],
+    "fail_to_pass": [f"{FILE}::test_bug"],
+    "pass_to_pass": [f"{FILE}::test_unrelated"],
+}
+
+
+@pytest.fixture(scope="module")
+def packages() -> Iterator[Path]:
+    with pytest_for_sandboxes() as place:
+        yield place
+
+
+@pytest.fixture
+def world(tmp_path: Path, packages: Path) -> World:
+    made = World(tmp_path, packages)
+    (made.author / "hidden").mkdir()
+    (made.author / "hidden" / "test_x.py").write_text(HIDDEN)
+    made.given({"testing/readme": "", "solution.py": "def add(a, b): return a - b\ndef double(a): return a * 2\n"})
+    return made
+
+
+@pytest.mark.parametrize("more", [{}, {"cmd_prefix": "python3 -m pytest -q -p no:cacheprovider"}])
+def test_the_documents_example(world: World, more: dict[str, str]) -> None:
+    """`swebench` of 004_722b8593dcd13c4e.txt, with and without its `cmd_prefix`."""
+    world.left({"solution.py": FIXED})
+    outcome = world.grade({**CHECK, **more})
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("pass", 1.0, False), outcome
+    world.left({"solution.py": "def add(a, b): return 0\ndef double(a): return a * 2\n"})
+    outcome = world.grade({**CHECK, **more})
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 0.0, False)
+    assert "0 of 1 tests of fail_to_pass passed, 1 of 1 of pass_to_pass." in outcome.message
+
+
+def test_the_share_of_fail_to_pass_is_the_score_and_ids_match_exactly(world: World) -> None:
+    ids = ["test_bug", "test_many[a]", "test_many[b [c] ]", "test_many[d::e]"]
+    check = {**CHECK, "fail_to_pass": [f"{FILE}::{one}" for one in ids]}
+    world.left({"solution.py": HALF})
+    outcome = world.grade(check)
+    assert (outcome.status, outcome.score) == ("fail", 0.75), outcome
+    assert world.grade({**check, "pass_threshold": 0.75}).status == "pass"
+    check = {
+        **CHECK,
+        "fail_to_pass": [f"{FILE}::test_many[b [c]]", f"{FILE}::test_many[b [c] ] ", f"{FILE}::test_many"],
+    }
+    assert world.grade(check).score == 0.0
+
+
+def test_a_broken_pass_to_pass_disqualifies_the_cell(world: World) -> None:
+    world.left({"solution.py": BREAKS})
+    outcome = world.grade(CHECK)
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 1.0, True)
+    assert "Broken: testing/test_x.py::test_unrelated (failed)." in outcome.message
+    results = [
+        InvariantResult("fix", "swebench", "fail", 1.0, 4.0, False, outcome.message, disqualified=True),
+        InvariantResult("other", "command_exit", "pass", 1.0, 4.0, False, ""),
+    ]
+    graded = grade(results, threshold=0.1)
+    assert (graded.verdict, graded.composite) == ("fail", 0.0)
+    assert graded.reason.startswith("check fix disqualifies: 1 of 1 tests of fail_to_pass passed")
+
+
+def test_what_counts_as_green(world: World) -> None:
+    world.left({"solution.py": FIXED})
+    kept = {**CHECK, "pass_to_pass": [f"{FILE}::test_known", f"{FILE}::test_pinned"]}
+    assert world.grade(kept).status == "pass"
+    for lost in ("test_skipped", "test_never_was"):
+        outcome = world.grade({**CHECK, "pass_to_pass": [f"{FILE}::{lost}"]})
+        assert (outcome.status, outcome.disqualifies) == ("fail", True)
+
+
+def test_ids_of_files_that_do_not_exist(world: World) -> None:
+    world.left({"solution.py": FIXED})
+    outcome = world.grade({**CHECK, "fail_to_pass": [f"{FILE}::test_bug", "gone/test_y.py::test"]})
+    assert (outcome.status, outcome.score) == ("fail", 0.5)
+    assert "gone/test_y.py::test (not found)" in outcome.message
+    outcome = world.grade({"type": "swebench", "fail_to_pass": ["gone/test_y.py::test"]})
+    assert (outcome.status, outcome.score) == ("fail", 0.0)
+
+
+def test_a_file_that_cannot_be_collected_does_not_hide_the_others(world: World) -> None:
+    world.given({"testing/test_other.py": "def test(): pass"})
+    world.left({"solution.py": "def add("})
+    outcome = world.grade({**CHECK, "pass_to_pass": ["testing/test_other.py::test"]})
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 0.0, False)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"solution.py": "import os\nprint('8 passed', flush=True)\nos._exit(0)\n"},
+        {"solution.py": "", "conftest.py": "collect_ignore = ['testing']\nimport os\nos._exit(0)\n"},
+        {"solution.py": "", "pytest.py": "import os\nos._exit(0)\n"},
+        {"solution.py": "import unittest\nraise unittest.SkipTest\n"},
+        {"solution.py": "", "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n"},
+    ],
+)
+def test_no_credit_by_other_means(world: World, files: dict[str, str]) -> None:
+    world.left(dict(files))
+    outcome = world.grade(CHECK)
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 0.0, True)
+
+
+def test_tests_that_hang(world: World) -> None:
+    world.left({"solution.py": "while True: pass\n"})
+    outcome = world.grade(CHECK, timeout=5.0)
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 0.0, True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"fail_to_pass": []},
+        {"fail_to_pass": ["test_bug"]},
+        {"fail_to_pass": ["-p::x"]},
+        {"cmd_prefix": "make test"},
+        {"cmd_prefix": "python3 -m pytest $(cat x)"},
+    ],
+)
+def test_what_cannot_be_graded_is_refused(more: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        make_check({**CHECK, **more})
