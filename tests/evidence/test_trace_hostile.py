@@ -99,6 +99,15 @@ def test_long_texts_are_cut_and_said():
     assert "1 × result or message of which only the beginning was kept" in trace.not_understood
 
 
+def test_arguments_are_whole_or_left_out(monkeypatch):
+    monkeypatch.setattr(building, "ARGUMENTS_LIMIT", 1000)
+    commands = ["a" * 600, "b" * 600, "ls"]
+    trace = read("claude", *({"type": "assistant", "message": {"content": [
+        {**USE, "id": str(n), "input": {"command": command}}]}} for n, command in enumerate(commands)))  # fmt: skip
+    assert [call.arguments for call in trace.tool_calls] == [{"command": "a" * 600}, None, {"command": "ls"}]
+    assert trace.not_understood[0] == "1 × tool call whose arguments were left out, there being too many"
+
+
 def test_a_line_that_is_too_long_is_skipped_and_the_next_is_read():
     trace = read("codex", b'{"type": "' + b"x" * (LINE_LIMIT + 10) + b'"}', FINE["codex"])
     assert len(trace.tool_calls) == 1
@@ -190,3 +199,17 @@ def test_no_events_whatever_break_a_reader(source, events, tail):
         assert trace.usage == Usage()
     for figure in (trace.usage.input_tokens, trace.usage.output_tokens, trace.usage.cost_usd):
         assert figure is None or figure >= 0
+
+
+@pytest.mark.parametrize("source", ["touchstone", "keystone"])
+def test_long_identifiers_are_told_apart_and_not_kept(source):
+    ids = ["i" * 100_000 + end for end in "ab"]
+    if source == "touchstone":
+        events = [event("tool_call", tool_call_id=one, raw_name="Bash", input={}) for one in ids]
+        events.append(event("tool_result", tool_call_id=ids[0], status="ok", output="first"))
+    else:
+        events = [span("tool_call", one, tool="Bash", phase="start", input={}) for one in ids]
+        events.append(span("tool_call", ids[0], tool="Bash", phase="end", status="ok", output="first"))
+    trace = read(source, *events)
+    assert [call.result for call in trace.tool_calls] == ["first", ""]
+    assert {len(call.id) for call in trace.tool_calls} == {64}

@@ -11,19 +11,20 @@ from typing import Any, Literal
 
 from keystone_action.evidence.trace import Message, Permission, ToolCall, Trace, Usage
 from keystone_action.evidence.trace_readers.tool_kinds import tool_kind
-from keystone_action.evidence.trace_readers.values import MalformedTrace, kept, kept_text, size_of
+from keystone_action.evidence.trace_readers.values import NAME_LIMIT, MalformedTrace, kept, kept_text, size_of
 
 ENTRIES_LIMIT = 100_000
 """Calls, messages, permissions or requests to a model in one trace; with more it is refused, never miscounted."""
 TEXT_LIMIT = 16 << 10
 """Characters kept of one result, message or final output."""
-ARGUMENT_LIMIT = 64 << 10
-"""Characters kept of each text in the arguments of a call."""
+ARGUMENT_LIMIT = 128 << 10
+"""Characters kept of each text in the arguments of a call: as long as Linux lets one argument of a command be, so no
+command that ran is cut."""
 TEXTS_LIMIT = 8 << 20
 ARGUMENTS_LIMIT = 16 << 20
 """Characters kept of all results and messages, and of all arguments, of one trace."""
 _LITTLE = 256
-"""Characters kept of each text once the limit for all of them is reached."""
+"""Characters of a text or of a call's arguments that are kept even when the limit for all of them is reached."""
 _UNKNOWN_NAMES = 20
 _UNKNOWN_LENGTH = 60
 
@@ -56,7 +57,7 @@ class _Asked:
 
 @dataclass
 class TraceBuilder:
-    """The trace while it is read.
+    """The trace while it is read. Identifiers are as `values.identifier` has them.
 
     usage, stop_reason, final_output: set by readers, as are calls_known and permissions_known, which say whether this
     source tells of calls and of permissions at all. understood: how many events were.
@@ -104,35 +105,37 @@ class TraceBuilder:
         """Somebody said something; nothing is not kept."""
         if text:
             self.room(self._timeline, "messages and tool calls")
-            self._timeline.append(Message(kept_text(role, 40), self._text(text)))
+            self._timeline.append(Message(kept_text(role, NAME_LIMIT), self._text(text)))
 
     def call(self, id: str, raw_name: str, arguments: Any, *, name: str = "", kind: Any = None) -> None:  # noqa: A002
         """A tool was called. One with an id that is open already is another call all the same."""
         self.room(self._timeline, "messages and tool calls")
         if arguments is not None:
             arguments = self._bounded(arguments)
-        raw_name, name = kept_text(raw_name, TEXT_LIMIT), kept_text(name or raw_name, TEXT_LIMIT)
-        call = _Call(kept_text(id, TEXT_LIMIT), raw_name, name, kind, arguments)
+        raw_name, name = kept_text(raw_name, NAME_LIMIT), kept_text(name or raw_name, NAME_LIMIT)
+        call = _Call(id, raw_name, name, kind, arguments)
         self._timeline.append(call)
         self._open[call.id] = call
 
     def is_seen(self, id: str, raw_name: str, *, ended: bool) -> bool:  # noqa: A002
         """Whether the latest call with this id is one of this tool; ended: also when its result was seen."""
-        known = self._open.get(kept_text(id, TEXT_LIMIT))
-        return known is not None and known.raw_name == kept_text(raw_name, TEXT_LIMIT) and (ended or not known.ended)
+        known = self._open.get(id)
+        return known is not None and known.raw_name == kept_text(raw_name, NAME_LIMIT) and (ended or not known.ended)
 
     def update(self, id: str, arguments: Any) -> None:  # noqa: A002
         """The latest call with this id, which was seen, has these arguments."""
-        self._open[kept_text(id, TEXT_LIMIT)].arguments = self._bounded(arguments)
+        self._open[id].arguments = self._bounded(arguments)
 
     def same_call(self, id: str, raw_name: str, arguments: Any) -> bool:  # noqa: A002
         """Whether this very call was seen already."""
-        known = self._open.get(kept_text(id, TEXT_LIMIT))
-        return known is not None and known.raw_name == raw_name and known.arguments == kept(arguments, ARGUMENT_LIMIT)
+        known = self._open.get(id)
+        if known is None or known.raw_name != kept_text(raw_name, NAME_LIMIT):
+            return False
+        return bool(known.arguments == kept(arguments, ARGUMENT_LIMIT))
 
     def result(self, id: str, status: Status | None, text: str) -> None:  # noqa: A002
         """What became of a call; a result of no call that was seen is counted as not understood."""
-        call = self._open.get(kept_text(id, TEXT_LIMIT))
+        call = self._open.get(id)
         if call is None:
             self._skipped["result of a tool call that was not seen"] += 1
             return
@@ -148,7 +151,7 @@ class TraceBuilder:
         """Permission was asked for."""
         self.room(self._asked, "requests for permission")
         request_id = request_id if request_id and request_id not in self._asked else f"{request_id}#{len(self._asked)}"
-        self._asked[request_id] = _Asked(kept_text(tool_call_id, TEXT_LIMIT))
+        self._asked[request_id] = _Asked(tool_call_id)
 
     def answer(self, request_id: str, allowed: bool | None) -> None:
         """Permission was given or denied; one that nobody asked for is counted as not understood."""
@@ -190,12 +193,13 @@ class TraceBuilder:
         return text
 
     def _bounded(self, arguments: Any) -> Any:
-        limit = ARGUMENT_LIMIT if self._arguments < ARGUMENTS_LIMIT else _LITTLE
-        bounded = kept(arguments, limit)
+        bounded = kept(arguments, ARGUMENT_LIMIT)
         size = size_of(bounded)
+        if self._arguments + size > ARGUMENTS_LIMIT and size > _LITTLE:
+            # Half of them could hide what a check looks for: none can't.
+            self._skipped["tool call whose arguments were left out, there being too many"] += 1
+            return None
         self._arguments += size
-        if self._arguments > 4 * ARGUMENTS_LIMIT:
-            raise MalformedTrace(f"the arguments of its tool calls have more than {4 * ARGUMENTS_LIMIT >> 20} MiB")
         if size < size_of(arguments):
             self._skipped["tool call of whose arguments only the beginnings were kept"] += 1
         return bounded

@@ -11,7 +11,16 @@ from typing import Any
 
 from keystone_action.evidence.trace import Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
-from keystone_action.evidence.trace_readers.values import amount, as_arguments, as_text, mapping, objects, text, tokens
+from keystone_action.evidence.trace_readers.values import (
+    amount,
+    as_arguments,
+    as_text,
+    identifier,
+    mapping,
+    objects,
+    text,
+    tokens,
+)
 
 _PASSED_OVER = ("system", "stream_event", "control_request", "control_response", "control_cancel_request", "keep_alive")
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -46,7 +55,7 @@ class ClaudeReader:
         read = tokens(mapping(message, "usage"), "input_tokens")
         if read is not None and not synthetic:
             self._trace.room(self._read, "messages of a model")
-            self._read[text(message, "id")] = read
+            self._read[identifier(message, "id")] = read
         for block in objects(message, "content"):
             self._block(block, "system" if synthetic else "assistant")
 
@@ -59,8 +68,8 @@ class ClaudeReader:
             self._trace.message("thought", text(block, "thinking"))
         elif kind in _CALLS:
             name, arguments = text(block, "name"), as_arguments(block.get("input"))
-            if not self._trace.same_call(text(block, "id"), name, arguments):
-                self._trace.call(text(block, "id"), name, arguments)
+            if not self._trace.same_call(identifier(block, "id"), name, arguments):
+                self._trace.call(identifier(block, "id"), name, arguments)
         elif kind.endswith("tool_result"):
             self._tool_result(block)
         elif kind != "redacted_thinking":
@@ -76,7 +85,7 @@ class ClaudeReader:
 
     def _tool_result(self, block: Mapping[str, Any]) -> None:
         status = "error" if block.get("is_error") else "ok"
-        self._trace.result(text(block, "tool_use_id"), status, as_text(block.get("content")))  # type: ignore[arg-type]
+        self._trace.result(identifier(block, "tool_use_id"), status, as_text(block.get("content")))  # type: ignore[arg-type]
 
     def _ended(self, event: Mapping[str, Any]) -> None:
         usage = mapping(event, "usage")
@@ -100,7 +109,7 @@ class ClaudeReader:
         trace.final_output = text(result, "result") or self._last_text
         trace.permissions_known = "permission_denials" in result
         for number, denial in enumerate(objects(result, "permission_denials")):
-            trace.ask(str(number), text(denial, "tool_use_id"))
+            trace.ask(str(number), identifier(denial, "tool_use_id"))
             trace.answer(str(number), allowed=False)
 
     def _usage(self) -> Usage:

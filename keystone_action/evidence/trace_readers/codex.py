@@ -8,7 +8,7 @@ from typing import Any
 
 from keystone_action.evidence.trace import Usage
 from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder
-from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, text, tokens
+from keystone_action.evidence.trace_readers.values import as_arguments, as_text, identifier, mapping, text, tokens
 
 _STATUS: dict[str, Status] = {"completed": "ok", "failed": "error", "declined": "error"}
 _SHELLS = ("sh", "bash", "zsh", "dash")
@@ -27,7 +27,7 @@ class CodexReader:
         """Take one; False when its type, or its item's, is unknown. Raises MalformedTrace."""
         match event.get("type"):
             case "thread.started":
-                self._thread = text(event, "thread_id")
+                self._thread = identifier(event, "thread_id")
                 self._trace.forget_open()
             case "turn.started":
                 self._trace.stop_reason = ""
@@ -67,16 +67,16 @@ class CodexReader:
         return True
 
     def _call(self, item: Mapping[str, Any], raw_name: str, arguments: Any, *, ended: bool, name: str = "") -> None:
-        identifier, code, error = text(item, "id"), item.get("exit_code"), item.get("error")
-        if self._trace.is_seen(identifier, raw_name, ended=False):
-            self._trace.update(identifier, arguments)
+        call_id, code, error = identifier(item, "id"), item.get("exit_code"), item.get("error")
+        if self._trace.is_seen(call_id, raw_name, ended=False):
+            self._trace.update(call_id, arguments)
         else:
-            self._trace.call(identifier, raw_name, arguments, name=name)
+            self._trace.call(call_id, raw_name, arguments, name=name)
         if not ended:
             return
         status = "error" if error or (isinstance(code, int) and code) else _STATUS.get(text(item, "status"), "ok")
         output = text(item, "aggregated_output") or as_text(error) or as_text(item.get("result"))
-        self._trace.result(identifier, status, output)
+        self._trace.result(call_id, status, output)
 
     def _said(self, kind: str, said: str, *, ended: bool) -> None:
         if not ended:

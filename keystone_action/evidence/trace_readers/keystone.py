@@ -8,7 +8,15 @@ from typing import Any
 
 from keystone_action.evidence.trace import Usage
 from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder
-from keystone_action.evidence.trace_readers.values import amount, as_arguments, as_text, mapping, text, tokens
+from keystone_action.evidence.trace_readers.values import (
+    amount,
+    as_arguments,
+    as_text,
+    identifier,
+    mapping,
+    text,
+    tokens,
+)
 
 _STATUS: dict[str, Status] = {"ok": "ok", "error": "error"}
 _BEGINS = ("start", "invoked")
@@ -45,7 +53,7 @@ class KeystoneReader:
         found = tokens(cost, "input_tokens"), tokens(cost, "output_tokens"), amount(cost, "estimated_usd")
         if found != (None, None, None):
             self._trace.room(self._costs, "spans with a cost")
-            self._costs[text(event, "span_id") or f"#{self._events}"] = found
+            self._costs[identifier(event, "span_id") or f"#{self._events}"] = found
 
     def _said(self, event: Mapping[str, Any]) -> None:
         output = as_text(event.get("output"))
@@ -54,22 +62,22 @@ class KeystoneReader:
             self._trace.final_output = output
 
     def _tool(self, event: Mapping[str, Any]) -> bool:
-        tool, span, phase = text(event, "tool"), text(event, "span_id"), event.get("phase")
+        tool, span, phase = identifier(event, "tool"), identifier(event, "span_id"), event.get("phase")
         if not tool:
             return False
         unnamed = self._begun.setdefault(tool, deque()) if not span else deque()
-        identifier = span or f"#{self._events}"
+        call_id = span or f"#{self._events}"
         ends = phase in _ENDS
         joins = self._trace.is_seen(span, tool, ended=ends) if span else ends and bool(unnamed)
         if joins and not span:
-            identifier = unnamed.popleft()
+            call_id = unnamed.popleft()
         elif not joins:
             self._trace.room(self._begun, "names of tools")
-            self._trace.call(identifier, tool, as_arguments(event.get("input")))
+            self._trace.call(call_id, tool, as_arguments(event.get("input")))
             if not span and phase in _BEGINS:
-                unnamed.append(identifier)
+                unnamed.append(call_id)
         if phase not in _BEGINS:
-            self._trace.result(identifier, _STATUS.get(text(event, "status")), as_text(event.get("output")))
+            self._trace.result(call_id, _STATUS.get(text(event, "status")), as_text(event.get("output")))
         return True
 
     def finish(self) -> None:

@@ -17,6 +17,7 @@ from keystone_action.evidence.trace_readers.values import (
     MalformedTrace,
     as_arguments,
     as_text,
+    identifier,
     kept,
     mapping,
     objects,
@@ -72,14 +73,14 @@ class OtelReader:
         for name in (_READ, _WRITTEN, *_EARLIER.values()):
             tokens(attributes, name)
         context = mapping(span, "context")
-        identifier = text(span, "spanId") or text(span, "span_id") or text(context, "span_id") or f"#{self._number}"
-        whole = text(span, "traceId") or text(span, "trace_id") or text(context, "trace_id")
+        span_id = identifier(span, "spanId") or identifier(span, "span_id") or identifier(context, "span_id")
+        whole = identifier(span, "traceId") or identifier(span, "trace_id") or identifier(context, "trace_id")
         began = span.get("startTimeUnixNano", span.get("start_time", ""))
         status = mapping(span, "status")
         failed = str(status.get("code", status.get("status_code", ""))) in ("2", "STATUS_CODE_ERROR", "ERROR")
         self._trace.room(self._spans, "spans")
-        key = f"{whole} {identifier}"
-        self._spans[key] = _Span(str(began).rjust(32), attributes, failed or _FAILED in attributes)
+        key = f"{whole} {span_id or self._number}"
+        self._spans[key] = _Span(str(began)[:40].rjust(40), attributes, failed or _FAILED in attributes)
 
     def finish(self) -> None:
         """Calls in the order they began, and the usage of all requests to models. Raises MalformedTrace."""
@@ -96,11 +97,11 @@ class OtelReader:
 
     def _call(self, span: _Span, number: str) -> None:
         attributes = span.attributes
-        identifier = text(attributes, "gen_ai.tool.call.id") or f"#{number}"
+        call_id = identifier(attributes, "gen_ai.tool.call.id") or f"#{number}"
         arguments = as_arguments(attributes.get(_ARGUMENTS))
-        self._trace.call(identifier, text(attributes, "gen_ai.tool.name"), arguments)
+        self._trace.call(call_id, text(attributes, "gen_ai.tool.name"), arguments)
         status: Status = "error" if span.failed else "ok"
-        self._trace.result(identifier, status, as_text(attributes.get(_RESULT)))
+        self._trace.result(call_id, status, as_text(attributes.get(_RESULT)))
 
 
 def _spans(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -7,7 +7,15 @@ from typing import Any
 
 from keystone_action.evidence.trace import Usage
 from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder
-from keystone_action.evidence.trace_readers.values import amount, as_arguments, as_text, mapping, text, tokens
+from keystone_action.evidence.trace_readers.values import (
+    amount,
+    as_arguments,
+    as_text,
+    identifier,
+    mapping,
+    text,
+    tokens,
+)
 
 _STATUS: dict[str, Status] = dict.fromkeys(("ok", "success", "completed"), "ok")
 _STATUS |= dict.fromkeys(("error", "failed", "denied", "timeout", "cancelled"), "error")
@@ -35,14 +43,14 @@ class TouchstoneReader:
                 self._call(payload)
             case "tool_result":
                 status = _STATUS.get(text(payload, "status").lower())
-                trace.result(text(payload, "tool_call_id"), status, as_text(payload.get("output")))
+                trace.result(identifier(payload, "tool_call_id"), status, as_text(payload.get("output")))
             case "usage":
                 self._usage(payload)
             case "permission_request":
-                trace.ask(text(payload, "request_id"), text(payload, "tool_call_id"))
+                trace.ask(identifier(payload, "request_id"), identifier(payload, "tool_call_id"))
             case "permission_response":
                 allowed = _ALLOWED.get(text(payload, "outcome").lower())
-                trace.answer(text(payload, "request_id"), allowed)
+                trace.answer(identifier(payload, "request_id"), allowed)
             case "stop":
                 trace.stop_reason = text(payload, "reason")
                 trace.final_output = as_text(payload.get("final_output")) or trace.final_output
@@ -53,7 +61,7 @@ class TouchstoneReader:
     def _call(self, payload: Mapping[str, Any]) -> None:
         raw_name, name = text(payload, "raw_name"), text(payload, "name")
         self._trace.call(
-            text(payload, "tool_call_id"),
+            identifier(payload, "tool_call_id"),
             raw_name or name,
             as_arguments(payload.get("input")),
             name=name,

@@ -3,11 +3,14 @@ author's."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
+NAME_LIMIT = 200
+"""Characters of a name or of an identifier that are kept."""
 _LARGEST = 2**63
 _DEPTH = 64
 
@@ -53,6 +56,14 @@ def text(source: Mapping[str, Any], name: str) -> str:
     """The text under `name`; an empty one where there is none."""
     value = source.get(name)
     return value if isinstance(value, str) else ""
+
+
+def identifier(source: Mapping[str, Any], name: str) -> str:
+    """The text under `name`, by which things are joined; of a very long one its digest, which tells it apart too."""
+    value = text(source, name)
+    if len(value) > NAME_LIMIT:
+        return hashlib.sha256(value.encode("utf-8", "replace")).hexdigest()
+    return kept_text(value, NAME_LIMIT)
 
 
 def as_text(value: Any) -> str:
