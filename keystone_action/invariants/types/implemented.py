@@ -1,0 +1,153 @@
+"""`implemented` (`004_722b8593dcd13c4e.txt`): the agent wrote an implementation, not just a stub or a comment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from keystone_action.evidence.model import Evidence
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.left_files import find, is_set_aside, listed, shown
+from keystone_action.invariants.own_process import NotFinished, ask
+from keystone_action.invariants.source_code import code_lines, is_python, is_source, is_test
+from keystone_action.sandbox.paths import PathMissing, PathProblem, display_path, read_inside
+from keystone_action.spec.base import WorkspacePath
+
+SOURCE_LIMIT = 8 << 20
+TOTAL_LIMIT = 64 << 20
+"""Bytes of one source, and of all that are looked at."""
+_PROGRAM = Path(__file__).parent.parent / "syntax_program.py"
+
+
+class Implemented(Check):
+    """Without `files`: of the source files that the agent changed or added (tests, empty `__init__.py` and what is in
+    vendored directories or such that begin with a dot aside) there is at least one, and none is a stub. With `files`
+    (paths or globs): each is there, none is a stub, and at least one was changed.
+
+    A Python file is a stub when, abstract and Protocol members and overloads aside, nothing in it does anything: empty
+    bodies, docstrings, `raise NotImplementedError`, `return None`. Nothing but declarations is no stub, but no
+    implementation either: at least one file must do something. In other languages a file that is only comments or
+    blank is one. A change of comments, docstrings or layout is none. What is no Python fails. Score 1 or 0; as a gate
+    without a weight its weight is 0.
+    """
+
+    type_name: ClassVar[str] = "implemented"
+    default_timeout: ClassVar[float] = 60.0
+    late_fails: ClassVar[bool] = True
+    gate_weight: ClassVar[float] = 0.0
+
+    files: (
+        Annotated[list[Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]], Field(min_length=1)] | None
+    ) = None
+
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        import anyio.to_thread
+
+        deadline = time.monotonic() + context.timeout
+        evidence, originals = context.evidence, context.originals
+        try:
+            sources = await anyio.to_thread.run_sync(self._sources, evidence, originals, abandon_on_cancel=True)
+            judged = [source.as_text() for source in sources if not is_python(source.path)]
+            python = [source for source in sources if is_python(source.path)]
+            if python:
+                question = [{"after": one.after, "before": one.before} for one in python]
+                answers = await ask(_PROGRAM, question, timeout=max(deadline - time.monotonic(), 0.001))
+                judged += [
+                    _Judged(source.path, answer["kind"], changed=source.touched and answer["changed"])
+                    for source, answer in zip(python, answers, strict=True)
+                ]
+        except PathProblem as problem:
+            return failed(f"{problem}.")
+        except NotFinished as problem:
+            return failed(f"The sources can't be looked at: {problem}.")
+        return self._outcome(judged)
+
+    def _sources(self, evidence: Evidence, originals: Path | None) -> list[_Source]:
+        """What is to be judged. Raises PathProblem."""
+        changed = {one.path: one for one in evidence.changes if one.change in ("added", "modified")}
+        paths = self._listed(evidence) if self.files is not None else sorted(filter(_is_candidate, changed))
+        sources: list[_Source] = []
+        left = TOTAL_LIMIT
+        for path in paths:
+            state = evidence.after.get(path)
+            if self.files is None and (state is None or state.kind != "file"):
+                continue
+            after = _read(evidence.workspace, path, left)
+            left -= len(after)
+            change = changed.get(path)
+            before = None
+            if change is not None and change.before is not None and change.before.kind == "file" and originals:
+                before = _earlier(originals, path)
+            if self.files is None and path.rpartition("/")[2] == "__init__.py" and not code_lines(after, path):
+                continue
+            sources.append(_Source(path, after, before, touched=change is not None))
+        return sources
+
+    def _listed(self, evidence: Evidence) -> list[str]:
+        found: dict[str, None] = {}
+        for pattern in self.files or ():
+            paths = find(evidence.workspace, pattern)
+            matches = [one for one in paths if (state := evidence.after.get(one)) is None or state.kind != "directory"]
+            if not matches:
+                raise PathMissing(f"{display_path(pattern)} does not exist")
+            found.update(dict.fromkeys(matches))
+        return list(found)
+
+    def _outcome(self, judged: Sequence[_Judged]) -> Outcome:
+        changed = [one for one in judged if one.changed]
+        if self.files is None:
+            judged = changed
+        names = listed([one.path for one in judged])
+        details: dict[str, Any] = {"files": {display_path(one.path): one.kind for one in judged[:100]}}
+        if not changed:
+            what = "any source file" if self.files is None else f"any of {names}"
+            return failed(f"The agent did not change {what}, comments and layout aside.", **details)
+        for kind, words in (("broken", "can't be parsed as Python"), ("stub", "does nothing: it is a stub")):
+            if wrong := [one.path for one in judged if one.kind == kind]:
+                return failed(f"{listed(wrong)}: {words}.", wrong=shown(wrong), **details)
+        if not any(one.kind == "real" for one in judged):
+            return failed(f"{names}: only declarations, nothing is implemented.", **details)
+        return passed(f"{names}: implemented.", **details)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    path: str
+    kind: str
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A file's text as left and as it was, None where it was not; touched: its bytes were changed."""
+
+    path: str
+    after: str
+    before: str | None
+    touched: bool
+
+    def as_text(self) -> _Judged:
+        """The judgement of a file that is no Python."""
+        lines = code_lines(self.after, self.path)
+        before = None if self.before is None else code_lines(self.before, self.path)
+        return _Judged(self.path, "real" if lines else "stub", changed=self.touched and lines != before)
+
+
+def _is_candidate(path: str) -> bool:
+    return is_source(path) and not is_test(path) and not is_set_aside(path)
+
+
+def _read(root: Path, path: str, left: int) -> str:
+    return read_inside(root, path, limit=max(min(SOURCE_LIMIT, left), 0)).decode("utf-8", "replace")
+
+
+def _earlier(originals: Path, path: str) -> str | None:
+    try:
+        return _read(originals, path, SOURCE_LIMIT)
+    except PathProblem:
+        return None
