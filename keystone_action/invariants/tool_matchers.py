@@ -52,9 +52,11 @@ class ToolMatcher(StrictModel):
     args: dict[str, Any] | None = None
 
     def matches(self, call: ToolCall, workspace: Path) -> bool:
-        """Whether a call is meant. One whose arguments could not be read has none."""
-        if not self.fits_name(call):
-            return False
+        """Whether a call is meant."""
+        return self.fits_name(call) and self.fits_arguments(call, workspace)
+
+    def fits_arguments(self, call: ToolCall, workspace: Path) -> bool:
+        """Whether a call is meant as far as its arguments tell. One whose arguments could not be read has none."""
         if self.args is not None and argument_problem(self.args, call.arguments) is not None:
             return False
         return self.path_glob is None or _has_path(call.arguments, self.path_glob, workspace)

@@ -149,3 +149,19 @@ def test_bad_checks_are_refused_at_their_line(tmp_path: Path, check: str, words:
     assert not called.output.exists()
     for word in words:
         assert word in called.err, called.err
+
+
+def test_what_is_expected_can_come_from_a_dataset(tmp_path: Path) -> None:
+    """1.: "`dataset` … `{{ record.input }}`": arguments keep the type that the record has."""
+    records = [
+        {"id": "right", "input": "x", "expected": "Your order", "metadata": {"order": "12345"}},
+        {"id": "wrong", "input": "x", "expected": "Your order", "metadata": {"order": 12345}},
+    ]
+    (tmp_path / "cases.json").write_text(json.dumps(records))
+    checks = (
+        "  it:\n    check:\n      type: passfail\n      expected_output: '{{ record.expected }}'\n"
+        "      expected_tool_args: {query_orders: {order_id: '{{ record.metadata.order }}'}}\n"
+        "dataset: {path: cases.json}\n"
+    )
+    called = run(tmp_path, GOOD, checks)
+    assert {cell["scenario"]: cell["verdict"] for cell in called.cells} == {"right": "pass", "wrong": "fail"}

@@ -62,7 +62,7 @@ class ToolCorrectness(Check):
     def _evaluate(self, evidence: Evidence, trace: Trace) -> Outcome:
         calls = trace.tool_calls or ()
         matchers = [self._matcher(one) for one in self.expected]
-        masks = [_mask(call, matchers, evidence.workspace) for call in calls]
+        masks = _masks(calls, matchers, evidence.workspace)
         found = align(len(matchers), masks)
         missing = [self._shown(self.expected[index]) for index in found.missing]
         unexpected = [call for call, mask in zip(calls, masks, strict=True) if not mask]
@@ -109,5 +109,14 @@ class ToolCorrectness(Check):
         return "\n".join(lines)
 
 
-def _mask(call: ToolCall, matchers: Sequence[ToolMatcher], workspace: Path) -> int:
-    return sum(1 << index for index, one in enumerate(matchers) if one.matches(call, workspace))
+def _masks(calls: Sequence[ToolCall], matchers: Sequence[ToolMatcher], workspace: Path) -> list[int]:
+    """For each call the expectations that mean it, as `align` takes them; what names alone decide, once a name."""
+    by_name: dict[tuple[str, str, str], list[int]] = {}
+    masks = []
+    for call in calls:
+        key = (call.kind, call.name, call.raw_name)
+        if key not in by_name:
+            by_name[key] = [index for index, one in enumerate(matchers) if one.fits_name(call)]
+        fitting = by_name[key]
+        masks.append(sum(1 << index for index in fitting if matchers[index].fits_arguments(call, workspace)))
+    return masks
