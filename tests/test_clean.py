@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -178,7 +179,8 @@ def test_on_the_engine_the_dead_go_and_the_living_stay(
         said = capsys.readouterr().out
     assert find_leftovers(engine, killed) == []
     assert len(find_leftovers(engine, going)) == 3
-    assert "1 container, 1 network, 1 volume" in said
+    # Others' dead runs on the same engine may have gone with it.
+    assert re.search(r"removed [1-9]\d* containers?, [1-9]\d* networks?, [1-9]\d* volumes?", said)
     assert going in said
     assert cli.main(["clean", "--run", going]) == 0
 

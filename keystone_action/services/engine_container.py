@@ -226,24 +226,25 @@ class ServiceContainer:
         if container is None:
             return
         self._container = None
-        try:
-            await ask_within(lambda: self._keep(container), "logs", _LOG_SECONDS)
-        except ServiceError as error:
-            await self._lack(error)
+        await self._keep_logs(container)
         with contextlib.suppress(ServiceError):  # the engine is gone, or something else removes it just now
             await ask_within(lambda: _remove(container), "removal", REMOVAL_SECONDS)
 
-    def _keep(self, container: Container) -> None:
-        printed: bytes = container.logs()
-        self._ended = printed[-TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
-        if self._kept_logs is not None:
-            self._kept_logs.keep(self.plan.service, self._cell, printed)
-
-    async def _lack(self, error: ServiceError) -> None:
+    async def _keep_logs(self, container: Container) -> None:
         import anyio.to_thread
 
-        if self._kept_logs is not None:
-            await anyio.to_thread.run_sync(self._kept_logs.lack, self.plan.service, self._cell, error.message)
+        logs = self._kept_logs
+        try:
+            printed: bytes = await ask_within(container.logs, "logs", _LOG_SECONDS)
+        except ServiceError as error:
+            problem = error.message
+            if logs is not None:
+                await anyio.to_thread.run_sync(lambda: logs.lack(self.plan.service, self._cell, problem))
+            return
+        self._ended = printed[-TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        # Not in the thread that asks: one that is late is left to itself, and would write beside what was said for it.
+        if logs is not None:
+            await anyio.to_thread.run_sync(lambda: logs.keep(self.plan.service, self._cell, printed))
 
 
 def _end(state: Mapping[str, Any], when: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from support.databases import PostgresCell, PostgresForTests
 
-from keystone_action.errors import NotSupportedYet, ServiceError, UsageError
+from keystone_action.errors import ServiceError, UsageError
 from keystone_action.sandbox import process
 from keystone_action.services import postgres_binaries, postgres_server
 from keystone_action.services.postgres import EmbeddedPostgres, credentials_from_env
@@ -147,7 +147,7 @@ def test_an_env_that_can_not_be_honoured_is_refused(env: dict[str, str], message
 
 def test_what_only_a_container_has_is_refused(tmp_path: Path, sandboxes: process.ProcessSandboxes) -> None:
     for fields in ({"command": "postgres -c x=y"}, {"isolation": "container"}):
-        with pytest.raises(NotSupportedYet):
+        with pytest.raises(UsageError, match="needs a container engine"):
             EmbeddedPostgres(define(**fields), tmp_path / "db", sandboxes)
 
 
