@@ -18,8 +18,8 @@ from keystone_action.sandbox.process_sandbox import ProcessSandbox
 ROOT = os.geteuid() == 0
 
 
-def run(main: Callable[[], Coroutine[Any, Any, Any]], seconds: float = 120) -> Any:
-    """Run an async test; one that hangs fails."""
+def run(main: Callable[[], Coroutine[Any, Any, Any]], seconds: float = 600) -> Any:
+    """Run an async test; one that hangs fails. Engines on busy machines take minutes to remove what is large."""
 
     async def bounded() -> Any:
         async with asyncio.timeout(seconds):

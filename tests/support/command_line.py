@@ -50,7 +50,7 @@ def keystone(*words: object, directory: Path, environ: dict[str, str] | None = N
         env={**ENVIRONMENT, **(environ or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
