@@ -88,6 +88,7 @@ class Run:
             raise Stopped
 
     def _live(self, identifier: str) -> Completed:
+        self._go_on()
         if self._prepare is not None:
             self._prepare(identifier)
         self._go_on()

@@ -74,7 +74,8 @@ class Transfer(Protocol):
         """Whether HOME and TMPDIR, as far as fetched, hold nothing but caches."""
 
     def stop(self) -> None:
-        """From any thread: break off what is being copied; whoever copies raises SandboxError. For good."""
+        """From any thread: break off what is being copied, until the next `prepare`; whoever copies raises
+        SandboxError."""
 
     def close(self) -> None:
         """Remove HOME and TMPDIR; the workspace stays, its owner's. Never raises."""
@@ -192,6 +193,7 @@ class Copied:
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
+        self._stopped = False
         put(self._api, container, "/", self._going_on(itertools.chain(self._layout(), *extras, [docker_pack.END])))
         if self._saved.exists():
             put(self._api, container, "/", self._going_on(_read(self._saved)))
