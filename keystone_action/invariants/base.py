@@ -148,8 +148,8 @@ class Check(CheckModel):
     """Whether the check is skipped, not an error, when a secret that it alone names can't be resolved: judges."""
 
     late_fails: ClassVar[bool] = False
-    """Whether a check that is stopped at its time limit fails: where only a pattern over the agent's text takes long
-    (spec.md 5.1). A pattern's own limit counts processor time, which on a busy machine comes later."""
+    """Whether a check that is stopped at its time limit fails: where only a pattern over the agent's text takes long,
+    or tests do (spec.md 5.1). A pattern's own limit counts processor time, which on a busy machine comes later."""
 
     @property
     def run_phase(self) -> Phase:

@@ -440,6 +440,15 @@ def test_node_tests_that_end_the_process_earn_nothing(bare: World) -> None:
     assert (outcome.status, outcome.score) == ("fail", 0.0)
 
 
+def test_files_of_node_that_end_the_process_are_found_among_any_number(bare: World) -> None:
+    text = 'const test = require("node:test"); for (let i = 0; i < 1200; i++) test("t" + i, () => {});'
+    (bare.author / "a.test.js").write_text(text)
+    (bare.author / "b.test.js").write_text('require("./solution.js"); require("node:test")("one", () => {});')
+    bare.left({"solution.js": "process.exit(0)"})
+    outcome = bare.grade({"type": "tests", "cmd": "node --test", "inject": ["a.test.js", "b.test.js"]})
+    assert (outcome.status, tallied(outcome)) == ("fail", (1200, 0, 1, 0)), outcome
+
+
 def test_a_missing_runner_is_an_error(bare: World) -> None:
     outcome = bare.grade({"type": "tests", "cmd": "cargo test"}, missing_programs=frozenset({"cargo"}))
     assert outcome.status == "error"

@@ -39,6 +39,7 @@ class Swebench(Check):
     type_name: ClassVar[str] = "swebench"
     phase: ClassVar[Phase] = "fresh_copy"
     default_timeout: ClassVar[float] = 600.0
+    late_fails: ClassVar[bool] = True
 
     fail_to_pass: list[_TestId] = Field(min_length=1)
     pass_to_pass: list[_TestId] = Field(default_factory=list)

@@ -33,8 +33,8 @@ from keystone_action.spec.shapes import TextOrList
 _NOT_FOUND = 127
 _BY_EXIT_CODE = "It was graded by its exit code alone: no junit_xml is set."
 _NODE_TESTS = re.compile(r"(?P<node>(?:^|(?<=[\s;&|(]))node\b(?:\s+-[^\s;&|]+)*?\s+--test)(?=\s|$)")
-_REPORTS = 10_000
-"""Reports that one glob may match."""
+_REPORTS, _REPORT_BYTES = 10_000, 256 << 20
+"""Reports of one run that are read, and how much of them in all."""
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _Glob = Annotated[_NonEmpty, WorkspacePath(glob=True)]
 
@@ -49,13 +49,15 @@ class Tests(Check):
     A `cmd` of another kind without `junit_xml` is graded by its exit code alone. pass_threshold decides `passed`.
 
     Nothing on stdout counts, nor a report that was there before, nor a run that ended before its report (`os._exit`).
-    Code under test that patches its test framework from within is not found out.
+    Code under test that patches its test framework from within, or writes a runner's report in its stead, is not found
+    out. What a `cmd` reads besides (package.json, a Makefile, the tests that are not injected) is for `protect`.
     """
 
     type_name: ClassVar[str] = "tests"
     aliases: ClassVar[tuple[str, ...]] = ("pytest",)
     phase: ClassVar[Phase] = "fresh_copy"
     default_timeout: ClassVar[float] = 300.0
+    late_fails: ClassVar[bool] = True
 
     cmd: Annotated[TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]], ShellCommand()] | None = None
     inject: list[Inject] = Field(default_factory=list)
@@ -178,14 +180,20 @@ class Tests(Check):
             except PathMissing:
                 raise BadReport("node wrote no report") from None
             return _with_emptied_files(_read("node's report", content), copy)
-        counts, found = Counts(), 0
-        for path in sorted({path for glob in self._globs() for path in find(workspace, glob)}):
-            counts += _read(f"the report {listed([path])}", read_inside(workspace, path))
-            found += 1
-            if found > _REPORTS:
-                raise BadReport(f"more than {_REPORTS:,} files match junit_xml")
-        if not found:
+        paths = sorted({path for glob in self._globs() for path in find(workspace, glob)})
+        if not paths:
             raise BadReport(f"no report matches {', '.join(self._globs())}")
+        if len(paths) > _REPORTS:
+            raise BadReport(f"{len(paths):,} files match junit_xml, at most {_REPORTS:,} are read")
+        counts, size = Counts(), 0
+        for path in paths:
+            content = read_inside(workspace, path)
+            size += len(content)
+            if size > _REPORT_BYTES:
+                raise BadReport(f"the reports have more than {_REPORT_BYTES >> 20} MiB")
+            one = _read(f"the report {listed([path])}", content)
+            one.passed_names.clear()
+            counts += one
         return counts
 
 
