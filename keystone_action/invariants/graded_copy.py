@@ -7,7 +7,6 @@ name that nobody can have guessed is made for what a runner writes. All of it af
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -148,8 +147,3 @@ def _prepare(
         untrusted=frozenset(change.path for change in changes if change.path not in settled),
         originals=originals,
     )
-
-
-def remove_private(copy: GradedCopy) -> None:
-    """Remove our directory; the copy itself goes with its cell."""
-    shutil.rmtree(copy.sandbox.workspace / copy.private, ignore_errors=True)
