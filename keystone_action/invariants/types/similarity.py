@@ -19,7 +19,7 @@ from keystone_action.invariants.base import Check, CheckContext, Outcome, broken
 from keystone_action.spec.base import PlainText
 from keystone_action.spec.shapes import text_like
 
-EXTRA = "keystone-action[similarity]"
+EXTRA = "sentence-transformers"
 _TOLERANCE = 1e-9
 _loading = threading.Lock()
 
