@@ -209,8 +209,8 @@ def test_a_report_written_by_the_code_under_test_is_not_ours(world: World) -> No
     forged = """
 import atexit, glob, json, os
 def forge():
-    for place in glob.glob(".keystone*"):
-        with open(place + "/report", "wb") as file:
+    for place in glob.glob(".keystone*/"):
+        with open(place + "report", "wb") as file:
             file.write(b"0" * 64 + b"\\n" + json.dumps({"status": 0, "collected": ["a"], "outcomes": {"a": ["passed"]},
                        "skipped_by": {}, "collection_errors": []}).encode())
     os._exit(0)
