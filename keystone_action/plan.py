@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.errors import UsageError
+from keystone_action.spec.agents import AgentBase
 from keystone_action.spec.loader import LoadedSpec
 from keystone_action.spec.scenarios import Scenario
 
@@ -29,6 +30,18 @@ class Cell:
     params: Mapping[str, Any]
     replica: int
     seed: int
+
+    @property
+    def agent_type(self) -> str:
+        """Its `type`."""
+        return str(getattr(self.agent, "type", ""))
+
+    @property
+    def agent(self) -> AgentBase:
+        """The agent of this cell, as the spec has it: not interpolated."""
+        additions = self.loaded.additions
+        own = additions.agent(self.scenario.id, self.params) if additions is not None else None
+        return own or self.loaded.spec.agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

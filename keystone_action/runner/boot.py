@@ -14,7 +14,7 @@ from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.evidence.model import Address
 from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable, shielded
-from keystone_action.runner.names import cell_names, with_services
+from keystone_action.runner.names import cell_names, filled, with_services
 from keystone_action.runner.opening import Opened, Request, missing_words, open_container, open_process
 from keystone_action.runner.reaching import Reach
 from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booted:
     """A cell that is ready for its agent. provider: opens the sandboxes of its checks. incomplete: why evidence that we
-    collect is not whole, empty when it is."""
+    collect is not whole, empty when it is. names: for the expressions of checks, None where there are none."""
 
     sandbox: Sandbox
     provider: SandboxProvider
     agent: AgentBase
     run_agent: Callable[[], Any]
     prompt: str
-    names: Mapping[str, Any]
+    names: Mapping[str, Any] | None
     attached: Mapping[str, Attached]
     originals: Path | None
     before: Snapshot
@@ -85,7 +85,7 @@ class _Boot:
     def light(self) -> bool:
         """Whether there is so little to lay out that a thread for it would cost more than it."""
         spec = self.spec
-        more = (spec.task.files, spec.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
+        more = (spec.task.files, self.cell.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
         return not any(more) and self.world.light[spec.id]
 
     def _remember(self) -> tuple[Path | None, Snapshot]:
@@ -113,7 +113,7 @@ class _Boot:
         enter("fixtures")
         await self._fixtures(names)
         enter("setup")
-        agent = interpolate(self.spec.agent, names)
+        agent = interpolate(self.cell.agent, names)
         inputs = write_inputs(self.roots.area / "task", prompt, agent)
         opened = await self._open(names, prompt, inputs, agent_directory, sandboxes)
         await self.reach.seal()
@@ -134,7 +134,7 @@ class _Boot:
                 context={"params": dict(self.cell.params), "services": names["services"]},
             ),
             prompt=prompt,
-            names=names,
+            names=names if self.cell.loaded.additions is None else None,
             attached=attached,
             originals=originals,
             before=before,
@@ -178,7 +178,7 @@ class _Boot:
         sandboxes: asyncio.Task[DockerSandboxes] | None,
     ) -> Opened:
         """The agent's sandbox, with files, packages and commands of `setup`."""
-        setup = interpolate(self.spec.setup, names)
+        setup = filled(self.cell.loaded, self.spec.setup, names)
         common: dict[str, Any] = {
             "prompt": prompt,
             "prompt_file": inputs.prompt_file,
@@ -218,9 +218,10 @@ class _Boot:
             self.notices += report.notices
         copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, self.withheld)
         agent_directory = None
-        if self.spec.agent.dir is not None:
+        own_code = self.cell.agent.dir
+        if own_code is not None:
             agent_directory = roots.area / "agent"
-            report = copy(loaded.directory / self.spec.agent.dir, agent_directory)
+            report = copy(loaded.directory / own_code, agent_directory)
             self.notices += report.notices
             make_readable(agent_directory)
         audit_log, trace = roots.private / "audit.jsonl", roots.private / "trace.jsonl"
@@ -239,10 +240,10 @@ class _Boot:
         loaded, own = self.cell.loaded, self.cell.scenario.prompt
         if own is None and loaded.prompt_is_literal:
             return loaded.prompt
-        return interpolate(loaded.prompt if own is None else own, names)
+        return filled(loaded, loaded.prompt if own is None else own, names)
 
     async def _fixtures(self, names: Mapping[str, Any]) -> None:
-        fixtures = [interpolate(fixture, names) for fixture in self.spec.fixtures]
+        fixtures = [filled(self.cell.loaded, fixture, names) for fixture in self.spec.fixtures]
         if fixtures:
             from keystone_action.runner.fixtures import run_fixtures
 

@@ -206,7 +206,7 @@ class _Life:
         started: float,
         invariants: tuple[InvariantResult, ...],
     ) -> CellResult:
-        masker, spec = self.world.masker, self.cell.loaded.spec
+        masker = self.world.masker
         return CellResult(
             id=self.cell.id,
             scenario=self.cell.scenario.id,
@@ -216,7 +216,7 @@ class _Life:
             composite=composite,
             duration_s=time.monotonic() - started,
             error=masker.text(reason) if verdict == "error" else None,
-            agent=_agent_result(self.agent, spec.agent.type, masker),
+            agent=_agent_result(self.agent, self.cell.agent_type, masker),
             invariants=tuple(_masked_result(result, masker) for result in invariants),
             reason=masker.text(reason),
             usage=usage(self.agent, self.observed),

@@ -37,12 +37,13 @@ class Graded:
 async def run_checks(
     invariants: Mapping[str, Invariant],
     world: CheckWorld,
-    names: Mapping[str, Any],
+    names: Mapping[str, Any] | None,
     *,
     unavailable: Mapping[str, str],
     on_result: Callable[[Graded], None],
 ) -> None:
-    """Every check, whatever the others found. `on_result` is told each as it ends; names are for expressions.
+    """Every check, whatever the others found. `on_result` is told each as it ends; names are for expressions, None
+    where there are none.
 
     unavailable: secrets that could not be resolved, with why; a check that names one (a judge) is skipped.
     """
@@ -52,7 +53,7 @@ async def run_checks(
 
 
 async def _run(
-    name: str, invariant: Invariant, world: CheckWorld, names: Mapping[str, Any], unavailable: Mapping[str, str]
+    name: str, invariant: Invariant, world: CheckWorld, names: Mapping[str, Any] | None, unavailable: Mapping[str, str]
 ) -> Graded:
     check = _check(invariant)
     timeout = check.own_timeout or invariant.timeout or check.default_timeout
@@ -63,8 +64,9 @@ async def _run(
         if missing:
             outcome = skipped(missing)
         else:
-            # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
-            check = interpolate(check, {**names, "workspace": str(context.copy_path)})
+            if names is not None:
+                # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
+                check = interpolate(check, {**names, "workspace": str(context.copy_path)})
             outcome = await _evaluate(check, context, timeout)
     finally:
         # Its processes are gone before the next check, also when the run is cancelled.

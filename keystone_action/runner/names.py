@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from keystone_action.evidence.model import Address
 from keystone_action.plan import Cell
+from keystone_action.spec.expressions import interpolate
+from keystone_action.spec.loader import LoadedSpec
+
+Value = TypeVar("Value")
 
 _HOST_PREFIXES = ("GITHUB_", "ACTIONS_", "INPUT_")
 
@@ -33,6 +37,11 @@ def cell_names(
     if cell.scenario.record is not None:
         names["record"] = cell.scenario.record
     return names
+
+
+def filled(loaded: LoadedSpec, value: Value, names: Mapping[str, Any]) -> Value:
+    """A part of a spec with its expressions replaced. A spec of another tool has none: `{{ }}` in it are braces."""
+    return value if loaded.additions is not None else interpolate(value, names)
 
 
 def with_services(names: Mapping[str, Any], addresses: Mapping[str, Address]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def is_light(loaded: LoadedSpec) -> bool:
 def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
     """The secrets of a spec. One that only judges use and that can't be resolved lets those judges skip; any other is
     the error of every cell (contract, 5.1)."""
-    judges_only = secrets_of_judges(loaded.spec)
+    judges_only = secrets_of_judges(loaded.spec) if loaded.additions is None else frozenset()
 
     def values_of(secrets: Sequence[SecretEntry]) -> Resolved:
         return resolve(

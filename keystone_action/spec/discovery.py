@@ -16,8 +16,9 @@ _SKIPPED = {".git", ".venv", "node_modules", "__pycache__", ".keystone"}
 def discover(patterns: Sequence[str], directory: Path, *, tolerate_missing: bool = False) -> list[Path]:
     """The spec files that `patterns` name, each once, in the order given (directories and globs sorted).
 
-    A file is taken as it is. A directory is searched for `keystone.yaml` and `*.keystone.yaml`. A glob (`*`, `?`,
-    `[…]`, `**`) takes every file it matches when it ends in `.yaml` or `.yml`, else those with the names above.
+    A file is taken as it is. A directory is searched for `keystone.yaml`, `*.keystone.yaml` and, by what is in them,
+    the YAML files of other tools. A glob (`*`, `?`, `[…]`, `**`) takes every file it matches when it ends in `.yaml` or
+    `.yml`, else those that a directory is searched for.
     tolerate_missing: for a list of defaults, of which a literal one may be missing when another is there.
 
     Raises UsageError: no pattern, a literal name that does not exist, or nothing found at all.
@@ -52,7 +53,7 @@ def _expand(pattern: str, directory: Path, *, tolerate_missing: bool) -> list[Pa
 def _search(directory: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(directory):
         folders[:] = [name for name in folders if name not in _SKIPPED]
-        yield from (Path(folder) / name for name in files if _is_spec_name(name))
+        yield from (path for name in files if _is_spec(path := Path(folder) / name))
 
 
 def _glob(pattern: str, directory: Path) -> list[Path]:
@@ -62,11 +63,17 @@ def _glob(pattern: str, directory: Path) -> list[Path]:
     names = glob.glob(pattern, flags=flags, root_dir=str(directory))
     takes_all = pattern.endswith((".yaml", ".yml"))
     inside = [name for name in names if not _SKIPPED & set(Path(name).parts)]
-    return sorted(directory / name for name in inside if takes_all or _is_spec_name(Path(name).name))
+    return sorted(path for name in inside if (path := directory / name) and (takes_all or _is_spec(path)))
 
 
-def _is_spec_name(name: str) -> bool:
-    return name in _NAMES or name.endswith(_SUFFIXES)
+def _is_spec(path: Path) -> bool:
+    if path.name in _NAMES or path.name.endswith(_SUFFIXES):
+        return True
+    if not path.name.endswith((".yaml", ".yml")):
+        return False
+    from keystone_action.spec.dialects.recognised import looks_like_one
+
+    return looks_like_one(path)
 
 
 def _nearest(path: Path) -> str:

@@ -36,6 +36,10 @@ class FieldRules:
     withheld: set[FilePath] = field(default_factory=set)
     _read: set[str] = field(default_factory=set)
 
+    @property
+    def _has_expressions(self) -> bool:
+        return self.scope.additions is None
+
     def check(self, leaf: Leaf) -> Iterator[Problem]:
         """What is wrong with one text."""
         for marker in leaf.markers:
@@ -44,7 +48,7 @@ class FieldRules:
             elif isinstance(marker, WorkspacePath):
                 yield from _workspace_path(leaf, leaf.value)
             elif isinstance(marker, RegexPattern):
-                yield from _pattern(leaf)
+                yield from self._pattern(leaf)
             elif isinstance(marker, ServiceName):
                 yield from self._service(leaf, leaf.value, marker)
             elif isinstance(marker, InputSource):
@@ -81,7 +85,7 @@ class FieldRules:
 
     def _variants(self, leaf: Leaf) -> Sequence[str]:
         """The texts that a path with expressions can become; the text itself when it has none."""
-        if "{{" not in leaf.value:
+        if "{{" not in leaf.value or not self._has_expressions:
             return (leaf.value,)
         try:
             return variants(leaf.value, self.scope)
@@ -106,6 +110,13 @@ class FieldRules:
         if not resolved.is_relative_to(self.root):
             return f"the path {shown(text)} leaves {self.root}", "nothing outside it is read"
         return _readable(resolved, text, marker)
+
+    def _pattern(self, leaf: Leaf) -> Iterator[Problem]:
+        if "{{" in leaf.value and self._has_expressions:
+            return
+        problem = _compiled(leaf.value)
+        if problem:
+            yield Problem(leaf.path, f"{shown(leaf.value)} is no regular expression: {problem}")
 
     def _service(self, leaf: Leaf, name: str, marker: ServiceName) -> Iterator[Problem]:
         if "{{" in name:
@@ -161,14 +172,6 @@ def _workspace_path(leaf: Leaf, text: str) -> Iterator[Problem]:
         yield Problem(leaf.path, f"the path {shown(text)} is absolute", expected="one relative to the workspace")
     elif ".." in re.split(r"[/\\]", text):
         yield Problem(leaf.path, f"'..' in {shown(text)}", expected="a path that stays in the workspace")
-
-
-def _pattern(leaf: Leaf) -> Iterator[Problem]:
-    if "{{" in leaf.value:
-        return
-    problem = _compiled(leaf.value)
-    if problem:
-        yield Problem(leaf.path, f"{shown(leaf.value)} is no regular expression: {problem}")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -18,6 +18,8 @@ from keystone_action.spec.annotations import Leaf, leaves
 from keystone_action.spec.base import CheckModel
 from keystone_action.spec.checks import CheckReader
 from keystone_action.spec.diagnostics import Diagnostic, Position, SpecError
+from keystone_action.spec.dialects.additions import Additions
+from keystone_action.spec.dialects.recognised import dialect_of
 from keystone_action.spec.extends import Merged, read_merged
 from keystone_action.spec.field_rules import FieldRules
 from keystone_action.spec.models import PromptFile, Spec
@@ -26,8 +28,11 @@ from keystone_action.spec.problems import Problem, translate
 from keystone_action.spec.repair import Repaired, repair
 from keystone_action.spec.rules import check_rules, service_names_of
 from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
-from keystone_action.spec.unsupported import other_format, refused
+from keystone_action.spec.unsupported import refused
 from keystone_action.spec.yaml_loader import Path as DataPath
+
+if TYPE_CHECKING:
+    from keystone_action.spec.dialects.translation import Translation
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class LoadedSpec:
     directory that the spec names, resolved. withheld: those that the agent may not see, the spec and its bases among
     them. scenarios: at least one. has_expressions: whether interpolation is needed at all. parameter_names: declared
     by matrix, include or a scenario, or used by an expression. prompt: the task's prompt; prompt_is_literal: it comes
-    from a file, so it is never interpolated.
+    from a file, so it is never interpolated. additions: what a spec of another tool has besides, None for our own.
     """
 
     spec: Spec
@@ -55,6 +60,7 @@ class LoadedSpec:
     parameter_names: frozenset[str]
     prompt: str
     prompt_is_literal: bool
+    additions: Additions | None = None
 
     @property
     def warning_sentences(self) -> tuple[str, ...]:
@@ -68,12 +74,14 @@ def load(
     *,
     known_unsupported: Mapping[str, str] | None = None,
     given_parameters: Collection[str] = (),
+    agent: str | None = None,
 ) -> LoadedSpec:
     """Load a spec file.
 
     check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy. known_unsupported:
     further check types that are refused, with what to do instead. given_parameters: names that the call gives
-    (`--param`), which the spec may use without declaring them.
+    (`--param`), which the spec may use without declaring them. agent: `module:Class` of the call (`--agent`), for an
+    AgenticAssure suite.
 
     Raises SpecError with every error of the file.
     """
@@ -81,8 +89,22 @@ def load(
     root = enclosing_root(directory)
     reader = CheckReader(check_types, known_unsupported or {})
     with _uncollected():
-        merged = read_merged(path, root)
-        return _Loading(path, directory, root, merged, reader, frozenset(given_parameters)).run()
+        merged, translated = _translated(read_merged(path, root), path, root, agent)
+        loading = _Loading(path, directory, root, merged, reader, frozenset(given_parameters))
+        if translated is not None:
+            loading.additions = translated.additions
+            loading.warnings += translated.warnings
+        return loading.run()
+
+
+def _translated(merged: Merged, path: Path, root: Path, agent: str | None) -> tuple[Merged, Translation | None]:
+    """A spec of another tool as one of ours; our own as it is. Raises SpecError, UsageError (`agent` without use)."""
+    dialect = dialect_of(merged.data)
+    if dialect is None:
+        return merged, None
+    from keystone_action.spec.dialects.translate import translate
+
+    return translate(dialect, merged, path, root, agent)
 
 
 @contextmanager
@@ -119,12 +141,9 @@ class _Loading:
         self.merged, self.reader, self.given = merged, reader, given
         self.diagnostics: list[Diagnostic] = list(merged.problems)
         self.warnings: list[Diagnostic] = []
+        self.additions: Additions | None = None
 
     def run(self) -> LoadedSpec:
-        foreign = other_format(self.merged.data)
-        if foreign is not None:
-            self._report([foreign])
-            raise SpecError(self.diagnostics)
         spec, repaired = self._validated()
         if spec is None:
             raise SpecError(self.diagnostics)
@@ -132,7 +151,7 @@ class _Loading:
         texts = [leaf for leaf in leaves(spec) if leaf.path[0] not in repaired.stand_ins]
         fields = FieldRules(scope, self.directory, self.root)
         for problems in (
-            (problem for leaf in texts for problem in (*fields.check(leaf), *check_text(leaf, scope))),
+            (problem for leaf in texts for problem in (*fields.check(leaf), *self._expressions(leaf, scope))),
             check_rules(scope),
             refused(scope),
         ):
@@ -140,8 +159,11 @@ class _Loading:
         prompt = self._prompt(spec)
         if self.diagnostics:
             raise SpecError(self.diagnostics)
-        self.warnings = [self._place(one) for leaf in texts for one in fields.warn(leaf)]
+        self.warnings += [self._place(one) for leaf in texts for one in fields.warn(leaf)]
         return self._loaded(spec, scope, texts, fields, prompt)
+
+    def _expressions(self, leaf: Leaf, scope: Scope) -> Iterable[Problem]:
+        return () if self.additions is not None else check_text(leaf, scope)
 
     def _validated(self) -> tuple[Spec | None, Repaired]:
         """The spec; or, after reporting what is wrong, what is left of it without that."""
@@ -161,7 +183,12 @@ class _Loading:
             return None, repaired
 
     def _validate(self, data: Any) -> Spec:
-        return Spec.model_validate(data, context={"resolve_check": self.reader}, by_alias=True, by_name=False)
+        return Spec.model_validate(
+            data,
+            context={"resolve_check": self.reader, "translated": self.additions is not None},
+            by_alias=True,
+            by_name=False,
+        )
 
     def _scope(self, spec: Spec, repaired: Repaired) -> Scope:
         damaged = repaired.damaged
@@ -173,7 +200,7 @@ class _Loading:
             scenarios = inline_scenarios(spec)
         else:
             scenarios = (only_scenario(spec),)
-        return Scope(spec, tuple(scenarios), self.given, service_names_of(self.merged.data), damaged)
+        return Scope(spec, tuple(scenarios), self.given, service_names_of(self.merged.data), damaged, self.additions)
 
     def _dataset(self, spec: Spec) -> list[Scenario]:
         from keystone_action.spec.dataset import read_dataset
@@ -210,7 +237,8 @@ class _Loading:
         return text
 
     def _loaded(self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str) -> LoadedSpec:
-        used = {name for leaf in texts for name in parameters_used(leaf)}
+        expressions = texts if self.additions is None else []
+        used = {name for leaf in expressions for name in parameters_used(leaf)}
         of_scenarios = {name for scenario in scope.scenarios for name in scenario.params}
         return LoadedSpec(
             spec=spec,
@@ -222,10 +250,11 @@ class _Loading:
             author_files=tuple(fields.author_files),
             withheld=frozenset({*self.merged.files, *fields.withheld}),
             scenarios=tuple(scope.scenarios),
-            has_expressions=any("{{" in leaf.value for leaf in texts),
+            has_expressions=any("{{" in leaf.value for leaf in expressions),
             parameter_names=scope.declared_parameters | used | of_scenarios,
             prompt=prompt,
-            prompt_is_literal=isinstance(spec.task.prompt, PromptFile),
+            prompt_is_literal=self.additions is not None or isinstance(spec.task.prompt, PromptFile),
+            additions=self.additions,
         )
 
     def _lines(self, spec: Spec) -> dict[str, int]:

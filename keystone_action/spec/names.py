@@ -9,6 +9,7 @@ from typing import Any
 from keystone_action.spec.annotations import Leaf, item_of
 from keystone_action.spec.base import PlainText, ServiceName, ShellCommand, Template
 from keystone_action.spec.diagnostics import listed, nearest
+from keystone_action.spec.dialects.additions import Additions
 from keystone_action.spec.expressions import ExpressionError, Reference, references
 from keystone_action.spec.models import Spec
 from keystone_action.spec.problems import Problem
@@ -28,13 +29,15 @@ _FROM_DATA = ("record", "task")
 
 @dataclass(frozen=True)
 class Scope:
-    """What a spec declares. damaged: sections with errors of their own, whose names are therefore not known."""
+    """What a spec declares. damaged: sections with errors of their own, whose names are therefore not known.
+    additions: of a spec of another tool, in whose texts `{{ }}` are just braces."""
 
     spec: Spec
     scenarios: Sequence[Scenario]
     given_parameters: frozenset[str]
     service_names: frozenset[str]
     damaged: frozenset[str]
+    additions: Additions | None = None
 
     @property
     def declared_parameters(self) -> frozenset[str]:

@@ -65,20 +65,3 @@ def _given(model: BaseModel) -> set[str]:
 
 def _not_yet(path: Path, what: str, advice: str, *, on_key: bool = False) -> Problem:
     return Problem(path, f"{what} is not supported yet", help=advice, on_key=on_key)
-
-
-def other_format(data: Any) -> Problem | None:
-    """A spec of another tool, by what only it has (spec.md 1.9)."""
-    if not isinstance(data, dict) or "version" in data:
-        return None
-    if "graders" in data:
-        return _format("graders", "a Touchstone case")
-    scenarios = data.get("scenarios")
-    if isinstance(scenarios, list) and any(isinstance(item, dict) and "input" in item for item in scenarios):
-        return _format("scenarios", "an AgenticAssure suite")
-    return None
-
-
-def _format(key: str, what: str) -> Problem:
-    advice = "write it as a Keystone spec (version: 1)"
-    return Problem((key,), f"this is {what}; this format is not supported yet", help=advice, on_key=True)

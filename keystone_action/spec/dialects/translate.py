@@ -1,0 +1,59 @@
+"""A file of another tool → the tree of a Keystone spec, by the dialect it is written in."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.spec.diagnostics import Diagnostic, SpecError
+from keystone_action.spec.dialects.recognised import Dialect
+from keystone_action.spec.yaml_loader import Document, construct
+
+if TYPE_CHECKING:
+    from keystone_action.spec.dialects.translation import Translation
+    from keystone_action.spec.extends import Merged
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a dialect translates. root: the directory that no path may leave. agent: `module:Class` of the call."""
+
+    merged: Merged
+    path: Path
+    root: Path
+    agent: str | None
+
+
+def translate(
+    dialect: Dialect, merged: Merged, path: Path, root: Path, agent: str | None
+) -> tuple[Merged, Translation]:
+    """The translated tree in place of the file's own, its digest over all files that were read.
+
+    Raises SpecError with everything that is wrong with the file.
+    """
+    translation = _translate(dialect, Source(merged, path, root, agent))
+    document = Document(translation.node, merged.document.sources)
+    data, problems = construct(document)
+    digest = hashlib.sha256(bytes.fromhex(merged.sha256))
+    for file in translation.files:
+        digest.update(file.read_bytes())
+    return replace(
+        merged,
+        document=document,
+        data=data,
+        files=(*merged.files, *translation.files),
+        problems=[*merged.problems, *(one for one in problems if one not in merged.problems)],
+        sha256=digest.hexdigest() if translation.files else merged.sha256,
+    ), translation
+
+
+def _translate(dialect: Dialect, source: Source) -> Translation:
+    key, what = {
+        "touchstone": ("graders", "a Touchstone case"),
+        "agenticassure": ("scenarios", "an AgenticAssure suite"),
+    }[dialect]
+    at = source.merged.document.position((key,), key=True)
+    advice = "write it as a Keystone spec (version: 1)"
+    raise SpecError([Diagnostic.at(at, f"this is {what}; this format is not supported yet", help=advice)])
