@@ -144,6 +144,9 @@ class Check(CheckModel):
 
     phase: ClassVar[Phase] = "observe"
     default_timeout: ClassVar[float] = 60.0
+    origin: ClassVar[str] = ""
+    """The system that the check type comes from, where docs/checks lists it; empty: from nowhere else."""
+
     skips_without_secrets: ClassVar[bool] = False
     """Whether the check is skipped, not an error, when a secret that it alone names can't be resolved: judges."""
 

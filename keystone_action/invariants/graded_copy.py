@@ -46,10 +46,12 @@ PROTECTED = (
 
 
 class Placed(StrictModel):
-    """A hidden file and where it goes, relative to the workspace; with a `/` at its end, under its own name there."""
+    """A hidden file, and where it goes."""
 
-    src: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)]
-    dest: Annotated[str, Field(min_length=1), WorkspacePath()]
+    src: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)] = Field(description="The hidden file.")
+    dest: Annotated[str, Field(min_length=1), WorkspacePath()] = Field(
+        description="Where it goes in the workspace; with a `/` at its end, under its own name there."
+    )
 
 
 Inject = TextOrMapping[Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)], Placed]

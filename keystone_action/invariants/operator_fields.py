@@ -17,17 +17,21 @@ _NULLABLE = ("equals", "not_equals", "contains", "not_contains")
 class Operators(StrictModel):
     """What must hold of one value. Every operator given must hold, at least one is."""
 
-    equals: Any = None
-    not_equals: Any = None
-    contains: Any = None
-    not_contains: Any = None
-    matches: Annotated[str, RegexPattern()] | None = None
-    gt: _Number | None = None
-    gte: _Number | None = None
-    lt: _Number | None = None
-    lte: _Number | None = None
-    exists: bool | None = None
-    count: Annotated[int, Field(ge=0)] | None = None
+    equals: Any = Field(default=None, description="The value that is expected; `null` is one, too.")
+    not_equals: Any = Field(default=None, description="A value that must not be found.")
+    contains: Any = Field(default=None, description="A text in the text, an element of the list, a key of the mapping.")
+    not_contains: Any = Field(default=None, description="The opposite; something must be there all the same.")
+    matches: Annotated[str, RegexPattern()] | None = Field(
+        default=None, description="A regular expression that must match somewhere in the text."
+    )
+    gt: _Number | None = Field(default=None, description="The value must be greater.")
+    gte: _Number | None = Field(default=None, description="The value must be greater or equal.")
+    lt: _Number | None = Field(default=None, description="The value must be less.")
+    lte: _Number | None = Field(default=None, description="The value must be less or equal.")
+    exists: bool | None = Field(default=None, description="Whether there is a value at all.")
+    count: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="How many elements, keys or characters there are."
+    )
 
     @model_validator(mode="after")
     def _has_an_operator(self) -> Self:

@@ -36,20 +36,21 @@ def _few_spans(glob: str) -> str:
 
 
 class ToolMatcher(StrictModel):
-    """Which tool calls are meant; an empty matcher means every call.
+    """Which tool calls are meant: those for which all keys hold. A matcher without keys means every call."""
 
-    kind: read, write, execute, search, fetch or other. name, raw_name: the portable name, and the one in the agent's
-    own protocol; both case-sensitive. path_glob: matches any text anywhere in the arguments, as Touchstone has it (`*`
-    crosses directories), and the same relative to the workspace; `**/` may be nothing. args: every argument that is
-    listed must be there and be equal: numbers by value, never a boolean or a text with a number; further arguments
-    don't matter.
-    """
-
-    kind: ToolKind | None = None
-    name: NonEmpty | None = None
-    raw_name: NonEmpty | None = None
-    path_glob: Annotated[str, Field(min_length=1), AfterValidator(_few_spans)] | None = None
-    args: dict[str, Any] | None = None
+    kind: ToolKind | None = Field(default=None, description="What the tool does, whatever it is called.")
+    name: NonEmpty | None = Field(default=None, description="The portable name of the tool; case-sensitive.")
+    raw_name: NonEmpty | None = Field(default=None, description="The name in the agent's own protocol; case-sensitive.")
+    path_glob: Annotated[str, Field(min_length=1), AfterValidator(_few_spans)] | None = Field(
+        default=None,
+        description="Some text anywhere in the arguments matches, as it is or relative to the workspace. `*` crosses "
+        "directories, `**/` may be nothing.",
+    )
+    args: dict[str, Any] | None = Field(
+        default=None,
+        description="Every argument listed is there and equal: numbers by value, never a boolean or a text with a "
+        "number. Further arguments don't matter.",
+    )
 
     def matches(self, call: ToolCall, workspace: Path) -> bool:
         """Whether a call is meant."""

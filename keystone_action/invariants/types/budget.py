@@ -20,16 +20,23 @@ _FIELDS: dict[Metric, str] = {
 
 
 class Budget(Check):
-    """The agent keeps every limit that is given. The score is the share of limits that it kept; a limit whose amount
-    was not observed leaves the score and is named, and with none observed the check is skipped. Seconds are the run
-    of the agent, which is always observed; the rest comes from its trace or result."""
+    """Passes when the agent kept within every limit on money, tokens, time and calls that is given.
+
+    Give at least one limit. The score is the share of limits that were kept. A limit whose amount was not observed
+    leaves the score and is named; with none observed the check is skipped. Seconds are the run of the agent, which is
+    always observed; the rest comes from its trace.
+    """
 
     type_name: ClassVar[str] = "budget"
 
-    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
-    max_seconds: Duration | None = None
-    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="US dollars."
+    )
+    max_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Tokens, of input and output together."
+    )
+    max_seconds: Duration | None = Field(default=None, description="How long the agent ran.")
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Calls of tools.")
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:

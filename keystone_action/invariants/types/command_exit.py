@@ -19,26 +19,38 @@ _ALIASED = {"cmd": "command", "expect_exit": "exit_code"}
 
 
 class CommandExit(Check):
-    """Runs `command` (a string through `sh -c`, a list as it is) with the workspace as its directory.
+    """Runs a command in the workspace and passes when it ends with the expected exit code.
 
-    exit_code: a program ended by signal n counts as 128 + n, as in a shell. runs_in: `sandbox` is a fresh sandbox on
-    a copy of the workspace; `host` is a throw-away copy without isolation, for the author's own tools only, never for
-    anything that runs what the agent wrote. timeout_s: the time limit as the alias `command` has it; it wins over the
-    invariant's own.
+    The message shows the end of what the command printed, the check's log more of it. A command that hits its time
+    limit fails. When its program was missing before the agent started, the check is an error that names the program:
+    the sandbox lacks it, which is not the agent's doing.
     """
 
     type_name: ClassVar[str] = "command_exit"
     aliases: ClassVar[tuple[str, ...]] = ("command",)
+    origin: ClassVar[str] = "Keystone"
     phase: ClassVar[Phase] = "shared_copy"
     default_timeout: ClassVar[float] = 300.0
+    late_fails: ClassVar[bool] = True
 
     command: Annotated[
         TextOrList[Annotated[str, Field(min_length=1)], Annotated[list[str], Field(min_length=1)]], ShellCommand()
-    ]
-    exit_code: int = Field(default=0, ge=0, le=255)
-    runs_in: Literal["sandbox", "host"] = "sandbox"
-    env: dict[str, Text] = Field(default_factory=dict)
-    timeout_s: Duration | None = None
+    ] = Field(description="What to run: a text goes through `sh -c`, a list is started as it is.")
+    exit_code: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="The exit code that passes. A program ended by signal n counts as 128 + n, as in a shell.",
+    )
+    runs_in: Literal["sandbox", "host"] = Field(
+        default="sandbox",
+        description="`sandbox`: confined as the agent is. `host`: as our own user, without isolation, in a throw-away "
+        "copy of the workspace; for the author's own tools, never for anything that runs what the agent wrote.",
+    )
+    env: dict[str, Text] = Field(default_factory=dict, description="Further environment variables of the command.")
+    timeout_s: Duration | None = Field(
+        default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
+    )
 
     @classmethod
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:

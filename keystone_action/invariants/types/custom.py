@@ -35,26 +35,34 @@ _BY_SUFFIX = {
 
 
 class Custom(Check):
-    """Runs `script` as it was before the agent started.
+    """Runs a script of yours, which reads KeystoneContext from its standard input and prints a CheckResult.
 
-    runs_in `host`: our user, without isolation, in a throw-away copy of the workspace; a `.py` runs under our own
-    interpreter, where it lies in the spec's directory, so that it finds the files beside it. runs_in `sandbox`: the
-    agent's user, in the copy that executing checks share; a `.py` runs under the sandbox's python3, from a directory
-    of its own that is removed afterwards. interpreter: what runs the script (`node`, or a list); otherwise its `#!`
-    line or its suffix decides. On the host its directory is what the agent left: a tool that takes its configuration
-    from there would run the agent's code as us, so tell it not to (`uv run --no-project --no-config`).
+    KeystoneContext is a JSON object with `sandbox_id`, `workspace_path`, `services`, `audit_log_path`, `trace_path`,
+    `task` and `scenario_params`. CheckResult is a JSON object with `passed` (true or false) and, if you like, `score`
+    (0 to 1, else 1 or 0), `reason` (the message) and `details` (a mapping); it is all that is printed, or the last line
+    of it.
 
-    Exit code ≠ 0, a time-out, and output that is no CheckResult are the check's own error, never the agent's.
+    Exit code ≠ 0, a time-out, and output that is no CheckResult are the check's own error, never the agent's. The
+    script is run as it was before the agent started, and the agent can't see it.
     """
 
     type_name: ClassVar[str] = "custom"
+    origin: ClassVar[str] = "Keystone"
     default_timeout: ClassVar[float] = 60.0
 
-    script: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)]
-    runs_in: Literal["host", "sandbox"] = "host"
-    args: list[str] = Field(default_factory=list)
+    script: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)] = Field(description="The script.")
+    runs_in: Literal["host", "sandbox"] = Field(
+        default="host",
+        description="`host`: as our user, without isolation, in a throw-away copy of the workspace from which links "
+        "that lead outside were removed; a `.py` runs under our own interpreter and finds the files beside it. "
+        "`sandbox`: as the agent's user; a `.py` runs under the sandbox's python3, from a directory of its own.",
+    )
+    args: list[str] = Field(default_factory=list, description="Arguments of the script.")
     interpreter: TextOrList[Annotated[str, Field(min_length=1)], Annotated[list[str], Field(min_length=1)]] | None = (
-        None
+        Field(
+            default=None,
+            description="What runs the script, such as `node`. Otherwise its suffix decides (`.py`), or its `#!` line.",
+        )
     )
 
     @property

@@ -22,10 +22,11 @@ _Limit = Annotated[int, Field(ge=0)]
 
 
 class Diff(Check):
-    """Compares the workspace as left with what the agent started from. Every path that was added, modified or removed,
-    or whose permissions changed, must match one of `only` and none of `never`: globs in which a name that begins with
-    a dot is a name like any other, and a pattern without wildcards also stands for all that is below it. All limits
-    given must hold: max_files counts those paths but directories, max_lines added and removed lines together.
+    """Passes when the agent changed only what it may, and no more than it may.
+
+    It compares the workspace as left with what the agent started from. Give at least one field; all that are given must
+    hold. Paths that were added, modified or removed, or whose permissions changed, count. In globs a name that begins
+    with a dot is a name like any other, and a pattern without wildcards also stands for all that is below it.
 
     Lines are those of the unified diff. Of a file that it does not show (binary, above 1 MiB) every line counts as
     added, and as removed where there was one before. An agent that changes nothing passes. What git keeps in `.git` is
@@ -36,12 +37,18 @@ class Diff(Check):
     default_timeout: ClassVar[float] = 60.0
     late_fails: ClassVar[bool] = True
 
-    only: Annotated[list[_Glob], Field(min_length=1)] | None = None
-    never: Annotated[list[_Glob], Field(min_length=1)] | None = None
-    max_files: _Limit | None = None
-    max_lines: _Limit | None = None
-    max_added: _Limit | None = None
-    max_removed: _Limit | None = None
+    only: Annotated[list[_Glob], Field(min_length=1)] | None = Field(
+        default=None, description="Every path that changed matches one of these."
+    )
+    never: Annotated[list[_Glob], Field(min_length=1)] | None = Field(
+        default=None, description="No path that changed matches any of these."
+    )
+    max_files: _Limit | None = Field(
+        default=None, description="At most so many files changed; directories don't count."
+    )
+    max_lines: _Limit | None = Field(default=None, description="At most so many lines were added and removed together.")
+    max_added: _Limit | None = Field(default=None, description="At most so many lines were added.")
+    max_removed: _Limit | None = Field(default=None, description="At most so many lines were removed.")
 
     @model_validator(mode="after")
     def _has_a_rule(self) -> Self:

@@ -21,17 +21,27 @@ _FIELDS: dict[Metric, str] = {
 
 
 class Efficiency(Check):
-    """Each target earns 1.0 at or under it and target/actual once over (twice over: 0.5); the score is the mean. It
-    passes at `pass_threshold`. A target whose amount was not observed leaves the mean and is named; with none observed
-    the check is skipped. Seconds are the run of the agent, which is always observed."""
+    """Scores how cheaply the agent reached its result, on a ramp instead of a limit.
+
+    Give at least one target. Each earns 1.0 at or under it, and target/actual above it: at twice the target 0.5. The
+    score is their mean. A target whose amount was not observed leaves the mean and is named; with none observed the
+    check is skipped. Seconds are the run of the agent, which is always observed; the rest comes from its trace.
+    """
 
     type_name: ClassVar[str] = "efficiency"
+    origin: ClassVar[str] = "Touchstone"
 
-    target_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    target_tokens: Annotated[int, Field(ge=0)] | None = None
-    target_tool_calls: Annotated[int, Field(ge=0)] | None = None
-    target_seconds: Duration | None = None
-    pass_threshold: float = Field(default=0.8, ge=0, le=1, allow_inf_nan=False)
+    target_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="US dollars."
+    )
+    target_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Tokens, of input and output together."
+    )
+    target_tool_calls: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Calls of tools.")
+    target_seconds: Duration | None = Field(default=None, description="How long the agent ran.")
+    pass_threshold: float = Field(
+        default=0.8, ge=0, le=1, allow_inf_nan=False, description="The score from which on the check passes."
+    )
 
     @model_validator(mode="after")
     def _has_a_target(self) -> Self:

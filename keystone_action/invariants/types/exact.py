@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 
 _SHOWN = 200
 
 
 class Exact(Check):
-    """The output of the agent equals `expected`. normalize: both without white space around them and in lower case;
-    else every character counts, a line's end after the last word too. An output that was asked for and is missing
-    fails, whatever is expected."""
+    """Passes when the agent's output is the expected text.
+
+    Without `normalize` every character counts, a line's end after the last word too. An output that was asked for and
+    is missing fails, whatever is expected.
+    """
 
     type_name: ClassVar[str] = "exact"
+    origin: ClassVar[str] = "AgenticAssure"
 
-    expected: str
-    normalize: bool = True
+    expected: str = Field(description="The whole output.")
+    normalize: bool = Field(default=True, description="Compare both without white space around them and in lower case.")
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         agent = context.evidence.agent

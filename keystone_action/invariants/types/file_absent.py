@@ -13,12 +13,18 @@ from keystone_action.spec.base import WorkspacePath
 
 
 class FileAbsent(Check):
-    """Passes when nothing is at `path` (a glob is allowed): no file, no directory, nothing. A dangling link is
-    absent; what can't be looked at (a closed directory, a link that leads out, a workspace that is gone) fails."""
+    """Passes when the agent left nothing at a path: no file, no directory, nothing.
+
+    A dangling link counts as absent. What can't be looked at (a closed directory, a link that leads out of the
+    workspace, a workspace that is gone) fails.
+    """
 
     type_name: ClassVar[str] = "file_absent"
+    origin: ClassVar[str] = "Keystone"
 
-    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)] = Field(
+        description="Where nothing may be, relative to the workspace. With a glob, nothing may match."
+    )
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

@@ -21,18 +21,28 @@ _Texts = TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]]
 
 
 class FileContent(Check):
-    """Every file that matches `path` must hold every text of `contains`, none of `not_contains`, and match every
-    regular expression of `pattern` somewhere. Text is UTF-8 and compared as it is, case-sensitive. No match, a
-    directory, a file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail."""
+    """Passes when the files at a path hold what they should, and nothing that they should not.
+
+    Give at least one of `contains`, `not_contains` and `pattern`; all that are given must hold, in every file that
+    `path` matches. Text is UTF-8 and compared as it is, upper and lower case being different. No match, a directory, a
+    file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail, whatever the conditions are.
+    """
 
     type_name: ClassVar[str] = "file_content"
+    origin: ClassVar[str] = "Keystone"
     default_timeout: ClassVar[float] = 10.0
     late_fails: ClassVar[bool] = True
 
-    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
-    contains: _Texts | None = None
-    not_contains: _Texts | None = None
-    pattern: TextOrList[_Pattern, Annotated[list[_Pattern], Field(min_length=1)]] | None = None
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)] = Field(
+        description="The file, relative to the workspace; with a glob, every file that matches."
+    )
+    contains: _Texts | None = Field(default=None, description="Texts that must all be in the file.")
+    not_contains: _Texts | None = Field(default=None, description="Texts none of which may be in the file.")
+    pattern: TextOrList[_Pattern, Annotated[list[_Pattern], Field(min_length=1)]] | None = Field(
+        default=None,
+        description="Regular expressions that must all match somewhere in the file. `^` and `$` mean the whole text "
+        "unless the expression says `(?m)`.",
+    )
 
     @model_validator(mode="after")
     def _has_a_condition(self) -> Self:

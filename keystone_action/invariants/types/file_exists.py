@@ -13,12 +13,19 @@ from keystone_action.spec.base import WorkspacePath
 
 
 class FileExists(Check):
-    """Passes when `path` (a glob is allowed) is there: a file, a directory or anything else; write `path: out/` for
-    a directory only. A dangling link is absent, a link that leads out of the workspace fails the check."""
+    """Passes when the agent left something at a path: a file, a directory or anything else.
+
+    A dangling link counts as absent. A link that leads out of the workspace fails the check. What is in the file is for
+    `file_content`; an empty file exists.
+    """
 
     type_name: ClassVar[str] = "file_exists"
+    origin: ClassVar[str] = "Keystone"
 
-    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)] = Field(
+        description="What must be there, relative to the workspace. With a glob, at least one match; `out/` is a "
+        "directory only."
+    )
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

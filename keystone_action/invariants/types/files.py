@@ -21,22 +21,31 @@ _SHOWN = 10
 
 
 class Files(Check):
-    """Every file below `expect_dir` must be in the workspace at the same relative path with the same bytes, and every
-    regular expression of `patterns` must match somewhere in one of the text files that the agent left. The score is
-    the share of both that holds; it passes when all of it does.
+    """Passes when the expected files are there byte for byte, and each pattern matches in some text file that was left.
 
-    Text is UTF-8 without NUL, of files up to 64 MiB, each searched by itself. exclude: globs of what no pattern looks
-    at, a directory with all that is in it; without it directories that begin with a dot and vendored ones
-    (`node_modules`, `vendor`, `venv`, …).
+    Give `expect_dir`, `patterns` or both. The score is the share that holds: one part for each expected file, one for
+    each pattern. Text is UTF-8 without NUL, of files up to 64 MiB, each searched by itself.
     """
 
     type_name: ClassVar[str] = "files"
+    origin: ClassVar[str] = "Touchstone"
     default_timeout: ClassVar[float] = 60.0
     late_fails: ClassVar[bool] = True
 
-    expect_dir: Annotated[str, Field(min_length=1), AuthorPath("directory")] | None = None
-    patterns: list[Annotated[_NonEmpty, RegexPattern()]] = Field(default_factory=list)
-    exclude: list[Annotated[_NonEmpty, WorkspacePath(glob=True)]] | None = None
+    expect_dir: Annotated[str, Field(min_length=1), AuthorPath("directory")] | None = Field(
+        default=None,
+        description="Every file below it must be in the workspace, at the same relative path and with the same bytes.",
+    )
+    patterns: list[Annotated[_NonEmpty, RegexPattern()]] = Field(
+        default_factory=list,
+        description="Regular expressions, each of which must match somewhere in one of the text files of the "
+        "workspace.",
+    )
+    exclude: list[Annotated[_NonEmpty, WorkspacePath(glob=True)]] | None = Field(
+        default=None,
+        description="Where `patterns` do not look: a glob covers a directory with all that is in it. Without it, "
+        "directories that begin with a dot and vendored ones (`node_modules`, `vendor`, `venv`, …).",
+    )
 
     @model_validator(mode="after")
     def _has_something_to_check(self) -> Self:

@@ -41,14 +41,23 @@ def _readable_field(text: str) -> str:
 
 
 class Assertion(Operators):
-    """One thing that must hold of the requests that pass `filters`. Every operator given must hold.
+    """One thing that must hold of the requests that pass `filters`. Give at least one operator; all that are given must
+    hold.
 
-    Values of `.json` keep their types (numbers compare by value, never with text). All else in a request is text, and
-    a number or boolean of the spec is compared with it by its own text; `gt` and the like read it as a number.
+    Values of `.json` keep their types (numbers compare by value, never with text). All else in a request is text, and a
+    number or boolean of the spec is compared with it by its own text; `gt` and the like read it as a number.
     """
 
-    field: Annotated[str, AfterValidator(_readable_field)]
-    filters: dict[str, Any] = Field(default_factory=dict)
+    field: Annotated[str, AfterValidator(_readable_field)] = Field(
+        description="What is looked at: `request_count`; `last_request` or `requests[N]` (from 0), alone or with "
+        "`.method`, `.path`, `.query`, `.headers`, `.headers.<Name>`, `.body`, `.json` or `.json.a.b`."
+    )
+    filters: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Which requests count. `method`; `path` (as it is, or with `*` and `**`); `query` (a mapping of "
+        "names to a text, or a list where a name is repeated); `body` (a text in it). Any other key is a header, "
+        "whatever its case, or else a top-level field of a JSON or form body.",
+    )
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -76,14 +85,23 @@ def _has_expression(value: Any) -> bool:
 
 
 class HttpMockAssertions(Check):
-    """Filters first; `request_count`, `last_request` and `requests[N]` count among what is left. A request that isn't
-    there fails, except for `exists: false`. Score 1 when every assertion holds, else 0."""
+    """Passes when a mock service was called as its assertions say.
+
+    Of each assertion, `filters` come first: `request_count`, `last_request` and `requests[N]` count among the requests
+    that are left. A request that isn't there fails every operator but `exists: false`. The message names the requests
+    that came closest. Score 1 when every assertion holds, else 0.
+    """
 
     type_name: ClassVar[str] = "http_mock_assertions"
+    origin: ClassVar[str] = "Keystone"
     late_fails: ClassVar[bool] = True
 
-    service: Annotated[str, ServiceName(kinds="recording")]
-    assertions: Annotated[list[Assertion], Field(min_length=1)]
+    service: Annotated[str, ServiceName(kinds="recording")] = Field(
+        description="An entry of `services` of type `http_mock` with `record: true`."
+    )
+    assertions: Annotated[list[Assertion], Field(min_length=1)] = Field(
+        description="What must hold of the recorded requests, all of it."
+    )
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

@@ -25,25 +25,32 @@ _PROGRAM = Path(__file__).parent.parent / "syntax_program.py"
 
 
 class Implemented(Check):
-    """Without `files`: of the source files that the agent changed or added (tests, empty `__init__.py` and what is in
-    vendored directories or such that begin with a dot aside) there is at least one, and none is a stub. With `files`
-    (paths or globs): each is there, none is a stub, and at least one was changed.
+    """Passes when the agent wrote an implementation, not just a stub or a comment; meant as a gate.
+
+    Without `files` it looks at the source files that the agent changed or added; tests, empty `__init__.py`, vendored
+    directories and those that begin with a dot are left out. There must be at least one, and none may be a stub.
 
     A Python file is a stub when, abstract and Protocol members and overloads aside, nothing in it does anything: empty
     bodies, docstrings, `raise NotImplementedError`, `return None`. Nothing but declarations is no stub, but no
-    implementation either: at least one file must do something. In other languages a file that is only comments or
-    blank is one. A change of comments, docstrings or layout is none. What is no Python fails. Score 1 or 0; as a gate
-    without a weight its weight is 0.
+    implementation either: at least one file must do something. In other languages a file that is only comments or blank
+    is a stub. A change of comments, docstrings or layout is none. What can't be parsed as Python fails.
+
+    Score 1 or 0. As a gate without a `weight` its weight is 0: it can disqualify, and earns nothing.
     """
 
     type_name: ClassVar[str] = "implemented"
+    origin: ClassVar[str] = "Touchstone"
     default_timeout: ClassVar[float] = 60.0
     late_fails: ClassVar[bool] = True
     gate_weight: ClassVar[float] = 0.0
 
     files: (
         Annotated[list[Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]], Field(min_length=1)] | None
-    ) = None
+    ) = Field(
+        default=None,
+        description="The files that are looked at instead: each must be there, none be a stub, at least one be "
+        "changed.",
+    )
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

@@ -71,24 +71,35 @@ _Schema = TextOrMapping[
 
 
 class Json(Check):
-    """Reads the file at `path`, or what `input_from` names, as JSON. It must fit `schema` (a JSON Schema, or the path
-    of a file that holds one), and each of `values` must hold: a path like `a.b[0]` (`$` is the whole document) and
-    the value that is expected there, or a mapping of operators. Score 1 when all holds, else 0.
+    """Passes when a JSON document that the agent left fits a schema and has the expected values.
 
-    Values keep their types: numbers compare by value and never with text. What is missing, no UTF-8, no JSON, has a
-    key twice, is above 8 MiB or nested deeper than 100 levels fails. The schema's draft is the one that it names, else
-    2020-12; `format` is no assertion, and references to other documents are not followed.
+    Give `path` or `input_from`, and what must hold: `schema`, `values` or both; with neither it is enough that the
+    document is JSON. Values keep their types: numbers compare by value and never with text. What is missing, no UTF-8,
+    no JSON, has a key twice, is above 8 MiB or nested deeper than 100 levels fails. Score 1 when all holds, else 0.
     """
 
     type_name: ClassVar[str] = "json"
     default_timeout: ClassVar[float] = 30.0
     late_fails: ClassVar[bool] = True
 
-    path: Annotated[str, Field(min_length=1), WorkspacePath()] | None = None
-    input_from: InputFrom | None = None
-    schema_: _Schema | None = Field(default=None, alias="schema")
+    path: Annotated[str, Field(min_length=1), WorkspacePath()] | None = Field(
+        default=None, description="The document's file, relative to the workspace."
+    )
+    input_from: InputFrom | None = Field(
+        default=None,
+        description="The document instead: `agent_output`, `stdout`, `file:<path>` of the workspace, or "
+        "`<service>.<field>` of a mock that records, such as `shop.last_request.body`.",
+    )
+    schema_: _Schema | None = Field(
+        default=None,
+        alias="schema",
+        description="A JSON Schema, or the path of a file that holds one. Its draft is the one that it names, else "
+        "2020-12; `format` is no assertion, and references to other documents are not followed.",
+    )
     values: dict[Annotated[str, AfterValidator(_path)], Annotated[Operators | Any, BeforeValidator(_value)]] = Field(
-        default_factory=dict
+        default_factory=dict,
+        description="What must be at which path: `a.b[0]`, or `$` for the whole document. A mapping of nothing but "
+        "operators asks for these; any other value is to be equalled.",
     )
 
     @classmethod

@@ -42,46 +42,73 @@ _NonEmpty = Annotated[str, Field(min_length=1)]
 class TextFile(StrictModel):
     """`{file: path}`: a text of the author's, never interpolated and never seen by the agent."""
 
-    file: Annotated[str, Field(min_length=1), AuthorPath("file")]
+    file: Annotated[str, Field(min_length=1), AuthorPath("file")] = Field(description="The text's file.")
 
 
 class Rubric(StrictModel):
     """What passing and failing work look like, as the judge is told."""
 
-    pass_: _NonEmpty | None = Field(default=None, alias="pass")
-    fail: _NonEmpty | None = None
+    pass_: _NonEmpty | None = Field(default=None, alias="pass", description="What passing work looks like.")
+    fail: _NonEmpty | None = Field(default=None, description="What failing work looks like.")
 
 
 class LlmAsJudge(Check):
-    """Asks `model` (or every one of `models`: a jury, whose mean counts) to score the input from 0 to 1 by `criteria`.
+    """Asks a model, or a jury of several, to score what the agent left by your criteria.
 
-    The score becomes the check's score; it passes at `pass_threshold` or above, whatever the model says of passing.
-    Without a key the check is skipped. An input that isn't there, or is blank, fails without asking.
-    prompt_template: replaces the user prompt; `{criteria}`, `{input}`, `{task}` and `{rubric}` (or `{{ … }}`) are
-    filled in, the input fenced as always; how to answer stays in the system prompt. temperature: left out for models
-    that take none. samples: answers asked of each model, their mean counts.
+    The score, from 0 to 1, becomes the check's score. It passes at `pass_threshold` or above, whatever the model says
+    about passing. What is judged is fenced, and the judge is told not to trust it. An answer without a number from 0 to
+    1 is asked for again, then the check is an error. An input that isn't there, or is blank, fails without asking.
+
+    Keys are read from our own environment, which no sandbox ever sees: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY`; the
+    addresses too, `ANTHROPIC_BASE_URL` and `OPENAI_BASE_URL`. Without a key the check is skipped, and the report says
+    so at its top.
     """
 
     type_name: ClassVar[str] = "llm_as_judge"
     aliases: ClassVar[tuple[str, ...]] = ("model_judge",)
+    origin: ClassVar[str] = "Keystone"
     default_timeout: ClassVar[float] = 120.0
     skips_without_secrets: ClassVar[bool] = True
 
-    criteria: TextOrMapping[_NonEmpty, TextFile]
-    model: _Model = "judge-fast"
-    models: Annotated[list[_Model], Field(min_length=1)] | None = None
-    input_from: InputFrom = "agent_output"
-    rubric: Rubric | None = None
+    criteria: TextOrMapping[_NonEmpty, TextFile] = Field(description="What the work is scored by, in your words.")
+    model: _Model = Field(
+        default="judge-fast",
+        description="The judge. `judge-fast` and `judge-strong` (`paragon-fast` and `paragon-max` are the same) are "
+        "what the inputs of these names, or `KEYSTONE_JUDGE_FAST` and `KEYSTONE_JUDGE_STRONG`, say; `provider:model` "
+        "names any other, the provider being `anthropic` or `openai` (any compatible server).",
+    )
+    models: Annotated[list[_Model], Field(min_length=1)] | None = Field(
+        default=None, description="A jury instead of one judge: the mean of their scores counts."
+    )
+    input_from: InputFrom = Field(
+        default="agent_output",
+        description="What is judged: `agent_output`, `stdout`, `workspace` (changed files first, at most 200 kB), "
+        "`diff`, `trace`, `file:<path>` of the workspace, or `<service>.<field>` of a mock that records, such as "
+        "`mail.last_request.body`.",
+    )
+    rubric: Rubric | None = Field(default=None, description="Shown to the judge beside the criteria.")
     prompt_template: (
         Annotated[str, AfterValidator(_has_input), Template(later=("criteria", "input", "rubric", "task"))] | None
-    ) = None
-    temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
-    pass_threshold: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
-    samples: int = Field(default=1, ge=1, le=100)
+    ) = Field(
+        default=None,
+        description="Replaces the user prompt. `{criteria}`, `{input}`, `{task}` and `{rubric}` (or `{{ … }}`) are "
+        "filled in, the input fenced as always; how to answer stays in the system prompt.",
+    )
+    temperature: float = Field(
+        default=0.0, ge=0, le=2, allow_inf_nan=False, description="Left out for models that take none."
+    )
+    pass_threshold: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="The score from which on the check passes; as `model_judge`: 0.8.",
+    )
+    samples: int = Field(default=1, ge=1, le=100, description="Answers asked of each model; their mean counts.")
 
     @classmethod
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """Touchstone's `model_judge`: `rubric` is the path of the criteria, and 0.8 passes (spec 5.3)."""
+        """Touchstone's `model_judge`: `rubric` is the path of a file with the criteria, and 0.8 passes."""
         if document.get("type") != "model_judge":
             return document
         upgraded = dict(document)

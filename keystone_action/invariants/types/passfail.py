@@ -20,20 +20,29 @@ _Step = tuple[str, bool, str]
 
 
 class PassFail(Check):
-    """Up to four checks in this order, of which the first failure ends the rest: the agent's output is not blank;
-    every tool of `expected_tools` was called; for every tool of `expected_tool_args` some call had all the arguments
-    that are listed (numbers by value, never a boolean or a text with a number); `expected_output` is somewhere in the
-    output, upper and lower case being the same.
+    """Passes when there is output, the expected tools were called with the expected arguments, and a text is in the
+    output.
 
-    Names of tools are case-sensitive, further tools and arguments don't matter, nor does the order. The message has
-    AgenticAssure's form: `Output produced: PASS. Expected tools called: FAIL (missing: format_response).`
+    Up to four checks in this order, of which the first failure ends the rest; those whose field is left out are not
+    made. First, always: the agent's output is not blank. Names of tools are case-sensitive; further tools and arguments
+    don't matter, nor does the order. The message has AgenticAssure's form: `Output produced: PASS. Expected tools
+    called: FAIL (missing: format_response).`
     """
 
     type_name: ClassVar[str] = "passfail"
+    origin: ClassVar[str] = "AgenticAssure"
 
-    expected_output: str | None = None
-    expected_tools: list[NonEmpty] | None = None
-    expected_tool_args: dict[Annotated[str, Field(min_length=1)], dict[str, Any]] | None = None
+    expected_output: str | None = Field(
+        default=None, description="A text that is somewhere in the output, upper and lower case being the same."
+    )
+    expected_tools: list[NonEmpty] | None = Field(
+        default=None, description="Tools that were each called at least once."
+    )
+    expected_tool_args: dict[Annotated[str, Field(min_length=1)], dict[str, Any]] | None = Field(
+        default=None,
+        description="By the name of the tool: some call of it had all these arguments. Numbers compare by value, "
+        "never with a boolean or a text.",
+    )
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         done: list[_Step] = []

@@ -17,16 +17,25 @@ from keystone_action.spec.base import RegexPattern
 
 
 class Regex(Check):
-    """`pattern` matches somewhere in the agent's output, or in what `input_from` names. `^` and `$` bind to the whole
-    text unless the pattern says `(?m)`, `.` to one line unless `(?s)`. An input that is missing, a file that is no
-    UTF-8 or above 64 MiB, and a pattern that hits its time limit fail."""
+    """Passes when a regular expression matches somewhere in what the agent said or left.
+
+    An input that is missing, a file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail.
+    """
 
     type_name: ClassVar[str] = "regex"
+    origin: ClassVar[str] = "AgenticAssure"
     default_timeout: ClassVar[float] = 10.0
     late_fails: ClassVar[bool] = True
 
-    pattern: Annotated[str, Field(min_length=1), RegexPattern()]
-    input_from: InputFrom = "agent_output"
+    pattern: Annotated[str, Field(min_length=1), RegexPattern()] = Field(
+        description="The expression, by Python's rules. `^` and `$` mean the whole text unless it says `(?m)`, `.` "
+        "stays within a line unless it says `(?s)`."
+    )
+    input_from: InputFrom = Field(
+        default="agent_output",
+        description="What is searched: `agent_output`, `stdout`, `workspace`, `diff`, `trace`, `file:<path>` of the "
+        "workspace, or `<service>.<field>` of a mock that records, such as `mail.last_request.body`.",
+    )
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

@@ -25,18 +25,28 @@ _loading = threading.Lock()
 
 
 class Similarity(Check):
-    """The cosine of the embeddings of the agent's output and of `expected` is at `threshold` or above; the score is
-    the cosine, 0 where it is negative. model: a model of sentence-transformers, by its name or its directory; the
-    package looks at the first few hundred words only, and gets the model from its hub when it isn't there yet.
-    Without the package the check is skipped; a missing or blank output fails.
+    """Passes when the agent's output means about the same as an expected text, by the cosine of their embeddings.
+
+    The score is the cosine, 0 where it is negative. It needs the package sentence-transformers, which brings a
+    machine-learning framework along: `pip install sentence-transformers`. Without it the check is skipped. A missing or
+    blank output fails.
     """
 
     type_name: ClassVar[str] = "similarity"
+    origin: ClassVar[str] = "AgenticAssure"
     default_timeout: ClassVar[float] = 300.0
 
-    expected: Annotated[str, text_like(r"\S", "a text that is not blank")]
-    threshold: float = Field(default=0.7, ge=0, le=1, allow_inf_nan=False)
-    model: Annotated[str, Field(min_length=1), PlainText()] = "all-MiniLM-L6-v2"
+    expected: Annotated[str, text_like(r"\S", "a text that is not blank")] = Field(
+        description="A text that means what the output should."
+    )
+    threshold: float = Field(
+        default=0.7, ge=0, le=1, allow_inf_nan=False, description="The cosine from which on the check passes."
+    )
+    model: Annotated[str, Field(min_length=1), PlainText()] = Field(
+        default="all-MiniLM-L6-v2",
+        description="A model of sentence-transformers, by its name or its directory. The package gets it from its hub "
+        "when it isn't there yet, and looks at the first few hundred words of a text only.",
+    )
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

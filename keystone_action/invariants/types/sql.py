@@ -26,24 +26,44 @@ _ORDERED: Mapping[str, tuple[str, Callable[[int], bool]]] = {
 
 
 class Sql(Check):
-    """Runs `query` against a database service. `rows` compares the whole result in its order, each row a list in
-    column order or a mapping of all columns; every other operator looks at the first column of the first row, and no
-    rows count as null. All operators given must hold. Values compare as `invariants.comparison` says."""
+    """Asks a database service and compares what it answers, to check the state that the agent left.
+
+    The query runs in a read-only transaction; on servers that we start, with a role of our own that may only SELECT.
+    Give at least one operator; all that are given must hold. All but `rows` look at the first column of the first row;
+    a query without rows gives null.
+
+    Numbers compare by value and never with text. A boolean is no number, except in MySQL and SQLite, which have 0 and 1
+    only. Dates, UUIDs and decimals compare by their ISO or numeric value. A failure shows both values with their types.
+
+    A table or column that does not exist fails the check: the agent was to make it. Any other failure of the query (its
+    syntax, a permission, an attempt to write, a lost connection, the time limit) is an error of the check.
+    """
 
     type_name: ClassVar[str] = "sql"
+    origin: ClassVar[str] = "Keystone"
     default_timeout: ClassVar[float] = 30.0
 
-    service: Annotated[str, ServiceName(kinds="database")]
-    query: Annotated[str, Field(min_length=1)]
-    equals: Any = None
-    not_equals: Any = None
-    gt: Bound | None = None
-    gte: Bound | None = None
-    lt: Bound | None = None
-    lte: Bound | None = None
-    contains: Bound | None = None
-    matches: Annotated[str, RegexPattern()] | None = None
-    rows: list[list[Any] | dict[str, Any]] | None = None
+    service: Annotated[str, ServiceName(kinds="database")] = Field(
+        description="The entry of `services` that is asked: PostgreSQL, MySQL, MariaDB, SQLite, or an external one."
+    )
+    query: Annotated[str, Field(min_length=1)] = Field(description="One SQL query.")
+    equals: Any = Field(default=None, description="The value that is expected; `null` is one, too.")
+    not_equals: Any = Field(default=None, description="A value that must not be found.")
+    gt: Bound | None = Field(default=None, description="The value found must be greater.")
+    gte: Bound | None = Field(default=None, description="The value found must be greater or equal.")
+    lt: Bound | None = Field(default=None, description="The value found must be less.")
+    lte: Bound | None = Field(default=None, description="The value found must be less or equal.")
+    contains: Bound | None = Field(
+        default=None, description="A text that must be in the text found, or an element of the list found."
+    )
+    matches: Annotated[str, RegexPattern()] | None = Field(
+        default=None, description="A regular expression that must match somewhere in the text found."
+    )
+    rows: list[list[Any] | dict[str, Any]] | None = Field(
+        default=None,
+        description="The whole result in its order; each row a list in the order of the columns, or a mapping of all "
+        "columns.",
+    )
 
     @model_validator(mode="after")
     def _has_an_operator(self) -> Self:

@@ -26,28 +26,53 @@ _TestId = Annotated[str, Field(pattern=r"^[^-/:][^:]*::"), PlainText(literal=Tru
 
 
 class Swebench(Check):
-    """Score = the share of fail_to_pass that passes now; a test of pass_to_pass that does not disqualifies the cell, as
-    a gate does.
+    """Grades the fix of a real issue: by the tests that it must mend, and the tests that it must not break.
 
-    fail_to_pass, pass_to_pass: ids of tests as pytest prints them with the workspace as its root
-    (`dir/test_x.py::test[1]`), matched exactly, spaces at the end included; an id that does not exist has not passed,
-    nor has a skipped test; an expected failure has. The files that they name are run whole, on a fresh copy, with
-    protected files as in `tests`.
-    cmd_prefix: the command line of pytest before the files. TZ is UTC and PYTHONHASHSEED 0.
+    The score is the share of `fail_to_pass` that passes now. When a test of `pass_to_pass` does not pass, the cell is
+    disqualified: its composite is 0 and it fails, whatever else was scored, as after a failed gate.
+
+    Ids of tests are matched exactly, spaces at the end included. An id that does not exist has not passed, nor has a
+    skipped test; an expected failure has. The files that the ids name are run whole, on a fresh copy of what the agent
+    left, with the time zone UTC and `PYTHONHASHSEED=0`. Files are protected as in `tests`.
     """
 
     type_name: ClassVar[str] = "swebench"
+    origin: ClassVar[str] = "Touchstone"
     phase: ClassVar[Phase] = "fresh_copy"
     default_timeout: ClassVar[float] = 600.0
     late_fails: ClassVar[bool] = True
 
-    fail_to_pass: list[_TestId] = Field(min_length=1)
-    pass_to_pass: list[_TestId] = Field(default_factory=list)
-    inject: list[Inject] = Field(default_factory=list)
-    cmd_prefix: Annotated[str, Field(min_length=1), ShellCommand()] = "python3 -m pytest -q -p no:cacheprovider"
-    pass_threshold: float = Field(default=1.0, ge=0, le=1)
-    protect: list[Protect] = Field(default_factory=list)
-    timeout_s: Duration | None = None
+    fail_to_pass: list[_TestId] = Field(
+        min_length=1,
+        description="Tests that fail before the fix and must pass after it: ids as pytest prints them with the "
+        "workspace as its root, such as `dir/test_x.py::test[1]`.",
+    )
+    pass_to_pass: list[_TestId] = Field(
+        default_factory=list,
+        description="Tests that pass before and must go on passing; one that does not disqualifies.",
+    )
+    inject: list[Inject] = Field(
+        default_factory=list,
+        description="Hidden files, which the agent never sees. A path alone lands at the workspace's root under its "
+        "own name.",
+    )
+    cmd_prefix: Annotated[str, Field(min_length=1), ShellCommand()] = Field(
+        default="python3 -m pytest -q -p no:cacheprovider",
+        description="The command line of pytest, before the files that it is given.",
+    )
+    pass_threshold: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="The share of `fail_to_pass` from which on the check passes, as long as nothing of `pass_to_pass` "
+        "is broken.",
+    )
+    protect: list[Protect] = Field(
+        default_factory=list, description="Further files that are put back as the author has them; see `tests`."
+    )
+    timeout_s: Duration | None = Field(
+        default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
+    )
 
     @model_validator(mode="after")
     def _can_be_graded(self) -> Self:

@@ -40,31 +40,61 @@ _Glob = Annotated[_NonEmpty, WorkspacePath(glob=True)]
 
 
 class Tests(Check):
-    """Runs tests on a fresh copy of what the agent left; score = passed / (passed + failed + errors).
+    """Runs tests on a fresh copy of what the agent left; the score is the share that passes.
 
-    inject: hidden files, put in now. protect: globs of files that are as the author has them, in addition to pytest's
-    and Python's own configuration and the injected files: changes are taken back, the agent's additions removed.
-    `pytest` runs the sandbox's python3 with the author's configuration. Any other runner: `cmd`, and `junit_xml` for
-    the reports that it writes (old ones are removed first). `node --test` without `junit_xml` gets the JUnit reporter.
-    A `cmd` of another kind without `junit_xml` is graded by its exit code alone. pass_threshold decides `passed`.
+    Score = passed / (passed + failed + errors); skipped tests don't count, and zero tests fail. Hidden tests are put in
+    (`inject`) after the agent has ended, and files that decide about tests are put back as the author has them
+    (`protect`).
 
-    Nothing on stdout counts, nor a report that was there before, nor a run that ended before its report (`os._exit`).
-    Code under test that patches its test framework from within, or writes a runner's report in its stead, is not found
-    out. What a `cmd` reads besides (package.json, a Makefile, the tests that are not injected) is for `protect`.
+    As `pytest`, the sandbox's python3 runs pytest with the author's configuration; it must have pytest (the action's
+    image does; otherwise `setup.packages: [pytest]`). Any other runner is a `cmd`, with the reports that it writes as
+    `junit_xml`. `node --test` without `junit_xml` gets node's JUnit reporter. Any other `cmd` without `junit_xml` is
+    graded by its exit code alone, and the message says so.
+
+    Failures with a non-zero exit code earn their share; success with a non-zero exit code earns nothing; failures count
+    whatever the exit code is. Where a report was asked for, none or a malformed one scores 0.
+
+    Nothing that is printed counts, nor a report that was there before, nor a run that ended before its report
+    (`os._exit`). Not promised: code under test that patches its test framework from within, or writes a runner's report
+    in its stead, is not found out. What a `cmd` reads besides (package.json, a Makefile, tests that are not injected)
+    is for `protect`.
     """
 
     type_name: ClassVar[str] = "tests"
     aliases: ClassVar[tuple[str, ...]] = ("pytest",)
+    origin: ClassVar[str] = "Touchstone"
     phase: ClassVar[Phase] = "fresh_copy"
     default_timeout: ClassVar[float] = 300.0
     late_fails: ClassVar[bool] = True
 
-    cmd: Annotated[TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]], ShellCommand()] | None = None
-    inject: list[Inject] = Field(default_factory=list)
-    junit_xml: TextOrList[_Glob, Annotated[list[_Glob], Field(min_length=1)]] | None = None
-    pass_threshold: float = Field(default=1.0, ge=0, le=1)
-    protect: list[Protect] = Field(default_factory=list)
-    timeout_s: Duration | None = None
+    cmd: Annotated[TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]], ShellCommand()] | None = (
+        Field(
+            default=None,
+            description="The command that runs the tests. As `pytest` it may be left out (the injected test files are "
+            "run) or be `python3 -m pytest …`.",
+        )
+    )
+    inject: list[Inject] = Field(
+        default_factory=list,
+        description="Hidden files, which the agent never sees. A path alone lands at the workspace's root under its "
+        "own name.",
+    )
+    junit_xml: TextOrList[_Glob, Annotated[list[_Glob], Field(min_length=1)]] | None = Field(
+        default=None,
+        description="Where `cmd` writes its JUnit reports. What is there before the run is removed first.",
+    )
+    pass_threshold: float = Field(
+        default=1.0, ge=0, le=1, description="The score from which on the check passes; the score stays the share."
+    )
+    protect: list[Protect] = Field(
+        default_factory=list,
+        description="Files that are put back as the author has them, the agent's own additions removed; besides these "
+        "always every injected path, `conftest.py`, `pytest.ini`, `tox.ini`, `sitecustomize.py`, `usercustomize.py`, "
+        "`*.pth` and the like, at any depth.",
+    )
+    timeout_s: Duration | None = Field(
+        default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
+    )
 
     @model_validator(mode="after")
     def _can_be_graded(self) -> Self:

@@ -21,19 +21,26 @@ _SHOWN = 20
 
 
 class ToolCorrectness(Check):
-    """Each of `expected` (a name or a matcher) is to have a call of its own, and there are to be no further calls.
+    """Scores whether the agent called the tools that were expected, and no others.
 
-    The score is F1 of precision and recall; with `ordered`, times the share of the matched calls that came in order.
-    It passes when calls and expectations are the same multiset (with `ordered`: the same sequence). match: what a bare
-    name is compared with.
+    Each of `expected` is to have a call of its own, and there are to be no further calls. The score is F1 of precision
+    and recall; with `ordered`, times the share of the matched calls that came in order. It passes only when calls and
+    expectations are the same, each as often (with `ordered`: in the same sequence). Without a trace the check is
+    skipped.
     """
 
     type_name: ClassVar[str] = "tool_correctness"
+    origin: ClassVar[str] = "Touchstone"
     late_fails: ClassVar[bool] = True
 
-    expected: Annotated[list[TextOrMapping[NonEmpty, ToolMatcher]], Field(min_length=1)]
-    match: Literal["name", "raw_name", "kind"] = "name"
-    ordered: bool = False
+    expected: Annotated[list[TextOrMapping[NonEmpty, ToolMatcher]], Field(min_length=1)] = Field(
+        description="The calls that are expected: a name, or a matcher. A tool that is to be called twice stands here "
+        "twice."
+    )
+    match: Literal["name", "raw_name", "kind"] = Field(
+        default="name", description="What a name in `expected` is compared with."
+    )
+    ordered: bool = Field(default=False, description="Whether the order of the calls counts.")
 
     @model_validator(mode="after")
     def _kinds_are_known(self) -> Self:

@@ -53,25 +53,36 @@ class Assertion:
 
 
 class TraceCheck(Check):
-    """What must, and must not, be in the trace. The score is the share of assertions that hold; it passes when all do.
+    """Passes when the agent's trace holds what it must, and nothing that it must not: tools, their order, limits,
+    permissions.
 
-    require_tools: each matcher has at least one call; forbid_tools: none has (a call that fits by name, but whose
-    arguments can't be read, can't be ruled out). order: matchers that calls meet in this order, others in between
-    allowed; `true` means those of require_tools. max_tool_calls: of all, or by kind. require_no_denied: no request for
-    permission was denied. Each matcher, each kind and each of the others is one assertion. What the trace does not
-    tell leaves the score and is named; without a trace the check is skipped.
+    Give at least one field. Each matcher, each kind of tool and each of the other fields is one assertion; the score is
+    the share of assertions that hold, and it passes when all do. What the trace does not tell leaves the score and is
+    named. Without a trace the check is skipped; a trace that was declared and is missing or malformed fails.
     """
 
     type_name: ClassVar[str] = "trace"
+    origin: ClassVar[str] = "Touchstone"
     late_fails: ClassVar[bool] = True
 
-    require_tools: _Matchers | None = None
-    forbid_tools: _Matchers | None = None
-    order: _Order | None = None
-    max_tool_calls: _ToolCalls | None = None
-    max_tokens: _Count | None = None
-    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    require_no_denied: bool = False
+    require_tools: _Matchers | None = Field(default=None, description="Each of these has at least one call.")
+    forbid_tools: _Matchers | None = Field(
+        default=None,
+        description="None of these has a call. A call that fits by its name, but whose arguments can't be read, "
+        "counts as one: it can't be ruled out.",
+    )
+    order: _Order | None = Field(
+        default=None,
+        description="Calls come in this order, others in between allowed; `true` means the order of `require_tools`.",
+    )
+    max_tool_calls: _ToolCalls | None = Field(
+        default=None, description="At most so many calls, of all tools or by kind: `{execute: 5, fetch: 0}`."
+    )
+    max_tokens: _Count | None = Field(default=None, description="At most so many tokens, of input and output together.")
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="At most so many US dollars."
+    )
+    require_no_denied: bool = Field(default=False, description="No request for permission was denied.")
 
     @model_validator(mode="after")
     def _asserts_something(self) -> Self:
