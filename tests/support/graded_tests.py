@@ -39,6 +39,12 @@ def pytest_for_sandboxes() -> Iterator[Path]:
         yield place
 
 
+def files_of(root: Path, prefix: str) -> dict[str, str]:
+    """The text files below a directory by their paths below `prefix`, for `lay_out`."""
+    places = (place for place in root.rglob("*") if place.is_file() and place.suffix != ".pyc")
+    return {f"{prefix}/{place.relative_to(root)}": place.read_text("utf-8") for place in places}
+
+
 def lay_out(root: Path, files: Mapping[str, str | None]) -> None:
     """Write files by path; None removes one."""
     for path, text in files.items():
