@@ -120,7 +120,8 @@ def _open(annotation: Any, markers: tuple[Any, ...]) -> Iterator[_Member]:
         yield annotation, tuple({type(one) for one in typing.get_args(annotation)}), markers
     else:
         origin = typing.get_origin(annotation) or annotation
-        yield annotation, origin if isinstance(origin, type) else object, markers
+        # Any is a class, of which nothing can be asked to be an instance.
+        yield annotation, origin if isinstance(origin, type) and origin is not Any else object, markers
 
 
 def model_at(root: type[BaseModel], path: Path, data: Any, types_of: Mapping[str, type[BaseModel]]) -> Any:

@@ -153,3 +153,15 @@ def test_every_piece_is_replaced_where_it_stands(pieces: list[str]) -> None:
         assert interpolate("".join(pieces), {"a": "A", "b": {"c": 7}}) == expected
     except ExpressionError:
         assert r"\{{" in pieces
+
+
+def test_a_field_of_a_model_or_anything_takes_anything() -> None:
+    class Asked(StrictModel):
+        at_least: int
+
+    class Values(StrictModel):
+        values: dict[str, Asked | Any]
+
+    given = {"text": "a {{ params.n }}", "typed": "{{ params.n }}", "number": 3, "asked": Asked(at_least=1)}
+    found = interpolate(Values(values=given), {"params": {"n": 7}})
+    assert found.values == {"text": "a 7", "typed": 7, "number": 3, "asked": Asked(at_least=1)}
