@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keystone_action.services.postgres_passwords import stored
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -77,7 +79,11 @@ _HAND_OVER = f"""
 
 
 class Server(Protocol):
-    """A server whose superuser is ours alone. template: the database that those of cells are copies of."""
+    """A server whose superuser is ours alone. template: the database that those of cells are copies of. untouched:
+    what stands in each copy of it that was just made, once that is known; always None where the template has
+    something to be handed over to each cell's role."""
+
+    untouched: Before | None
 
     @property
     def template(self) -> str: ...
@@ -111,12 +117,14 @@ class Before:
 
 @dataclass
 class CellDatabase:
-    """One database with its owner (the agent's role) and its reader (ours)."""
+    """One database with its owner (the agent's role) and its reader (ours). unique: no other cell of the server has
+    these names, ever."""
 
     server: Server
     database: str
     owner: str
     owner_password: str
+    unique: bool = False
     reader: str = field(default_factory=lambda: f"keystone_reader_{secrets.token_hex(6)}")
     reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     before: Before = field(default_factory=lambda: Before(("public",), (), frozenset()))
@@ -125,47 +133,73 @@ class CellDatabase:
 
     def create(self) -> None:
         """A fresh database, owner and reader; what had these names is dropped first. Raises psycopg.Error."""
-        from psycopg import sql
-
         with self.server.admin() as admin:
-            self._drop(admin)
-            plain = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
-            self._execute(admin, f"CREATE ROLE {{owner}} LOGIN {plain} PASSWORD {{password}}", self.owner_password)
-            # Row security that the agent sets up must not hide rows from checks.
-            reading = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION BYPASSRLS"
-            self._execute(admin, f"CREATE ROLE {{reader}} LOGIN {reading} PASSWORD {{password}}", self.reader_password)
+            if not self.unique:
+                self._drop(admin)
+            plain = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
+            self._execute(
+                admin,
+                f"CREATE ROLE {{owner}} LOGIN {plain} NOBYPASSRLS PASSWORD {{password}}",
+                # Row security that the agent sets up must not hide rows from checks.
+                f"CREATE ROLE {{reader}} LOGIN {plain} BYPASSRLS PASSWORD {{reader_password}}",
+            )
             # Before version 15 copying files was the only strategy, and had no name.
             strategy = " STRATEGY file_copy" if admin.info.server_version >= 150000 else ""
             self._execute(admin, f"CREATE DATABASE {{database}} OWNER {{owner}} TEMPLATE {{template}}{strategy}")
-            self._execute(admin, "REVOKE ALL ON DATABASE {database} FROM PUBLIC")
-            admin.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(*self._names("database", "reader")))
-        with self.server.admin(self.database) as admin:
-            if self.server.template != PRISTINE:
-                self._hand_over(admin)
-            self._remember(admin)
+            self._execute(
+                admin,
+                "REVOKE ALL ON DATABASE {database} FROM PUBLIC",
+                "GRANT CONNECT ON DATABASE {database} TO {reader}",
+            )
+        self._find_untouched()
 
-    def _hand_over(self, admin: psycopg.Connection[Any]) -> None:
+    def _find_untouched(self) -> None:
+        # Copies of one template differ in nothing but the names of their roles, which a unique one's path can't find a
+        # schema by: only the first has to be looked into.
+        if self.unique and self.server.untouched is not None:
+            self.before = self.server.untouched
+            return
+        handed_over = self.server.template != PRISTINE and self._hand_over()
+        self.remember()
+        if self.unique and not handed_over:
+            self.server.untouched = self.before
+
+    def _hand_over(self) -> bool:
+        """Whether there was anything to hand over."""
         from psycopg import sql
 
-        with admin.transaction():
-            for statement in _column(admin, _HAND_OVER):
+        with self.server.admin(self.database) as admin, admin.transaction():
+            statements = _column(admin, _HAND_OVER)
+            for statement in statements:
                 admin.execute(sql.SQL("{}{}").format(sql.SQL(statement), sql.Identifier(self.owner)))
+        return bool(statements)
 
     def drop(self) -> None:
         """Remove the database and both roles, ending their sessions. Raises psycopg.Error."""
         with self.server.admin() as admin:
             self._drop(admin)
 
-    def remember(self) -> None:
-        """Take down what stands now as what stood before the agent. Raises psycopg.Error."""
-        with self.server.admin(self.database) as admin:
-            self._remember(admin)
+    def retire(self) -> int:
+        """Nobody gets into the database any more, nor by either role, and nobody is in; its size in bytes. It waits to
+        be dropped, or for the end of its server. Raises psycopg.Error."""
+        with self.server.admin() as admin:
+            self._execute(
+                admin,
+                "ALTER ROLE {owner} NOLOGIN",
+                "ALTER ROLE {reader} NOLOGIN",
+                "ALTER DATABASE {database} WITH ALLOW_CONNECTIONS false",
+            )
+            self._end_sessions(admin)
+            row = admin.execute("SELECT pg_database_size(%s)", (self.database,)).fetchone()
+        return int(row[0]) if row is not None else 0
 
-    def _remember(self, admin: psycopg.Connection[Any]) -> None:
+    def remember(self) -> None:
+        """Take down what stands now as what stood before the agent, as its role sees it. Raises psycopg.Error."""
         with self._owner_session() as session:
             schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
-        settings = tuple(tuple(row) for row in admin.execute(_SETTINGS, self._own).fetchall())
-        self.before = Before(schemas, settings, frozenset(_shadows_in(admin, schemas)))
+            session.execute("SET search_path = pg_catalog")
+            settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
+            self.before = Before(schemas, settings, frozenset(_shadows_in(session, schemas)))
         self._shadows = None
 
     def run_script(self, script: str) -> None:
@@ -200,11 +234,12 @@ class CellDatabase:
 
     def _restore_server_side(self) -> None:
         with self.server.admin() as admin:
-            self._execute(admin, "ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1")
             self._execute(
-                admin, "ALTER ROLE {owner} LOGIN CONNECTION LIMIT -1 PASSWORD {password}", self.owner_password
+                admin,
+                "ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1",
+                "ALTER ROLE {owner} LOGIN CONNECTION LIMIT -1 PASSWORD {password}",
+                "GRANT CONNECT ON DATABASE {database} TO {reader}",
             )
-            self._execute(admin, "GRANT CONNECT ON DATABASE {database} TO {reader}")
             self._end_sessions(admin)
             with admin.transaction():
                 admin.execute(_RESET_SETTINGS, self._own)
@@ -228,29 +263,28 @@ class CellDatabase:
     def _grant_reading(self, admin: psycopg.Connection[Any]) -> None:
         from psycopg import sql
 
-        reader = sql.Identifier(self.reader)
-        for schema in _column(admin, _SCHEMAS):
-            name = sql.Identifier(schema)
-            admin.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(name, reader))
-            admin.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}").format(name, reader))
-            admin.execute(sql.SQL("GRANT SELECT ON ALL SEQUENCES IN SCHEMA {} TO {}").format(name, reader))
+        for schema in map(sql.Identifier, _column(admin, _SCHEMAS)):
+            self._execute(
+                admin,
+                "GRANT USAGE ON SCHEMA {schema} TO {reader}",
+                "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}",
+                "GRANT SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {reader}",
+                schema=schema,
+            )
 
     def _drop(self, admin: psycopg.Connection[Any]) -> None:
         self._execute(admin, "DROP DATABASE IF EXISTS {database} WITH (FORCE)")
-        for role in ("owner", "reader"):
-            self._execute(admin, f"DROP ROLE IF EXISTS {{{role}}}")
+        self._execute(admin, "DROP ROLE IF EXISTS {owner}", "DROP ROLE IF EXISTS {reader}")
 
-    def _execute(self, admin: psycopg.Connection[Any], template: str, password: str = "") -> None:
+    def _execute(self, admin: psycopg.Connection[Any], *templates: str, **names: Any) -> None:
+        """In one round trip and one transaction."""
         from psycopg import sql
 
-        names = dict(zip(("database", "owner", "reader"), self._names("database", "owner", "reader"), strict=True))
+        names |= {name: sql.Identifier(getattr(self, name)) for name in ("database", "owner", "reader")}
         names["template"] = sql.Identifier(self.server.template)
-        admin.execute(sql.SQL(template).format(**names, password=sql.Literal(password)))
-
-    def _names(self, *fields: str) -> list[Any]:
-        from psycopg import sql
-
-        return [sql.Identifier(getattr(self, name)) for name in fields]
+        for name, password in (("password", self.owner_password), ("reader_password", self.reader_password)):
+            names[name] = sql.Literal(stored(password))
+        admin.execute(sql.SQL("; ".join(templates)).format(**names), prepare=False)
 
     def _owner_session(self) -> psycopg.Connection[Any]:
         import psycopg

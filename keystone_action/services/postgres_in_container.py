@@ -16,17 +16,27 @@ from keystone_action.errors import ServiceError
 from keystone_action.services.container import unmet
 from keystone_action.services.engine_container import ServiceContainer
 from keystone_action.services.postgres_databases import Credentials
+from keystone_action.services.postgres_passwords import stored
 from keystone_action.services.postgres_reader import session_options
 
 if TYPE_CHECKING:
     import psycopg
 
     from keystone_action.services.networks import Network
+    from keystone_action.services.postgres_cells import Before
 
 MAINTENANCE = "keystone"
+"""Our own database where there is no `template1`; else that one, which every server has and nobody needs once there
+are no other databases to be made. To make one more costs as much as all else that we do to a server."""
 TEMPLATE = "keystone_template"
 _CONNECT_SECONDS = 2
-_LOOKED_UP = {"search_path": "pg_catalog", "statement_timeout": "60000", "lock_timeout": "10000"}
+_LOOKED_UP = {
+    "search_path": "pg_catalog",
+    "statement_timeout": "60000",
+    "lock_timeout": "10000",
+    # Before version 14 servers took passwords for what our access rules don't take.
+    "password_encryption": "scram-sha-256",
+}
 # The data lives as long as the run: nothing has to survive a crash.
 _HASTE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
@@ -38,9 +48,12 @@ class PostgresInContainer:
         self.container = container
         self.port = port
         self.template = TEMPLATE
+        self.untouched: Before | None = None
         self._by_image = by_image
         self._superuser = f"keystone_{secrets.token_hex(6)}"
         self._password = secrets.token_urlsafe(32)
+        self._maintenance = "template1"
+        self._first: psycopg.Connection[tuple[Any, ...]] | None = None
         self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
 
     async def start(self, network: Network, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
@@ -73,11 +86,18 @@ class PostgresInContainer:
         if not self.container.address:
             return "it has no address"
         try:
-            with self._image_session() as session:
-                session.execute("SELECT 1")
+            if self._first is None:
+                self._first = self._image_session()
+            self._first.execute("SELECT 1")
         except psycopg.OperationalError as error:
+            self._close_first()
             return " ".join(str(error).split())
         return ""
+
+    def _close_first(self) -> None:
+        session, self._first = self._first, None
+        if session is not None:
+            session.close()
 
     def _image_session(self) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg
@@ -89,20 +109,24 @@ class PostgresInContainer:
     def _take_over(self) -> None:
         from psycopg import sql
 
-        ours = sql.Identifier(self._superuser)
-        with self._image_session() as session:
-            session.execute("SET password_encryption = 'scram-sha-256'")
-            _hash_quickly(session)
-            session.execute(
-                sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}").format(ours, sql.Literal(self._password))
+        session = self._first
+        assert session is not None
+        for setting, value in _HASTE.items():
+            session.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(setting), sql.Literal(value)))
+        session.execute(
+            sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}").format(
+                sql.Identifier(self._superuser), sql.Literal(stored(self._password))
             )
+        )
+        there = "SELECT count(*) FROM pg_database WHERE datname = 'template1' AND datallowconn"
+        if not _value(session, there):
+            self._maintenance = MAINTENANCE
             session.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(MAINTENANCE)))
+        # The image's database gets another name, for which nobody may be in it.
+        self._close_first()
         with self.admin() as admin:
             self._close_to_others(admin)
             self._make_template(admin)
-            for setting, value in _HASTE.items():
-                admin.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(setting), sql.Literal(value)))
-            admin.execute("SELECT pg_reload_conf()")
 
     def _close_to_others(self, admin: psycopg.Connection[Any]) -> None:
         """Nobody but us is superuser, nobody gets in without a password (the images trust local connections), and no
@@ -121,6 +145,7 @@ class PostgresInContainer:
         wrong = _value(admin, "SELECT error FROM pg_hba_file_rules WHERE error IS NOT NULL LIMIT 1")
         if wrong is not None:
             raise ServiceError(f"the access rules of {self.container.plan.service} can't be set: {wrong}")
+        admin.execute("SELECT pg_reload_conf()")
         others = admin.execute("SELECT datname FROM pg_database WHERE datname <> 'template0'").fetchall()
         for (name,) in others:
             admin.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
@@ -144,33 +169,33 @@ class PostgresInContainer:
         return [*rules, "host all all all scram-sha-256"]
 
     @contextmanager
-    def admin(self, database: str = MAINTENANCE) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """See Server. Connections to our own database are used again: to make one costs as much as what it is for."""
-        connection = self._idle.pop() if database == MAINTENANCE and self._idle else self._connect(database)
+    def admin(self, database: str = "") -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """See Server. Connections to our own database, which none is named for, are used again: to make one costs as
+        much as what it is for."""
+        connection = self._idle.pop() if not database and self._idle else self._connect(database or self._maintenance)
         try:
             yield connection
         except BaseException:
             connection.close()
             raise
-        if database == MAINTENANCE:
-            self._idle.append(connection)
-        else:
+        if database:
             connection.close()
+        else:
+            self._idle.append(connection)
 
     def _connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg
 
-        connection = psycopg.connect(
+        return psycopg.connect(
             **self.address(self._superuser, self._password, database),
             options=session_options(_LOOKED_UP),
             autocommit=True,
             application_name="keystone",
         )
-        _hash_quickly(connection)
-        return connection
 
     async def remove(self) -> None:
         """Remove the server. Never raises."""
+        self._close_first()
         while self._idle:
             self._idle.pop().close()
         await self.container.remove()
@@ -187,12 +212,6 @@ class PostgresInContainer:
             "sslmode": "disable",
             "gssencmode": "disable",
         }
-
-
-def _hash_quickly(session: psycopg.Connection[Any]) -> None:
-    # Nobody but our superuser reads the hashes of passwords, and every connection pays for their slowness.
-    if session.info.server_version >= 160000:
-        session.execute("SET scram_iterations = 1")
 
 
 def _value(session: psycopg.Connection[Any], query: str) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.postgres_binaries import reachable_binaries
-from keystone_action.services.postgres_cells import PRISTINE
+from keystone_action.services.postgres_cells import PRISTINE, Before
 from keystone_action.services.postgres_reader import session_options
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 
@@ -63,6 +63,7 @@ class PostgresServer:
     def __init__(self, name: str, directory: Path, spawner: Spawner, *, trusted_role: str | None = None) -> None:
         self.name = name
         self.template = PRISTINE
+        self.untouched: Before | None = None
         self.superuser = f"keystone_{secrets.token_hex(6)}"
         self.port = 0
         self._password = secrets.token_urlsafe(32)

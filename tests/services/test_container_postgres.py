@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,22 @@ def cell(shared_containers: ContainerWorld, server: RunningService) -> Iterator[
     shared_containers.portal.call(server.seal, made.attached)
     yield made
     made.close()
+
+
+@contextmanager
+def image_with(containers: ContainerWorld, directory: Path, init: str) -> Iterator[str]:
+    """The tag of an image that runs a script when it sets itself up."""
+    containers.need(POSTGRES)
+    (directory / "init.sql").write_text(init)
+    (directory / "init.sql").chmod(0o644)
+    (directory / "Dockerfile").write_text(f"FROM {POSTGRES}\nCOPY init.sql /docker-entrypoint-initdb.d/\n")
+    tag = f"{containers.run_id}/postgres:16"
+    containers.engine.images.build(path=str(directory), tag=tag, rm=True)
+    try:
+        yield tag
+    finally:
+        containers.close()
+        containers.engine.images.remove(tag, force=True)
 
 
 def session(cell: ServedCell) -> psycopg.Connection[Any]:
@@ -111,7 +128,7 @@ def test_nobody_gets_in_without_a_password_not_even_from_within(cell: ServedCell
     inside = cell.world.engine.containers.get(container["Id"])
     for name in names:
         for where in (["-h", "127.0.0.1"], []):
-            ended = inside.exec_run(["psql", "-w", *where, "-U", name, "-d", "keystone", "-c", "SELECT 1"])
+            ended = inside.exec_run(["psql", "-w", *where, "-U", name, "-d", "template1", "-c", "SELECT 1"])
             assert ended.exit_code != 0, ended.output
 
 
@@ -153,17 +170,12 @@ def test_a_fixture_that_fails_says_where(cell: ServedCell) -> None:
 def test_what_the_image_made_is_in_every_cells_database_and_belongs_to_its_role(
     containers: ContainerWorld, tmp_path: Path
 ) -> None:
-    containers.need(POSTGRES)
-    (tmp_path / "init.sql").write_text(
+    init = (
         "CREATE SCHEMA sales; CREATE TABLE sales.orders (id serial PRIMARY KEY, state text);"
         "INSERT INTO sales.orders (state) VALUES ('open'); CREATE VIEW sales.open AS SELECT * FROM sales.orders;"
         "CREATE TYPE public.mood AS ENUM ('good'); CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1';"
     )
-    (tmp_path / "Dockerfile").write_text(f"FROM {POSTGRES}\nCOPY init.sql /docker-entrypoint-initdb.d/\n")
-    (tmp_path / "init.sql").chmod(0o644)
-    tag = f"{containers.run_id}/postgres:16"
-    containers.engine.images.build(path=str(tmp_path), tag=tag, rm=True)
-    try:
+    with image_with(containers, tmp_path, init) as tag:
         service = containers.build(name="db", image=tag, env=ENV)
         containers.portal.call(service.start)
         for exclusive in (True, False, True):
@@ -174,9 +186,22 @@ def test_what_the_image_made_is_in_every_cells_database_and_belongs_to_its_role(
                 agent.execute("DROP VIEW sales.open; DROP TYPE mood; DROP FUNCTION one()")
             assert cell.query("SELECT count(*), max(id) FROM sales.orders").rows == ((2, 2),)
             cell.close()
-    finally:
-        containers.close()
-        containers.engine.images.remove(tag, force=True)
+
+
+def test_an_image_that_has_dropped_template1_is_served_too(containers: ContainerWorld, tmp_path: Path) -> None:
+    init = "ALTER DATABASE template1 IS_TEMPLATE false; DROP DATABASE template1; CREATE TABLE mine (id int)"
+    with image_with(containers, tmp_path, init) as tag:
+        service = containers.build(name="db", image=tag, env=ENV)
+        containers.portal.call(service.start)
+        for _ in range(2):
+            cell = containers.cell(service)
+            with session(cell) as agent:
+                agent.execute("INSERT INTO mine VALUES (1)")
+                other = f"{cell.attached.for_host.url.rsplit('/', 1)[0]}/keystone"
+            assert cell.query("SELECT count(*) FROM mine").rows == ((1,),)
+            with pytest.raises(psycopg.OperationalError, match="permission denied"):
+                psycopg.connect(other)
+            cell.close()
 
 
 def test_a_server_for_each_cell_with_isolation_container(containers: ContainerWorld) -> None:

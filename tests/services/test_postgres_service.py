@@ -13,7 +13,7 @@ from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.sandbox import process
-from keystone_action.services import postgres_binaries, postgres_server
+from keystone_action.services import postgres_binaries, postgres_databases, postgres_server
 from keystone_action.services.postgres import EmbeddedPostgres, credentials_from_env
 from keystone_action.services.postgres_binaries import Binaries, find_binaries, reachable_binaries
 from keystone_action.spec.services import ContainerService, PostgresService
@@ -58,6 +58,41 @@ def test_several_cells_at_once_get_a_database_and_a_role_each(postgres: Postgres
     assert "shop" not in {address.database for address in addresses}
     for cell in cells:
         cell.close()
+
+
+def test_a_cell_that_is_over_lets_nobody_in_any_more(postgres: PostgresForTests) -> None:
+    cell = postgres.attach()
+    session = cell.agent()
+    session.execute("CREATE TABLE left_behind (id int)")
+    portal, service, attached = postgres.portal, postgres.service, cell.attached
+    portal.call(service.detach, attached)
+    with pytest.raises(psycopg.OperationalError):
+        session.execute("SELECT 1")
+    with pytest.raises(psycopg.OperationalError, match="not permitted to log in"):
+        psycopg.connect(attached.for_agent.url)
+    after = postgres.attach()
+    database = attached.for_agent.database
+    with pytest.raises(psycopg.OperationalError, match=r"permission denied|not currently accepting"):
+        psycopg.connect(f"{after.attached.for_agent.url.rsplit('/', 1)[0]}/{database}")
+    after.close()
+
+
+def test_databases_of_cells_that_are_over_are_dropped_once_they_take_too_much(
+    postgres: PostgresForTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def there(name: str) -> list[str]:
+        with postgres.service._server.admin() as admin:
+            query = "SELECT datname FROM pg_database WHERE datname = %(name)s UNION ALL"
+            query += " SELECT rolname FROM pg_roles WHERE rolname = %(name)s"
+            return [row[0] for row in admin.execute(query.encode(), {"name": name}).fetchall()]
+
+    first, second = postgres.attach(), postgres.attach()
+    name = first.attached.for_agent.database
+    first.close()
+    assert there(name) == [name, name]
+    monkeypatch.setattr(postgres_databases, "KEPT_BYTES", 1 << 20)
+    second.close()
+    assert there(name) == there(second.attached.for_agent.database) == []
 
 
 def test_the_name_postgres_makes_no_superuser(

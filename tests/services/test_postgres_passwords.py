@@ -1,0 +1,54 @@
+"""Passwords that are stored as we computed them let in who has them, and nobody else."""
+
+from __future__ import annotations
+
+import secrets
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+from support.databases import PostgresForTests
+
+from keystone_action.services.postgres_passwords import stored
+from keystone_action.services.postgres_server import MAINTENANCE
+
+PLAIN = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
+VERIFIER = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$YQ==:Yg=="
+
+
+def test_every_printable_password_lets_in_and_another_does_not(postgres: PostgresForTests) -> None:
+    server = postgres.service._server
+    role = f"role_{secrets.token_hex(6)}"
+
+    def log_in(password: str) -> None:
+        psycopg.connect(**server.address(role, password, MAINTENANCE)).close()
+
+    @settings(max_examples=25)
+    @given(PLAIN | st.sampled_from(["md5" + "0" * 32, VERIFIER, "pässwörd", "\u2168", "a\tb"]))
+    def check(password: str) -> None:
+        with server.admin() as admin:
+            statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
+            admin.execute(statement.format(sql.Identifier(role), sql.Literal(stored(password))))
+        log_in(password)
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            log_in(password + "x")
+
+    with server.admin() as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
+        admin.execute(
+            sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(MAINTENANCE), sql.Identifier(role))
+        )
+    try:
+        check()
+    finally:
+        with server.admin() as admin:
+            admin.execute(sql.SQL("DROP OWNED BY {}; DROP ROLE {}").format(sql.Identifier(role), sql.Identifier(role)))
+
+
+def test_what_is_stored_is_not_the_password_and_not_twice_the_same() -> None:
+    first, second = stored("s3cret"), stored("s3cret")
+    assert first.startswith("SCRAM-SHA-256$")
+    assert "s3cret" not in first
+    assert first != second
