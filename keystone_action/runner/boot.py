@@ -112,6 +112,7 @@ class _Boot:
         names["task"] = {**names["task"], "prompt": prompt}
         enter("fixtures")
         await self._fixtures(names)
+        await self._stubs()
         enter("setup")
         agent = interpolate(self.cell.agent, names)
         inputs = write_inputs(self.roots.area / "task", prompt, agent)
@@ -214,7 +215,8 @@ class _Boot:
         loaded, roots = self.cell.loaded, self.roots
         copy = partial(copy_tree, withheld=loaded.withheld, results=self.results)
         if self.spec.workspace is not None:
-            report = copy(loaded.directory / self.spec.workspace, roots.workspace)
+            left_out = loaded.additions.left_out if loaded.additions is not None else ()
+            report = copy(loaded.directory / self.spec.workspace, roots.workspace, ignore=left_out)
             self.notices += report.notices
         copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, self.withheld)
         agent_directory = None
@@ -241,6 +243,13 @@ class _Boot:
         if own is None and loaded.prompt_is_literal:
             return loaded.prompt
         return filled(loaded, loaded.prompt if own is None else own, names)
+
+    async def _stubs(self) -> None:
+        additions = self.cell.loaded.additions
+        if additions is not None and additions.stubs:
+            from keystone_action.runner.stubs import apply_stubs
+
+            await apply_stubs(additions.stubs, self.roots.workspace)
 
     async def _fixtures(self, names: Mapping[str, Any]) -> None:
         fixtures = [filled(self.cell.loaded, fixture, names) for fixture in self.spec.fixtures]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.runner.checks import Graded
     from keystone_action.spec.agents import AgentBase
+    from keystone_action.spec.dialects.additions import Additions
 
 USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "tool_calls")
 JUDGE_USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "requests", "cached")
@@ -30,6 +31,11 @@ def forced_zero(agent: AgentBase, run: AgentRun | None) -> str:
     if run.exit_code == 0 and not run.timed_out and run.limit is None:
         return ""
     return f"the agent {ending(run)}, and must_exit_zero is set"
+
+
+def only_gates(additions: Additions | None) -> str:
+    """The sentence that disqualifies every cell of a spec in which nothing gives credit (contract, 5.5)."""
+    return "nothing but gates: no grader gives credit" if additions is not None and additions.only_gates else ""
 
 
 def unreadable(before: Sequence[str], after: Sequence[str]) -> str:

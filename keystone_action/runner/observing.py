@@ -38,6 +38,12 @@ def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Tra
     return trace
 
 
+def with_answer(run: AgentRun, trace: Trace | None) -> AgentRun:
+    """The run with the answer that its trace tells in place of a transcript; as it is where that tells none."""
+    answer = trace.final_output if trace is not None and not trace.problem else ""
+    return replace(run, output=answer) if answer else run
+
+
 def notices(trace: Trace | None) -> tuple[str, ...]:
     """What people should know of a trace: why it can't be used, and what of it was not understood."""
     if trace is None:

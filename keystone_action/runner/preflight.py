@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
 from keystone_action.spec.diagnostics import SpecError
 from keystone_action.spec.discovery import discover
@@ -25,7 +26,7 @@ def load_specs(options: RunOptions) -> list[LoadedSpec]:
     errors: list[SpecError] = []
     for path in discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing):
         try:
-            loaded.append(load(path, types, given_parameters=tuple(options.params)))
+            loaded.append(load(path, types, given_parameters=tuple(options.params), clone=CLONES))
         except SpecError as error:
             errors.append(error)
     if errors:

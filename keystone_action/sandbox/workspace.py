@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 import stat
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -69,7 +71,7 @@ def copy_tree(
     withheld: absolute files and directories that the agent must not see (spec 5.2); where a copied `.git` holds
     one of them, its history becomes one commit. Every copied `.git` loses its hooks and all configuration that could
     hold a credential. results: absolute directories that are left out too, but whose content, always another, is no
-    reason to replace a history. ignore: names left out at any depth.
+    reason to replace a history. ignore: names, and globs of names, left out at any depth.
     Raises HarnessError: unreadable source, something in the way, disk full, a source that is withheld as a whole.
     """
     try:
@@ -118,7 +120,7 @@ class _Selection:
     """Says for each entry whether it is left out, and remembers what was."""
 
     def __init__(self, source: Path, destination: Path, places: Collection[Path], ignore: frozenset[str]) -> None:
-        self.ignore = ignore
+        self.ignore = re.compile("|".join(map(fnmatch.translate, sorted(ignore)))) if ignore else None
         self.relative: set[str] = set()
         self.inodes: set[tuple[int, int]] = set()
         self.left_out: list[str] = []
@@ -143,7 +145,7 @@ class _Selection:
             self.inodes.add((status.st_dev, status.st_ino))
 
     def __call__(self, path: str, status: os.stat_result) -> bool:
-        if path == self.own or (self.ignore and path.rpartition("/")[2] in self.ignore):
+        if path == self.own or (self.ignore and self.ignore.fullmatch(path.rpartition("/")[2])):
             return True
         if path in self.relative or (self.inodes and (status.st_dev, status.st_ino) in self.inodes):
             self.left_out.append(path)

@@ -98,7 +98,9 @@ class FieldRules:
         relative = f"paths are relative to {self.directory}"
         if not text or "\0" in text:
             return f"an empty name of a {what}", relative
-        if os.path.isabs(text):  # noqa: PTH117 - a text, not a path of ours
+        additions = self.scope.additions
+        roots = (self.root, *(additions.roots if additions is not None else ()))
+        if os.path.isabs(text) and not any(FilePath(text).is_relative_to(one) for one in roots[1:]):  # noqa: PTH117
             return f"the path {shown(text)} is absolute", f"name it {relative.removeprefix('paths are ')}"
         path = self.directory / text
         try:
@@ -107,7 +109,7 @@ class FieldRules:
             return f"there is no {what} {shown(text)}", _nearby(path) or relative
         except (OSError, RuntimeError) as error:
             return f"{shown(text)} can't be read: {getattr(error, 'strerror', None) or 'links in a circle'}", ""
-        if not resolved.is_relative_to(self.root):
+        if not any(resolved.is_relative_to(one) for one in roots):
             return f"the path {shown(text)} leaves {self.root}", "nothing outside it is read"
         return _readable(resolved, text, marker)
 

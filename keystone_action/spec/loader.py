@@ -32,6 +32,7 @@ from keystone_action.spec.unsupported import refused
 from keystone_action.spec.yaml_loader import Path as DataPath
 
 if TYPE_CHECKING:
+    from keystone_action.spec.dialects.clones import Clone
     from keystone_action.spec.dialects.translation import Translation
 
 
@@ -75,13 +76,14 @@ def load(
     known_unsupported: Mapping[str, str] | None = None,
     given_parameters: Collection[str] = (),
     agent: str | None = None,
+    clone: Clone | None = None,
 ) -> LoadedSpec:
     """Load a spec file.
 
     check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy. known_unsupported:
     further check types that are refused, with what to do instead. given_parameters: names that the call gives
     (`--param`), which the spec may use without declaring them. agent: `module:Class` of the call (`--agent`), for an
-    AgenticAssure suite.
+    AgenticAssure suite. clone: gets the repositories that a Touchstone case names; without it those are errors.
 
     Raises SpecError with every error of the file.
     """
@@ -89,7 +91,7 @@ def load(
     root = enclosing_root(directory)
     reader = CheckReader(check_types, known_unsupported or {})
     with _uncollected():
-        merged, translated = _translated(read_merged(path, root), path, root, agent)
+        merged, translated = _translated(read_merged(path, root), path, root, agent, clone)
         loading = _Loading(path, directory, root, merged, reader, frozenset(given_parameters))
         if translated is not None:
             loading.additions = translated.additions
@@ -97,14 +99,16 @@ def load(
         return loading.run()
 
 
-def _translated(merged: Merged, path: Path, root: Path, agent: str | None) -> tuple[Merged, Translation | None]:
+def _translated(
+    merged: Merged, path: Path, root: Path, agent: str | None, clone: Clone | None
+) -> tuple[Merged, Translation | None]:
     """A spec of another tool as one of ours; our own as it is. Raises SpecError, UsageError (`agent` without use)."""
     dialect = dialect_of(merged.data)
     if dialect is None:
         return merged, None
     from keystone_action.spec.dialects.translate import translate
 
-    return translate(dialect, merged, path, root, agent)
+    return translate(dialect, merged, path, root, agent, clone)
 
 
 @contextmanager

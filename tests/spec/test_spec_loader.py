@@ -110,7 +110,7 @@ def test_the_message_shows_line_and_caret(write: Write) -> None:
         ("", "1:1: the file is empty; `keystone init` writes a first spec"),
         ("- a\n", "1:1: a spec, found a list, expected a mapping with version, id, task, …"),
         ("hello", "1:1: a spec, found 'hello', expected a mapping with version, id, task, …"),
-        ("graders: []\n", "1:1: this is a Touchstone case; this format is not supported yet"),
+        ("id: a\ntask: {prompt: b}\nmatrix: {harnesses: [echo], models: [c]}\ngraders: []\n", "4:1: no graders; "),
         ("name: x\nscenarios: [{name: a, input: b}]\n", "2:1: this is an AgenticAssure suite; this format is not"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ class Additions:
     and globs of names that are not copied into the workspace. only_gates: nothing gives credit, so no cell passes.
     retries: how often an agent that failed (raised, ended with another code than 0, took too long) is run again;
     None = the rule of Keystone specs, never. fail_fast: no further cell of this spec starts after one that did not
-    pass.
+    pass. roots: directories outside the repository, ours alone, that absolute paths of the author's may lead into: clones
+    that were made while the spec was loaded. output_from_trace: the agent's answer is the last that its trace tells,
+    where that tells one.
     """
 
     dialect: str
@@ -40,6 +43,8 @@ class Additions:
     only_gates: bool = False
     retries: int | None = None
     fail_fast: bool = False
+    roots: tuple[Path, ...] = ()
+    output_from_trace: bool = False
 
     def agent(self, scenario: str, params: Mapping[str, Any]) -> Agent | None:
         """The agent of a cell, None where it is the spec's."""
