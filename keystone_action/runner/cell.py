@@ -186,7 +186,6 @@ class _Life:
 
     def _result(self, booted: Booted, started: float) -> CellResult:
         options, scoring = self.world.options, self.cell.loaded.spec.scoring
-        additions = self.cell.loaded.additions
         threshold = scoring.pass_threshold if options.threshold is None else options.threshold
         graded = grade(
             [entry.result for entry in self.graded],
@@ -195,7 +194,6 @@ class _Life:
             forced_zero=forced_zero(booted.agent, self.agent)
             or self.unreadable
             or only_gates(self.cell.loaded.additions),
-            every_check=additions is not None and additions.every_check and options.threshold is None,
         )
         return self._cell(graded.verdict, graded.composite, graded.reason, started, graded.invariants)
 
