@@ -137,6 +137,11 @@ def _selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", action="append", default=[], metavar="T", help="only specs or scenarios with this tag")
     parser.add_argument("--filter", metavar="GLOB", help="only these spec, scenario or cell ids")
     parser.add_argument("--shard", type=parse_shard, metavar="I/N", help="only every N-th cell, from the I-th")
+    _agent(parser)
+
+
+def _agent(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--agent", metavar="MODULE:CLASS", help="the adapter of AgenticAssure suites")
 
 
 def _run(commands: Any) -> None:
@@ -158,7 +163,6 @@ def _run(commands: Any) -> None:
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
     run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop at this cost (not supported yet)")
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
-    run.add_argument("--agent", metavar="MODULE:CLASS", help="agent of a suite (not supported yet)")
     run.add_argument("--spec-from", choices=("head", "base"), default="head", help="[head] (base: not supported yet)")
     run.add_argument("--keep", action="store_true", help="keep the workspaces, and say where")
     run.add_argument("--summary", type=Path, metavar="PATH", help="write summary.md there too")
@@ -172,6 +176,7 @@ def _validate(commands: Any) -> None:
     validate.add_argument(
         "--param", type=parse_parameter, action="append", default=[], metavar="K=V", help="a value of params"
     )
+    _agent(validate)
 
 
 def _plan(commands: Any) -> None:

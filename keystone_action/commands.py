@@ -116,6 +116,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         run_id=new_run_id(),
         registry_mirror=_mirror(environ),
         user_logins=True,
+        agent=call.agent,
     )
 
 
@@ -152,7 +153,6 @@ def _refuse_later_options(call: argparse.Namespace) -> None:
     later = {
         "--baseline": call.baseline is not None,
         "--max-cost-usd": call.max_cost_usd is not None,
-        "--agent": call.agent is not None,
         "--spec-from base": call.spec_from == "base",
     }
     for option, used in later.items():
@@ -178,7 +178,7 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
     from keystone_action.runner.preflight import load_specs
     from keystone_action.spec.diagnostics import with_short_path
 
-    options = RunOptions(specs=tuple(call.specs), directory=directory, params=parameters(call.param))
+    options = RunOptions(specs=tuple(call.specs), directory=directory, params=parameters(call.param), agent=call.agent)
     for loaded in load_specs(options):
         for warning in loaded.warnings:
             sys.stderr.write(f"warning: {with_short_path(warning, directory).render()}\n")
@@ -198,7 +198,7 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
     if call.shards is not None or call.github:
         raise NotSupportedYet("plan --shards and --github")
     given = parameters(call.param)
-    specs = load_specs(RunOptions(specs=tuple(call.specs), directory=directory, params=given))
+    specs = load_specs(RunOptions(specs=tuple(call.specs), directory=directory, params=given, agent=call.agent))
     selection = Selection(
         params=given, tags=tuple(call.tag), filter=call.filter, shard=call.shard, replicas=call.replicas
     )

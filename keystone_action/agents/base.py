@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.environment import prompt_bytes
 from keystone_action.agents.output import recorded, with_output
 from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
+from keystone_action.sandbox import library
 from keystone_action.sandbox.base import Command, Completed, Sandbox
 from keystone_action.spec.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
 
@@ -33,6 +35,7 @@ class Inputs:
     directory: Path
     prompt_file: Path
     runner: Path
+    library: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +43,15 @@ class Task:
     """One call of an agent.
 
     environment: complete, as `agent_environment` makes it. agent_directory: the agent's own code, as the sandbox sees
-    it. context: JSON values that a `python` agent gets beside the prompt. timeout: seconds left for the cell, None =
-    no limit but the agent's own.
+    it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
+    for the cell, None = no limit but the agent's own.
     """
 
     prompt: str
     environment: Mapping[str, str]
     inputs: Inputs
     agent_directory: Path | None = None
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] | None = field(default_factory=dict)
     timeout: float | None = None
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
@@ -60,17 +63,18 @@ class Task:
 
 
 def write_inputs(directory: Path, prompt: str, agent: AgentBase) -> Inputs:
-    """Write the prompt, and the runner of a `python` agent, to `directory`, which is made; all may read them.
+    """Write the prompt, and what a `python` agent needs, to `directory`, which is made; all may read them.
 
     Raises HarnessError when they can't be written.
     """
-    inputs = Inputs(directory, directory / PROMPT_NAME, directory / RUNNER_NAME)
+    inputs = Inputs(directory, directory / PROMPT_NAME, directory / RUNNER_NAME, directory / library.NAME)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o755)
         files = {inputs.prompt_file: prompt_bytes(prompt)}
         if isinstance(agent, PythonAgent):
             files[inputs.runner] = Path(__file__).with_name(RUNNER_NAME).read_bytes()
+            files[inputs.library] = library.library()
         for path, data in files.items():
             path.write_bytes(data)
             path.chmod(0o644)
@@ -87,7 +91,7 @@ async def run_agent(
     environment: Mapping[str, str],
     inputs: Inputs,
     agent_directory: Path | None = None,
-    context: Mapping[str, Any] | None = None,
+    context: Mapping[str, Any] | None = MappingProxyType({}),
     timeout: float | None = None,
 ) -> AgentRun:
     """Run an interpolated agent to its end; every process of it is gone when this returns.
@@ -100,7 +104,7 @@ async def run_agent(
         environment=environment,
         inputs=inputs,
         agent_directory=agent_directory,
-        context=context or {},
+        context=context,
         timeout=timeout,
     )
     if isinstance(agent, NoneAgent):

@@ -54,7 +54,13 @@ def with_document(run: AgentRun, data: bytes, what: str) -> AgentRun:
     except MalformedResult as malformed:
         return replace(run, problem=f"{what} is malformed: {malformed}")
     output = _bounded(result.output.encode()[: OUTPUT_LIMIT + 1], len(result.output.encode()))
-    return replace(run, output=output, tool_calls=result.tool_calls, token_usage=result.token_usage)
+    return replace(
+        run,
+        output=output,
+        tool_calls=result.tool_calls,
+        token_usage=result.token_usage,
+        reported=result.reported,
+    )
 
 
 def _from_file(run: AgentRun, workspace: Path, path: str) -> AgentRun:

@@ -2,7 +2,7 @@
 
 `python_runner.py` does the calling there. What the call returns comes back through a file with a name that is made for
 this run, so that nothing that the agent prints can be taken for it; the file is gone before the diff is made. An
-exception is an agent that failed: its traceback is on stderr, the exit code is 1.
+exception is an agent that failed: its traceback is on stderr, its text is the run's `problem`, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: Task) -> AgentR
         "entrypoint": agent.entrypoint,
         "directory": str(task.agent_directory),
         "input": task.prompt,
-        "context": dict(task.context),
+        "context": None if task.context is None else dict(task.context),
         "result": result_name,
         "stdin": agent.stdin == "prompt",
+        "library": str(task.inputs.library),
     }
     stdin = json.dumps(call, default=str).encode()
     try:
@@ -65,7 +66,18 @@ def _with_result(run: AgentRun, workspace: Path, name: str) -> AgentRun:
         return replace(run, problem="the agent ended without returning a result; its stderr may say why")
     except PathProblem as problem:
         return replace(run, problem=f"the agent's result could not be read: {problem}")
+    raised = _raised(data) if run.exit_code else None
+    if raised is not None:
+        return replace(run, problem=f"the agent raised {raised}")
     return with_document(run, data, "the agent's result")
+
+
+def _raised(data: bytes) -> str | None:
+    """The exception, when the runner wrote down one."""
+    with contextlib.suppress(ValueError, RecursionError, AttributeError):
+        found = json.loads(data).get("raised")
+        return found.encode("utf-8", "replace").decode() if isinstance(found, str) else None
+    return None
 
 
 def _remove(workspace: Path, name: str) -> None:

@@ -2,8 +2,9 @@
 
 stdin holds one JSON document: `entrypoint` ("module:Class" or "module:function"), `directory` (put first on
 sys.path), `input`, `context`, `result` (name of the file for the AgentResult document, relative to the directory that
-this starts in) and `stdin` (whether the agent finds the input on its own stdin). Exit code 1 with a traceback on
-stderr: the agent raised, or returned nothing.
+this starts in), `stdin` (whether the agent finds the input on its own stdin) and `library` (an archive of modules, last
+on sys.path). Exit code 1 with a traceback on stderr, and `{"raised": text}` for a result: the agent raised, or returned
+nothing.
 
 It runs under whatever python3 the sandbox has, so it is written for 3.8.
 """
@@ -23,26 +24,37 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+REPORTED = ("reasoning_trace", "latency_ms", "raw_response")
+REPORTED_LIMIT = 1 << 20
+
 
 def main() -> int:
     start = os.open(".", os.O_RDONLY)
     call = json.loads(sys.stdin.buffer.read())
     replace_stdin(call["input"] if call["stdin"] else "")
     here = str(Path(__file__).resolve().parent)
-    sys.path[:] = [call["directory"], *(path for path in sys.path if path != here)]
+    sys.path[:] = [call["directory"], *(path for path in sys.path if path != here), call["library"]]
     sys.argv[:] = [call["entrypoint"]]
     try:
         result = invoke(find(call["entrypoint"]), call["input"], call["context"])
-        document = json.dumps(as_document(result), default=repr).encode()
-    except Exception:  # noqa: BLE001 - whatever it raised, it is an agent that failed
+        document = as_document(result)
+        content, code = json.dumps(document, default=repr).encode(), 0
+    except Exception as error:  # noqa: BLE001 - whatever it raised, it is an agent that failed
         sys.stdout.flush()
         traceback.print_exc()
-        return 1
+        content, code = json.dumps({"raised": in_words(error)}).encode(), 1
     # Relative to the first directory, wherever the agent has gone since.
     target = os.open(call["result"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=start)
     with os.fdopen(target, "wb") as file:
-        file.write(document)
-    return 0
+        file.write(content)
+    return code
+
+
+def in_words(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:  # noqa: BLE001 - an exception of the agent's own making may not even have a text
+        return type(error).__name__
 
 
 def replace_stdin(text: str) -> None:
@@ -98,14 +110,32 @@ def as_document(result: Any) -> dict[str, Any]:
     """An AgentResult document of whatever was returned."""
     if isinstance(result, str):
         return {"output": result}
-    document = as_mapping(result, ("output", "tool_calls", "token_usage"))
-    calls = document.get("tool_calls")
+    document = as_mapping(result, ("output", "tool_calls", "tools_called", "token_usage", *REPORTED))
+    called = document.pop("tools_called", None)  # what AgenticAssure's documents call them
+    calls = called if document.get("tool_calls") is None and called is not None else document.get("tool_calls")
     if isinstance(calls, (list, tuple)):
-        document["tool_calls"] = [as_mapping(call, ("name", "arguments", "result")) for call in calls]
+        document["tool_calls"] = [as_call(call) for call in calls]
+    for name in REPORTED:
+        if name in document:
+            keep_reported(document, name)
     if document.get("token_usage") is not None:
         names = ("input_tokens", "prompt_tokens", "output_tokens", "completion_tokens", "cost_usd")
         document["token_usage"] = as_mapping(document["token_usage"], names)
     return document
+
+
+def as_call(call: Any) -> dict[str, Any]:
+    return {"name": call} if isinstance(call, str) else as_mapping(call, ("name", "arguments", "result"))
+
+
+def keep_reported(document: dict[str, Any], name: str) -> None:
+    """A value that only scorers of the suite's author look at: as JSON has it; one that is too large or endless is
+    left out, never a reason to lose the result."""
+    try:
+        text = json.dumps(document[name], default=repr)
+    except (ValueError, TypeError, RecursionError):
+        text = "null"
+    document[name] = json.loads(text if len(text) <= REPORTED_LIMIT else "null")
 
 
 def as_mapping(value: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 RESULT_LIMIT = 16 << 20
 """Bytes of a document that are read."""
 
+REPORTED = ("reasoning_trace", "latency_ms", "raw_response")
+"""Keys that no check of ours believes or needs; scorers of a suite's author may."""
 _TOKEN_NAMES = {
     "input_tokens": ("input_tokens", "prompt_tokens"),
     "output_tokens": ("output_tokens", "completion_tokens"),
@@ -27,15 +29,17 @@ class MalformedResult(Exception):  # noqa: N818 - an outcome: `AgentRun.problem`
 @dataclass(frozen=True, slots=True)
 class AgentResult:
     """output: the agent's answer. tool_calls: `{name, arguments, result}` each, None when the document has none.
-    token_usage: any of `input_tokens`, `output_tokens` (int) and `cost_usd` (float), None when it has none."""
+    token_usage: any of `input_tokens`, `output_tokens` (int) and `cost_usd` (float), None when it has none. reported:
+    what else it has of `REPORTED`, as it came."""
 
     output: str
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
     token_usage: Mapping[str, Any] | None = None
+    reported: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_result(data: bytes) -> AgentResult:
-    """Read a document. Keys that are not known (latency_ms, raw_response) are passed over. Raises MalformedResult."""
+    """Read a document. Keys that are not known are passed over. Raises MalformedResult."""
     try:
         # Twice: lone surrogates are legal in JSON, but can't be written anywhere; 1e999 is, and becomes infinite.
         value = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant)
@@ -53,7 +57,8 @@ def parse_result(data: bytes) -> AgentResult:
     if not isinstance(output, str):
         found = _kind(output) if "output" in value else "no such key"
         raise MalformedResult(f"expected text under `output`, found {found}")
-    return AgentResult(output, _tool_calls(value.get("tool_calls")), _token_usage(value.get("token_usage")))
+    reported = {name: value[name] for name in REPORTED if name in value}
+    return AgentResult(output, _tool_calls(value.get("tool_calls")), _token_usage(value.get("token_usage")), reported)
 
 
 def _refuse_constant(name: str) -> Any:

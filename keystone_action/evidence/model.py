@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -33,7 +33,8 @@ class AgentRun:
     """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
     an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise. stdout and
     stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came,
-    stdout_cut what of stdout was not kept."""
+    stdout_cut what of stdout was not kept. reported: what else its AgentResult document says (`latency_ms`,
+    `reasoning_trace`, `raw_response`), unchecked."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -50,6 +51,7 @@ class AgentRun:
     leftovers: int = 0
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
     token_usage: Mapping[str, Any] | None = None
+    reported: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

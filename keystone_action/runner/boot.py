@@ -132,7 +132,7 @@ class _Boot:
                 environment=self.environment(agent_directory=agent_directory, agent_env=agent.env),
                 inputs=inputs,
                 agent_directory=agent_directory,
-                context={"params": dict(self.cell.params), "services": names["services"]},
+                context=self._context(names),
             ),
             prompt=prompt,
             names=names if self.cell.loaded.additions is None else None,
@@ -153,6 +153,13 @@ class _Boot:
             incomplete=self.reach.incomplete,
             notices=tuple(self.notices),
         )
+
+    def _context(self, names: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What a `python` agent gets beside its input. AgenticAssure's command gives its adapters nothing."""
+        additions = self.cell.loaded.additions
+        if additions is not None and additions.dialect == "agenticassure":
+            return None
+        return {"params": dict(self.cell.params), "services": names["services"]}
 
     def _sandboxes(self) -> asyncio.Task[DockerSandboxes] | None:
         """The image is had, and asked what is in it, while services start. Whoever awaits it gets its error."""

@@ -26,7 +26,7 @@ def load_specs(options: RunOptions) -> list[LoadedSpec]:
     errors: list[SpecError] = []
     for path in discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing):
         try:
-            loaded.append(load(path, types, given_parameters=tuple(options.params), clone=CLONES))
+            loaded.append(load(path, types, given_parameters=tuple(options.params), agent=options.agent, clone=CLONES))
         except SpecError as error:
             errors.append(error)
     if errors:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import secrets as random_source
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.world import World
     from keystone_action.spec.loader import LoadedSpec
+
+
+_SHOWN_NAMES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
         substituted=() if facilities.client is not None else substituted_services(specs, planned),
         facilities=facilities,
     )
+    left_out: list[str] = []
     try:
         async with stopped_by_signals() as stop, AsyncExitStack() as stack:
             journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
@@ -85,16 +89,17 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
             assembly.sandbox = world.provider
             if world.containers is not None:
                 stop.hurry.append(world.containers.hurry)
-            await _run_cells(world, planned, journal, assembly, finished)
+            left_out = await _run_cells(world, planned, journal, assembly, finished)
     except BaseExceptionGroup as group:
         raise only_error(group) from group
     result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
-    return Ran(result, directory)
+    return Ran(replace(result, notices=(*result.notices, *left_out)), directory)
 
 
 async def _run_cells(
     world: World, planned: Plan, journal: journals.Journal, assembly: Assembly, finished: Mapping[str, CellResult]
-) -> None:
+) -> list[str]:
+    """Run what is not finished; the sentences for cells that were left out."""
     options, progress = world.options, world.progress
     assembly.results.update(finished)
     cells = [cell for cell in planned.cells if cell.id not in finished]
@@ -104,9 +109,15 @@ async def _run_cells(
         assembly.results[cell.id] = result
         progress.cell(cell.loaded.spec.id, result)
 
-    specs = {cell.loaded.spec.id: cell.loaded.spec for cell in planned.cells}
+    loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
+    specs = {spec_id: one.spec for spec_id, one in loaded.items()}
+    additions = {spec_id: one.additions for spec_id, one in loaded.items() if one.additions is not None}
+    fail_fast = frozenset(spec_id for spec_id, one in additions.items() if one.fail_fast)
     asked = {
-        spec_id: options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1
+        # Whoever stops at the first failure runs one after the other, whatever the call says.
+        spec_id: 1
+        if spec_id in fail_fast
+        else options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1
         for spec_id, spec in specs.items()
     }
     schedule = Schedule(
@@ -116,9 +127,35 @@ async def _run_cells(
             spec_id: spec.scoring.retry_errors if options.retry_errors is None else options.retry_errors
             for spec_id, spec in specs.items()
         },
+        agent_retries={spec_id: one.retries or 0 for spec_id, one in additions.items()},
         deadline=None if options.timeout is None else time.monotonic() + options.timeout,
+        fail_fast=fail_fast,
+        stopped=stopped_before(planned, finished, fail_fast),
     )
     await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce)
+    return fail_fast_notices(schedule)
+
+
+def stopped_before(planned: Plan, finished: Mapping[str, CellResult], fail_fast: Collection[str]) -> dict[str, str]:
+    """Specs that an earlier part of this run stopped, with the cell at which: `--resume` goes on from there."""
+    found: dict[str, str] = {}
+    for cell in planned.cells:
+        result = finished.get(cell.id)
+        if cell.loaded.spec.id in fail_fast and result is not None and result.verdict != "pass":
+            found.setdefault(cell.loaded.spec.id, cell.id)
+    return found
+
+
+def fail_fast_notices(schedule: Schedule) -> list[str]:
+    """What was left out by `fail_fast`, by name: neither passed nor failed."""
+    notices = []
+    for spec_id, at in schedule.stopped.items():
+        names = [cell.id for cell in schedule.left_out if cell.loaded.spec.id == spec_id]
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        if names:
+            listed = ", ".join(names[:_SHOWN_NAMES])
+            notices.append(f"fail_fast: {at} did not pass, so these were not run: {listed}{more}")
+    return notices
 
 
 def make_output_directory(options: RunOptions, started_at: datetime) -> Path:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import anyio
 
 from keystone_action.runner.journal import Entry, Journal
+from keystone_action.scoring.composite import first_line
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
@@ -21,12 +23,19 @@ RunCell = Callable[["Cell"], Awaitable[CellResult]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How to run. concurrency: cells at a time over all specs; per_spec: by spec id, where a spec asks for fewer.
-    retries: by spec id, tries more for a cell in error. deadline: monotonic seconds after which no cell starts."""
+    retries: by spec id, tries more for a cell in error. agent_retries: by spec id, tries more for a cell whose agent
+    failed (raised, ended with another code than 0, took too long). deadline: monotonic seconds after which no cell
+    starts. stopped: specs of which no further cell starts, with the id of the cell that they stopped at; those of
+    `fail_fast` come in when one of their cells does not pass. left_out: the cells that are not run for that."""
 
     concurrency: int
     per_spec: Mapping[str, int]
     retries: Mapping[str, int]
+    agent_retries: Mapping[str, int] = field(default_factory=dict)
     deadline: float | None = None
+    fail_fast: frozenset[str] = frozenset()
+    stopped: dict[str, str] = field(default_factory=dict)
+    left_out: list[Cell] = field(default_factory=list)
 
 
 async def run_cells(
@@ -54,27 +63,52 @@ async def _work(
 ) -> None:
     for cell in waiting:
         limiter = limits.get(cell.loaded.spec.id)
-        if limiter is None:
+        async with limiter or nullcontext():
+            if cell.loaded.spec.id in schedule.stopped:
+                schedule.left_out.append(cell)
+                continue
             result = await _attempts(cell, run_cell, schedule)
-        else:
-            async with limiter:
-                result = await _attempts(cell, run_cell, schedule)
+            _stop(cell, result, schedule)
         # A finished cell is kept even when the run is being cancelled.
         with anyio.CancelScope(shield=True):
             await journal.add(Entry(cell.loaded.spec.id, cell.loaded.sha256, result))
         announce(cell, result)
 
 
+def _stop(cell: Cell, result: CellResult, schedule: Schedule) -> None:
+    spec_id = cell.loaded.spec.id
+    # A cell that the run's time was up for never started, nor do those after it: that is what they say themselves.
+    if spec_id in schedule.fail_fast and result.verdict != "pass" and result.attempts:
+        schedule.stopped.setdefault(spec_id, cell.id)
+
+
 async def _attempts(cell: Cell, run_cell: RunCell, schedule: Schedule) -> CellResult:
-    """A cell whose verdict is `error` is tried again; a failed agent never is."""
+    """A cell whose verdict is `error` is tried again, and one whose agent failed where its spec asks for that; a score
+    that is too low never is. What became of earlier attempts is said with the last one's result."""
     result = not_run(cell, "the run's time was up before this cell could start")
-    for attempt in range(1, schedule.retries.get(cell.loaded.spec.id, 0) + 2):
-        if schedule.deadline is not None and time.monotonic() >= schedule.deadline:
-            return result
-        result = replace(await run_cell(cell), attempts=attempt)
-        if result.verdict != "error":
-            return result
+    spec_id = cell.loaded.spec.id
+    left = {"error": schedule.retries.get(spec_id, 0), "agent": schedule.agent_retries.get(spec_id, 0)}
+    earlier: tuple[str, ...] = ()
+    while schedule.deadline is None or time.monotonic() < schedule.deadline:
+        attempt = len(earlier) + 1
+        found = await run_cell(cell)
+        result = replace(found, attempts=attempt, notices=(*earlier, *found.notices))
+        kind = "error" if result.verdict == "error" else "agent" if _agent_failed(result) else ""
+        if not left.get(kind):
+            break
+        left[kind] -= 1
+        earlier = (*earlier, f"attempt {attempt}: {_why(result)}")
     return result
+
+
+def _agent_failed(result: CellResult) -> bool:
+    agent = result.agent
+    return agent is not None and (agent.timed_out or agent.signal is not None or agent.exit_code != 0)
+
+
+def _why(result: CellResult) -> str:
+    agent = result.agent
+    return first_line(result.reason if result.verdict == "error" or agent is None else agent.note or result.reason)
 
 
 def not_run(cell: Cell, why: str) -> CellResult:

@@ -64,10 +64,13 @@ def grade(
     threshold: float,
     fail_on_skipped: bool = False,
     forced_zero: str = "",
+    every_check: bool = False,
 ) -> Grade:
     """Grade a cell from its checks.
 
     forced_zero: a sentence when something outside the checks disqualifies (a forbidden rule, `must_exit_zero`).
+    every_check: the cell passes exactly when each check that was not skipped does (AgenticAssure), whatever the scores:
+    a scorer may pass with 0.8, or fail with 1.0.
     """
     marked = tuple(replace(result, disqualified=disqualifies(result)) for result in results)
     fault = _fault(marked)
@@ -83,6 +86,9 @@ def grade(
     skips = [r.name for r in marked if r.status == "skip" and r.on_skip != "ignore"]
     if fail_on_skipped and skips:
         return Grade("fail", mean, f"skipped, and fail_on_skipped is set: {', '.join(skips)}", marked)
+    if every_check:
+        missed = [result.name for result in marked if result.status == "fail"]
+        return Grade("fail" if missed else "pass", mean, f"failed: {', '.join(missed)}" if missed else "", marked)
     if mean >= threshold - TOLERANCE:
         return Grade("pass", mean, "", marked)
     return Grade(

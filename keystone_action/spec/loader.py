@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from keystone_action.errors import UsageError
 from keystone_action.spec.annotations import Leaf, leaves
 from keystone_action.spec.base import CheckModel
 from keystone_action.spec.checks import CheckReader
@@ -104,6 +105,9 @@ def _translated(
 ) -> tuple[Merged, Translation | None]:
     """A spec of another tool as one of ours; our own as it is. Raises SpecError, UsageError (`agent` without use)."""
     dialect = dialect_of(merged.data)
+    if agent is not None and dialect != "agenticassure":
+        what = "a Keystone spec names its agent itself" if dialect is None else "a Touchstone case names its harnesses"
+        raise UsageError(f"{path}: --agent is for AgenticAssure suites; {what}", help="leave --agent out")
     if dialect is None:
         return merged, None
     from keystone_action.spec.dialects.translate import translate

@@ -31,6 +31,7 @@ def test_a_whole_document() -> None:
             {"name": "stop", "arguments": {}, "result": None},
         ),
         {"input_tokens": 3, "output_tokens": 4, "cost_usd": 0.0},
+        {"latency_ms": 5},
     )
 
 

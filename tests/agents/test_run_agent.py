@@ -251,7 +251,8 @@ class TestPython:
         found, files = run({"type": "python", "entrypoint": "mod:f", "dir": "d"}, module=body)
         assert found.exit_code == 1
         assert said in found.stderr
-        assert found.problem.startswith("the agent ended without returning a result")
+        assert found.problem.startswith("the agent raised ")
+        assert said in found.problem
         assert files == {}
 
     @pytest.mark.parametrize("body", ["import os\ndef f(i): os._exit(0)", "def f(i): raise SystemExit(0)"])

@@ -71,7 +71,7 @@ def test_cells_that_the_time_is_up_for_are_errors(tmp_path: Path) -> None:
         (["--baseline", "x"], "not supported yet"),
         (["--fail-on", "regression"], "not supported yet"),
         (["--max-cost-usd", "1"], "not supported yet"),
-        (["--agent", "a:B"], "not supported yet"),
+        (["--agent", "a:B"], "--agent is for AgenticAssure suites; a Keystone spec names its agent itself"),
         (["--spec-from", "base"], "not supported yet"),
     ],
 )

@@ -111,7 +111,7 @@ def test_the_message_shows_line_and_caret(write: Write) -> None:
         ("- a\n", "1:1: a spec, found a list, expected a mapping with version, id, task, …"),
         ("hello", "1:1: a spec, found 'hello', expected a mapping with version, id, task, …"),
         ("id: a\ntask: {prompt: b}\nmatrix: {harnesses: [echo], models: [c]}\ngraders: []\n", "4:1: no graders; "),
-        ("name: x\nscenarios: [{name: a, input: b}]\n", "2:1: this is an AgenticAssure suite; this format is not"),
+        ("scenarios: [{name: a, input: b}]\n", "1:1: nothing says which agent this suite is for; write `adapter:"),
     ],
 )
 def test_files_that_are_no_spec(errors_of: Errors, text: str, expected: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keystone_action.spec.agents import Agent
+    from keystone_action.spec.diagnostics import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,16 @@ class Stub:
     where: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnScorers:
+    """Scorer classes of an AgenticAssure suite's author. directory: the folder of their modules, relative to the spec.
+    modules: what is imported for them, in that order. places: each scorer's name → where the suite first names it."""
+
+    directory: str
+    modules: tuple[str, ...]
+    places: Mapping[str, Position]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
     """What a translated spec has besides its `Spec`; texts in the spec have no expressions but those of agents.
@@ -30,9 +41,10 @@ class Additions:
     and globs of names that are not copied into the workspace. only_gates: nothing gives credit, so no cell passes.
     retries: how often an agent that failed (raised, ended with another code than 0, took too long) is run again;
     None = the rule of Keystone specs, never. fail_fast: no further cell of this spec starts after one that did not
-    pass. roots: directories outside the repository, ours alone, that absolute paths of the author's may lead into: clones
-    that were made while the spec was loaded. output_from_trace: the agent's answer is the last that its trace tells,
-    where that tells one.
+    pass. every_check: a cell passes exactly when every check that was not skipped does, whatever the composite, unless
+    the call gives a threshold. own_scorers: None where a suite uses none. roots: directories outside the repository,
+    ours alone, that absolute paths of the author's may lead into: clones that were made while the spec was loaded.
+    output_from_trace: the agent's answer is the last that its trace tells, where that tells one.
     """
 
     dialect: str
@@ -43,6 +55,8 @@ class Additions:
     only_gates: bool = False
     retries: int | None = None
     fail_fast: bool = False
+    every_check: bool = False
+    own_scorers: OwnScorers | None = None
     roots: tuple[Path, ...] = ()
     output_from_trace: bool = False
 

@@ -54,6 +54,10 @@ def translate(
 
 
 def _translate(dialect: Dialect, source: Source) -> Translation:
+    if dialect == "agenticassure":
+        from keystone_action.spec.dialects.agenticassure import translate_suite
+
+        return translate_suite(source)
     if dialect == "touchstone":
         from keystone_action.spec.dialects.touchstone import translate_case
 
