@@ -6,7 +6,9 @@ A `SandboxProvider` is one a run. A `Sandbox` is one world of one cell: a user, 
 
 from __future__ import annotations
 
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -92,6 +94,28 @@ class Completed:
         return self.exit_code if self.exit_code is not None else 128 + (self.signal or 0)
 
 
+Connection = tuple[StreamReader, StreamWriter]
+
+
+class Serving(Protocol):
+    """A command that is talked to while it runs."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, by itself or at a limit."""
+
+    async def addresses(self, port: int) -> tuple[str, ...]:
+        """Where a process of the command's is reached on this TCP port, the likeliest address first; none while nothing
+        listens there. Raises SandboxError."""
+
+    async def connect(self, address: str, port: int) -> Connection:
+        """A connection to one of `addresses`. What is refused may show as one that is closed before its first byte.
+        Raises OSError, SandboxError."""
+
+    async def stop(self) -> Completed:
+        """End it with every descendant: how it ended and what it printed. Twice does no harm. Raises SandboxError."""
+
+
 class Sandbox(Protocol):
     """One world of one cell."""
 
@@ -106,6 +130,9 @@ class Sandbox(Protocol):
     async def run(self, command: Command) -> Completed:
         """Run to its end, its time limit or a resource limit. Every descendant is gone when this returns, also
         when it is cancelled. Raises SandboxError when the sandbox itself broke."""
+
+    def serve(self, command: Command) -> AbstractAsyncContextManager[Serving]:
+        """Start a command and go on while it runs. When the context ends, the command has been stopped."""
 
     def which(self, program: str) -> str | None:
         """Where PATH has this program inside the sandbox for its user, or None."""

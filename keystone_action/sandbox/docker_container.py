@@ -53,6 +53,9 @@ class Run:
         on_stop: Callable[[], None] | None = None,
     ) -> None:
         self.stopped = False
+        self.identifier: str | None = None
+        """Its container, from when it runs."""
+        self._finishing = False
         self._on_stop = on_stop
         self._api = api
         self._plan = plan
@@ -69,6 +72,10 @@ class Run:
         self.stopped = True
         if self._on_stop is not None:
             self._on_stop()
+
+    def finish(self) -> None:
+        """From any thread: kill what runs in it, or will run; `execute` returns what it printed until then."""
+        self._finishing = True
 
     def execute(self) -> Completed:
         """Blocks until the container is gone. Raises SandboxError, Stopped."""
@@ -99,6 +106,7 @@ class Run:
             refusal = self._start(identifier)
             if refusal is not None:
                 return refusal
+            self.identifier = identifier
             began = time.monotonic()
             self._read(identifier, getattr(attached, "_sock", attached), began)
         finally:
@@ -151,7 +159,7 @@ class Run:
             elif looking is None and self._look is not None and now >= next_look:
                 next_look = now
                 looking = aside(partial(self._look, identifier))
-            if self._timed_out or self._limit:
+            if self._timed_out or self._limit or self._finishing:
                 aside(partial(kill, self._api, identifier))
                 killed = now
 

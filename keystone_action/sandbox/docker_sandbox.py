@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,6 +17,7 @@ from keystone_action.sandbox.base import Command, Completed, Limits
 from keystone_action.sandbox.docker_container import Run, could_not_start, not_found
 from keystone_action.sandbox.docker_image import Image
 from keystone_action.sandbox.docker_plan import Plan
+from keystone_action.sandbox.docker_serving import DockerServing
 from keystone_action.sandbox.docker_transfer import HOME, TEMPORARY, Copied, Places, Transfer
 
 STANDARD_INPUT = "/.keystone-stdin"
@@ -117,10 +118,26 @@ class DockerSandbox:
     async def run(self, command: Command) -> Completed:
         """See `Sandbox.run`. A command in a sandbox that copies waits until the one before has ended."""
         async with self.turn:
-            return await self._run(command)
+            return await self._run(command, self._container(command))
 
-    async def _run(self, command: Command) -> Completed:
-        run = self._container(command)
+    @contextlib.asynccontextmanager
+    async def serve(self, command: Command) -> AsyncIterator[DockerServing]:
+        """See `Sandbox.serve`. In a sandbox that copies, the workspace is as the command left it after its end."""
+        import anyio
+
+        async with self.turn:
+            run = self._container(command)
+            completed = asyncio.ensure_future(self._run(command, run))
+            serving = DockerServing(completed, self.image.api, self.transfer.user, self.image.search_path, run)
+            try:
+                yield serving
+            finally:
+                run.finish()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([completed])
+                completed.exception()  # whoever waited for it has been told
+
+    async def _run(self, command: Command, run: Run) -> Completed:
         if not self._has_directory(command.cwd):
             # An engine would make it, as root.
             return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import policy, trees
 from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture, Command, Completed, Limits
 from keystone_action.sandbox.client import Channel, LauncherClient
+from keystone_action.sandbox.process_serving import ProcessServing, Stopper
 from keystone_action.sandbox.search_path import DEFAULT_PATH
 from keystone_action.sandbox.users import Lease
 from keystone_action.sandbox.wire import Message, Request
@@ -69,8 +71,26 @@ class ProcessSandbox:
             return False
         return os.access(path, os.X_OK) if self.uid is None else policy.user_may_execute(path, self.uid)
 
+    @contextlib.asynccontextmanager
+    async def serve(self, command: Command) -> AsyncIterator[ProcessServing]:
+        """See `Sandbox.serve`."""
+        import anyio
+
+        stopper = Stopper()
+        completed = asyncio.ensure_future(self._run(command, stopper))
+        try:
+            yield ProcessServing(completed, stopper, self.uid)
+        finally:
+            await stopper.stop()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([completed])
+            completed.exception()  # whoever waited for it has been told
+
     async def run(self, command: Command) -> Completed:
         """See `Sandbox.run`."""
+        return await self._run(command, None)
+
+    async def _run(self, command: Command, stopper: Stopper | None) -> Completed:
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
@@ -81,14 +101,19 @@ class ProcessSandbox:
         again = False
         try:
             await channel.request(request, [stdin, *([self._lease.lock] if self._lease else [])])
+            if stopper:
+                await stopper.started(channel)
             answer = await channel.receive()
-            again = answer is not None and answer[0]["again"]
+            # One that was asked to stop may find that in its channel after its report.
+            again = answer is not None and answer[0]["again"] and not (stopper and stopper.sent)
         except OSError as error:
             raise SandboxError("the sandbox's supervisor was killed") from error
         except BaseException:
             await _end(channel)
             raise
         finally:
+            if stopper:
+                stopper.over()
             os.close(stdin)
             self._running.discard(channel)
             if not self._running:
