@@ -16,7 +16,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, get_args
 
-from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.errors import UsageError
 from keystone_action.invariants.base import Check, Phase
 
 if TYPE_CHECKING:
@@ -27,35 +27,6 @@ GROUP = "keystone_action.invariants"
 _TYPES = "keystone_action.invariants.types"
 ALIASES: Mapping[str, str] = {"command": "command_exit", "model_judge": "llm_as_judge", "pytest": "tests"}
 """Second names → the type that has them."""
-CONTRACT = frozenset(
-    {
-        *ALIASES,
-        "budget",
-        "command_exit",
-        "custom",
-        "diff",
-        "efficiency",
-        "exact",
-        "file_absent",
-        "file_content",
-        "file_exists",
-        "files",
-        "http",
-        "http_mock_assertions",
-        "implemented",
-        "json",
-        "llm_as_judge",
-        "passfail",
-        "regex",
-        "similarity",
-        "sql",
-        "swebench",
-        "tests",
-        "tool_correctness",
-        "trace",
-    }
-)
-"""All names of the contract (spec.md 1.7); no plug-in may take them."""
 
 
 def _files() -> frozenset[str]:
@@ -69,10 +40,7 @@ def _built_in() -> frozenset[str]:
 
 
 BUILT_IN = _built_in()
-"""What `check.type` may say here (aliases too): the files of the folder `types`."""
-
-PLANNED = CONTRACT - BUILT_IN
-"""Names of the contract that this version refuses."""
+"""What `check.type` may say here (aliases too): the files of the folder `types`. No plug-in may take these names."""
 
 
 def _installed() -> Iterable[EntryPoint]:
@@ -85,8 +53,7 @@ class CheckTypes(Mapping[str, type[Check]]):
     """Name or alias → class of the check type, imported when it is looked up.
 
     Iterating gives the names that a spec may use (for lists and suggestions in errors) and imports no check.
-    `types[name]` raises KeyError for an unknown name, NotSupportedYet for one that the contract has and this version
-    has not, and UsageError for a plug-in that is unfit.
+    `types[name]` raises KeyError for an unknown name, and UsageError for a plug-in that is unfit.
     """
 
     def __init__(self, discover: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
@@ -100,8 +67,7 @@ class CheckTypes(Mapping[str, type[Check]]):
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
-        # Planned names count: looking one up says "not supported yet", which is truer than "unknown".
-        return name in BUILT_IN or name in PLANNED or name in self.plugins
+        return name in BUILT_IN or name in self.plugins
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*BUILT_IN, *self.plugins}))
@@ -115,7 +81,7 @@ class CheckTypes(Mapping[str, type[Check]]):
         if self._plugins is None:
             self._plugins = {}
             for entry in self._discover():
-                if entry.name not in BUILT_IN and entry.name not in PLANNED:
+                if entry.name not in BUILT_IN:
                     self._plugins.setdefault(entry.name, []).append(entry)
         return self._plugins
 
@@ -124,14 +90,12 @@ class CheckTypes(Mapping[str, type[Check]]):
         return [
             f"{distribution(entry)} registers the check type {entry.name!r}, which is built in: it is never used"
             for entry in self._discover()
-            if entry.name in BUILT_IN or entry.name in PLANNED
+            if entry.name in BUILT_IN
         ]
 
     def _load(self, name: str) -> type[Check]:
         if name in BUILT_IN:
             return _of_file(ALIASES.get(name, name))
-        if name in PLANNED:
-            raise NotSupportedYet(f"the check type {name!r}", help=f"This version has: {', '.join(self)}.")
         entries = self.plugins.get(name)
         if not entries:
             raise KeyError(name)
@@ -183,7 +147,7 @@ def _unfit(name: str, loaded: object) -> str | None:
         return "is not a subclass of Check"
     if name not in (loaded.type_name, *loaded.aliases):
         return f"has the type_name {loaded.type_name!r}, expected {name!r}"
-    taken = sorted({loaded.type_name, *loaded.aliases} & {*BUILT_IN, *PLANNED})
+    taken = sorted({loaded.type_name, *loaded.aliases} & BUILT_IN)
     if taken:
         return f"takes the built-in name {taken[0]!r}"
     if loaded.evaluate is Check.evaluate:

@@ -76,11 +76,6 @@ def test_unknown_check_type_suggests_the_nearest_and_points(tmp_path):
     sentence(called, 2, "keystone.yaml:6:", "file_exist", "did you mean", "file_exists", "^")
 
 
-@pytest.mark.parametrize("kind", ["http"])
-def test_check_types_of_the_contract_that_are_not_there_yet(tmp_path, kind):
-    sentence(run_spec(tmp_path, spec(check=f"{{type: {kind}}}")), 2, kind, "not supported yet")
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

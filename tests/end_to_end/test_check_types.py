@@ -126,3 +126,19 @@ def test_files_have_no_error_of_their_own_but_a_broken_check_is_one(tmp_path):
     """What the file checks can't read is the agent's doing, so it fails; a path that leaves the workspace, too."""
     entry = check(tmp_path, "{type: file_content, path: broken, contains: x}")
     assert entry["status"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("start", "status"),
+    [
+        ("python3 -m http.server --bind localhost {{ port }}", "pass"),
+        ("mkdir public; cd public; exec python3 -m http.server $PORT", "fail"),
+        ("true", "fail"),
+        ("no-such-program-here", "error"),
+    ],
+)
+def test_http(tmp_path, start, status):
+    """Our own; a server of what the agent left."""
+    request = "request: {url: /out.json}, expect: {status: 200, json: {status: success}}"
+    entry = check(tmp_path, f"{{type: http, start: '{start}', {request}}}")
+    assert entry["status"] == status, entry

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import pytest
 from support.context import grade
 
-from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.errors import UsageError
 from keystone_action.invariants.base import Check, CheckContext, Outcome, passed
-from keystone_action.invariants.registry import BUILT_IN, GROUP, PLANNED, CheckTypes
+from keystone_action.invariants.registry import BUILT_IN, GROUP, CheckTypes
 
 PACKAGE = Path(__file__).parent.parent / "data" / "plugin_package"
 
@@ -78,14 +78,14 @@ def test_aliases_lead_to_the_same_class() -> None:
     assert found["model_judge"] is found["llm_as_judge"]
 
 
-@pytest.mark.parametrize("name", sorted(PLANNED))
-def test_names_of_the_contract_are_known_and_not_supported_yet(name: str) -> None:
-    found = types()
-    assert name in found
-    assert name not in set(found)
-    with pytest.raises(NotSupportedYet, match=f"'{name}' is not supported yet") as refused:
-        found[name]
-    assert "command_exit" in refused.value.help
+def test_every_name_of_the_contract_is_there() -> None:
+    """spec.md 1.7"""
+    names = """
+        command_exit command file_exists file_absent file_content files sql http_mock_assertions custom llm_as_judge
+        model_judge tests pytest swebench implemented trace efficiency tool_correctness passfail exact regex similarity
+        diff json http budget
+    """
+    assert set(names.split()) == BUILT_IN
 
 
 def test_an_unknown_name_is_no_key() -> None:
@@ -186,10 +186,3 @@ def test_an_installed_package_is_found_listed_and_graded_with(tmp_path: Path) ->
 def test_a_broken_installed_plug_in_names_its_distribution() -> None:
     with pytest.raises(UsageError, match=r"'broken' of acme-checks 1\.2\.0 can't be imported"):
         CheckTypes()["broken"]
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_planned_name_lists_the_installed_ones_too() -> None:
-    with pytest.raises(NotSupportedYet) as refused:
-        CheckTypes()["http"]
-    assert "word_count" in refused.value.help

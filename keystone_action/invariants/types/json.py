@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import descend, parse_path
 from keystone_action.evidence.model import Evidence
 from keystone_action.invariants import strict_json
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.input_from import InputFrom
+from keystone_action.invariants.json_values import SIZE_LIMIT, Values, read_document, wrong_values
 from keystone_action.invariants.judged_material import BadSource, NothingToJudge, NoTrace, gather
-from keystone_action.invariants.operator_fields import Operators
-from keystone_action.invariants.operators import OPERATORS, problem_with
 from keystone_action.invariants.own_process import NotFinished, ask
-from keystone_action.invariants.patterns import PatternTimeout
 from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
 from keystone_action.spec.base import AuthorPath, WorkspacePath
 from keystone_action.spec.shapes import TextOrMapping
 
-SIZE_LIMIT = 8 << 20
-"""Bytes (of a text: characters) of a document that is looked at."""
-DEPTH_LIMIT = 100
 _PROGRAM = Path(__file__).parent.parent / "schema_program.py"
-
-
-def _path(text: str) -> str:
-    try:
-        parse_path(text)
-    except ValueError as problem:
-        raise PydanticCustomError("path", "{problem}", {"problem": str(problem)}) from None
-    return text
-
-
-def _value(value: Any) -> Any:
-    """A mapping of nothing but operators asks for them; any other value is to be equalled."""
-    if not isinstance(value, dict) or value.keys().isdisjoint(OPERATORS):
-        return value
-    others = sorted(str(key) for key in value.keys() - set(OPERATORS))
-    if others:
-        raise PydanticCustomError(
-            "operators",
-            "{others} beside operators; to compare with a whole mapping write it under equals",
-            {"others": ", ".join(map(repr, others))},
-        )
-    return Operators.model_validate(value, by_alias=True, by_name=False)
 
 
 def _schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +67,7 @@ class Json(Check):
         description="A JSON Schema, or the path of a file that holds one. Its draft is the one that it names, else "
         "2020-12; `format` is no assertion, and references to other documents are not followed.",
     )
-    values: dict[Annotated[str, AfterValidator(_path)], Annotated[Operators | Any, BeforeValidator(_value)]] = Field(
+    values: Values = Field(
         default_factory=dict,
         description="What must be at which path: `a.b[0]`, or `$` for the whole document. A mapping of nothing but "
         "operators asks for these; any other value is to be equalled.",
@@ -131,10 +102,10 @@ class Json(Check):
             return broken(f"the schema {self.schema_} is no JSON: {problem}.")
         try:
             text = await anyio.to_thread.run_sync(self._text, context.evidence, abandon_on_cancel=True)
-            document = await anyio.to_thread.run_sync(_document, text, abandon_on_cancel=True)
+            document = await anyio.to_thread.run_sync(read_document, text, abandon_on_cancel=True)
             problems = [] if schema is None else await self._misfits(schema, text, deadline)
             problems += await anyio.to_thread.run_sync(
-                lambda: list(self._wrong_values(document, deadline)), abandon_on_cancel=True
+                lambda: list(wrong_values(self.values, document, deadline)), abandon_on_cancel=True
             )
         except (PathProblem, NothingToJudge) as problem:
             return failed(f"{problem}.")
@@ -171,31 +142,9 @@ class Json(Check):
             raise _BadSchema(answer["schema"])
         return [f"{_place(steps)} does not fit the schema: {message}" for steps, message in answer["problems"]]
 
-    def _wrong_values(self, document: Any, deadline: float) -> Iterator[str]:
-        for path, wanted in self.values.items():
-            found = descend(document, parse_path(path), "the document")
-            asked = wanted.operators() if isinstance(wanted, Operators) else {"equals": wanted}
-            for operator, operand in asked.items():
-                try:
-                    problem = problem_with(operator, operand, found, typed=True, deadline=deadline)
-                except PatternTimeout as late:
-                    problem = str(late)
-                if problem is not None:
-                    yield f"{path}: {problem}"
-
 
 class _BadSchema(Exception):  # noqa: N818 - an outcome: the check is in error
     """The author's schema is none, or refers to what isn't in it; a sentence without its full stop."""
-
-
-def _document(text: str) -> Any:
-    """Raises ValueError with a sentence."""
-    if len(text) > SIZE_LIMIT:
-        raise ValueError(f"it has {len(text):,} characters; at most {SIZE_LIMIT:,} are read")
-    document = strict_json.parse(text)
-    if strict_json.is_deeper(document, DEPTH_LIMIT):
-        raise ValueError(f"it is nested deeper than {DEPTH_LIMIT} levels")
-    return document
 
 
 def _place(steps: list[str | int]) -> str:

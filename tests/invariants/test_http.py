@@ -1,0 +1,398 @@
+"""`http`: what the agent built is started and asked; servers that lie, hang, flood or run away earn nothing."""
+
+from __future__ import annotations
+
+import gzip
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from support.command_line import run_spec
+from support.context import grade, make_check
+from support.images import BASE, PYTHON
+
+from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.http_exchange import BadRequest, Target, encode
+
+APP = """
+import http.server, json, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer("")
+    def do_POST(self):
+        self.answer(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
+    def answer(self, body):
+        found = {"path": self.path, "method": self.command, "body": body, "items": [1, 2.5, "three"],
+                 "token": self.headers.get("X-Token"), "host": self.headers.get("Host")}
+        data = json.dumps(found).encode()
+        status = int(self.path.strip("/")) if self.path.strip("/").isdigit() else 200
+        self.send_response(status)
+        if 300 <= status < 400:
+            self.send_header("Location", "http://elsewhere.example/secret")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+RAW = """
+import os, socket, time, sys
+listener = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
+while True:
+    connection, _ = listener.accept()
+    try:
+        connection.recv(65536)
+        {serve}
+        connection.close()
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    made = tmp_path / "workspace"
+    made.mkdir()
+    (made / "app.py").write_text(APP)
+    return made
+
+
+def check(workspace: Path, expect: Mapping[str, Any] | None = None, url: str = "/", **fields: Any) -> Outcome:
+    request = {"url": url, **fields.pop("request", {})}
+    document = {"type": "http", "start": "exec python3 app.py", "request": request, **fields.pop("check", {})}
+    if expect is not None:
+        document["expect"] = dict(expect)
+    return grade(document, workspace, **fields)
+
+
+def raw(workspace: Path, serve: str, **fields: Any) -> Outcome:
+    """With a server that answers each request by these statements."""
+    (workspace / "app.py").write_text(RAW.format(serve=textwrap.indent(serve, "        ").lstrip()))
+    return check(workspace, **fields)
+
+
+@pytest.mark.parametrize(
+    ("expect", "problem"),
+    [
+        (None, ""),
+        ({"status": 200}, ""),
+        ({"status": [404, 200]}, ""),
+        ({"status": {"gte": 200, "lt": 300}}, ""),
+        ({"headers": {"content-type": "application/json", "Server": {"contains": "Python"}}}, ""),
+        ({"headers": {"X-Powered-By": {"exists": False}}}, ""),
+        ({"body": {"contains": '"method": "GET"', "not_contains": "POST"}}, ""),
+        ({"json": {"items[2]": "three", "items": {"count": 3}, "$.path": "/", "items[1]": {"gt": 2}}}, ""),
+        ({"status": 404}, "status: expected 404, found 200"),
+        ({"status": [201, 204]}, "status: expected 201 or 204, found 200"),
+        ({"status": {"gte": 400}}, "status: expected at least 400, found 200"),
+        ({"headers": {"content-type": "text/html"}}, "header content-type: expected 'text/html' (text)"),
+        ({"headers": {"X-Gone": {"contains": "a"}}}, "the response has no header X-Gone"),
+        ({"body": {"matches": "^nothing"}}, "body: expected a text that matches '^nothing'"),
+        ({"body": "all of it"}, "body: expected 'all of it' (text)"),
+        ({"json": {"items[0]": "1"}}, "json: items[0]: expected '1' (text), found 1 (integer)"),
+        ({"json": {"gone": 1}}, "json: gone: expected 1 (integer); the document has no 'gone'"),
+    ],
+)
+def test_every_expectation_holds_or_not(workspace: Path, expect: Mapping[str, Any], problem: str) -> None:
+    outcome = check(workspace, expect)
+    assert outcome.status == ("fail" if problem else "pass"), outcome.message
+    assert outcome.score == (0.0 if problem else 1.0)
+    assert problem in outcome.message
+    assert outcome.details["status"] == 200
+    assert "GET / HTTP/1.1" in outcome.log
+
+
+def test_the_request_is_as_the_spec_has_it(workspace: Path) -> None:
+    request = {"method": "post", "headers": {"X-Token": "at-{{ port }}"}, "body": {"a": [1, "{{ port }}"]}}
+    expect = {
+        "json": {
+            "method": "POST",
+            "path": "/caf%C3%A9?q=a%20b",
+            "token": {"matches": r"^at-\d+$"},
+            "body": {"matches": r'^\{"a": \[1, "\d+"\]\}$'},
+            "host": {"matches": r"^localhost:\d+$"},
+        }
+    }
+    outcome = check(workspace, expect, "http://localhost:{{ port }}/café?q=a b", request=request)
+    assert outcome.status == "pass", outcome.message
+
+
+def test_port_is_filled_in_where_it_is_named_and_nowhere_else(workspace: Path) -> None:
+    (workspace / "app.py").write_text(APP.replace('os.environ["PORT"]', "sys.argv[1]"))
+    start = ["python3", "app.py", "{{ port }}", "\\{{ port }}"]
+    outcome = check(workspace, {"json": {"body": "{{ port }}"}}, check={"start": start}, request={
+        "method": "POST", "body": "\\{{ port }}"})  # fmt: skip
+    assert outcome.status == "pass", outcome.message
+
+
+def test_a_redirect_is_shown_and_not_followed(workspace: Path) -> None:
+    outcome = check(workspace, url="/302")
+    assert outcome.status == "fail"
+    assert "found 302; it redirects to 'http://elsewhere.example/secret', which is not followed" in outcome.message
+    moved = {"status": 302, "headers": {"Location": {"contains": "elsewhere"}}}
+    assert check(workspace, moved, "/302").status == "pass"
+
+
+def test_retries_ask_until_it_is_as_expected(workspace: Path) -> None:
+    serve = """
+    count = globals().get("count", 0) + 1
+    status = b"503 Not Yet" if count < 3 else b"200 OK"
+    connection.sendall(b"HTTP/1.1 " + status + b"\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    """
+    outcome = raw(workspace, textwrap.dedent(serve).strip(), check={"retries": 4})
+    assert outcome.status == "pass", outcome.message
+    assert outcome.details["tries"] == 3
+    outcome = raw(workspace, textwrap.dedent(serve).strip(), check={"retries": 1})
+    assert outcome.status == "fail"
+    assert "(tried 2 times)" in outcome.message
+    assert "found 503" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("app", "sentence"),
+    [
+        ("print('I am no server')", "ended with exit code 0 before it listened on its port; it must stay in the"),
+        ("raise SystemExit('no configuration')", "no configuration"),
+        ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+        ("import time; time.sleep(600)", "did not listen on port"),
+        ("import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(600)", "did not listen on port"),
+        # Whatever leaves the foreground is killed with it.
+        ("import os; pid = os.fork()\nif not pid: os.setsid(); exec(open('real.py').read())", "in the foreground"),
+        ("while True: print('y' * 100000)", "did not listen on port"),
+    ],
+)
+def test_what_never_listens_fails(workspace: Path, app: str, sentence: str) -> None:
+    (workspace / "real.py").write_text(APP)
+    (workspace / "app.py").write_text(app)
+    outcome = check(workspace, check={"ready_timeout": 2})
+    assert outcome.status == "fail", outcome.message
+    assert outcome.score == 0.0
+    assert sentence in outcome.message
+    assert len(outcome.message) < 10_000
+
+
+OK = "b'HTTP/1.1 200 OK\\r\\n"
+CHUNKS = "while True: connection.sendall(b'1\\r\\na\\r\\n' * 9999)"
+
+
+@pytest.mark.parametrize(
+    ("serve", "sentence"),
+    [
+        ("connection.sendall(b'SSH-2.0-OpenSSH_9.2\\r\\n')", "sent what is no HTTP response"),
+        ("connection.sendall(os.urandom(4096))", "sent what is no HTTP response"),
+        ("pass", "sent nothing and hung up"),
+        (f"connection.sendall({OK}')", "closed the connection before its response was complete"),
+        (f"connection.sendall({OK}Content-Length: 10\\r\\n\\r\\nhalf')", "before its response was complete"),
+        (f"connection.sendall({OK}Transfer-Encoding: chunked\\r\\n\\r\\n5\\r\\nhello')", "before its response was"),
+        (f"connection.sendall({OK}')\nwhile True: connection.sendall(b'X-A: b\\r\\n' * 99)", "headers of more than"),
+        (f"connection.sendall({OK}X: ')\nwhile True: connection.sendall(b'a' * 999)", "headers of more than 64 KiB"),
+        (f"connection.sendall({OK}\\r\\n')\nwhile True: connection.sendall(b'a' * 99999)", "a body of more than 8 MiB"),
+        (
+            f"connection.sendall({OK}Transfer-Encoding: chunked\\r\\n\\r\\n')\n" + CHUNKS,
+            "a body of more than 8 MiB",
+        ),
+        ("while True: connection.sendall(b'HTTP/1.1 100 Continue\\r\\n\\r\\n' * 99)", "headers of more than 64 KiB"),
+        (f"for byte in {OK}': connection.sendall(bytes([byte])); time.sleep(1)", "no whole response came within"),
+        ("time.sleep(600)", "no whole response came within"),
+        (f"connection.sendall({OK}Content-Encoding: br\\r\\n\\r\\nx')", "for which it was not asked"),
+        (f"connection.sendall({OK}Content-Encoding: gzip\\r\\n\\r\\nxyzxyzxyz')", "can't be unpacked"),
+        ("os._exit(3)", "sent nothing and hung up"),
+    ],
+)
+def test_hostile_servers_earn_nothing(workspace: Path, serve: str, sentence: str) -> None:
+    outcome = raw(workspace, serve, timeout=5.0)
+    assert outcome.status == "fail", outcome.message
+    assert outcome.score == 0.0
+    assert sentence in outcome.message
+
+
+def test_a_packed_body_is_unpacked_up_to_a_limit(workspace: Path) -> None:
+    head = OK + "Content-Encoding: gzip\\r\\n\\r\\n'"
+    (workspace / "small.gz").write_bytes(gzip.compress(b'{"n": 1}'))
+    (workspace / "bomb.gz").write_bytes(gzip.compress(bytes(200 << 20)))
+    send = f"connection.sendall({head} + open('%s', 'rb').read())"
+    assert raw(workspace, send % "small.gz", expect={"json": {"n": 1}}).status == "pass"
+    outcome = raw(workspace, send % "bomb.gz")
+    assert outcome.status == "fail"
+    assert "unpacks to more than 8 MiB" in outcome.message
+
+
+def test_a_body_that_is_no_json_or_twisted_fails(workspace: Path) -> None:
+    for body in ("[" * 5000, '{"a": 1, "a": 2}', "\\xff\\xfe", "NaN", ""):
+        serve = f"connection.sendall({OK}\\r\\n{body}')"
+        outcome = raw(workspace, serve, expect={"json": {"$": {"exists": True}}})
+        assert outcome.status == "fail", body
+        assert "can't be used as JSON" in outcome.message
+
+
+def test_a_pattern_that_backtracks_for_ever_is_stopped(workspace: Path) -> None:
+    serve = f"connection.sendall({OK}\\r\\n' + b'a' * 60 + b'!')"
+    outcome = raw(workspace, serve, expect={"body": {"matches": "^(a|aa)+$"}}, timeout=5.0)
+    assert outcome.status == "fail"
+
+
+def test_nothing_that_it_started_is_left(workspace: Path) -> None:
+    """Also what forks on, has a session of its own and hears no signal."""
+    app = (
+        "import os, signal, time\n"
+        "if not os.fork():\n"
+        "    os.setsid()\n"
+        "    if not os.fork():\n"
+        "        signal.signal(15, signal.SIG_IGN)\n"
+        "        open('/proc/self/comm', 'w').write('left-by-http')\n"
+        "        time.sleep(600)\n"
+        "    os._exit(0)\n"
+    )
+    (workspace / "app.py").write_text(app + APP)
+    assert check(workspace).status == "pass"
+    names = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                names.append((entry / "comm").read_text().strip())
+            except OSError:
+                continue
+    assert "left-by-http" not in names
+
+
+def test_the_workspace_as_left_stays_as_it_is_and_the_copy_has_no_planted_start_up(workspace: Path) -> None:
+    (workspace / "sitecustomize.py").write_text("open('planted', 'w').write('yes')\n")
+    (workspace / "app.py").write_text("import os\nopen('written', 'w').write('x')\n" + APP)
+    outcome = check(workspace, check={"start": "PYTHONPATH=. exec python3 app.py"})
+    assert outcome.status == "pass", outcome.message
+    assert sorted(entry.name for entry in workspace.iterdir()) == ["app.py", "sitecustomize.py"]
+
+
+def test_a_program_that_is_not_in_the_sandbox_is_an_error(workspace: Path) -> None:
+    fields = {"check": {"start": "mvnw-not-here run"}, "missing_programs": frozenset({"mvnw-not-here"})}
+    outcome = check(workspace, **fields)
+    assert outcome.status == "error"
+    assert "mvnw-not-here is not in this sandbox; set base" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "url", ["http://elsewhere.example/", "http://localhost:1/", "https://localhost:{{ port }}/", "ftp://localhost/x"]
+)
+def test_a_url_that_leads_elsewhere_is_an_error(workspace: Path, url: str) -> None:
+    outcome = check(workspace, url=url)
+    assert outcome.status == "error"
+    assert "expected a" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"request": {"url": "http://example.org/"}},
+        {"request": {"url": "http://localhost:{{ port }}/"}},
+        {"request": {}},
+        {"request": {"url": "/"}},
+        {"start": "x", "request": {"url": "/"}, "expect": {"status": "ok"}},
+        {"start": "x", "request": {"url": "/"}, "expect": {"status": []}},
+        {"start": "x", "request": {"url": "/"}, "expect": {"status": True}},
+        {"start": "x", "request": {"url": "/"}, "expect": {"body": {"starts": "x"}}},
+        {"start": "x", "request": {"url": "/"}, "expect": {"json": {"a..b": 1}}},
+        {"start": "x", "request": {"url": "/"}, "retries": -1},
+        {"start": "", "request": {"url": "/"}},
+    ],
+)
+def test_what_makes_no_sense_is_refused(document: Mapping[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        make_check({"type": "http", **document})
+
+
+@given(st.text(), st.text(), st.text())
+def test_no_text_breaks_out_of_its_place_in_a_request(path: str, name: str, value: str) -> None:
+    try:
+        data = encode("GET", Target.of(f"http://localhost:80/{path}"), {name: value}, None)
+    except (BadRequest, UnicodeEncodeError):
+        return
+    head, _, rest = data.partition(b"\r\n\r\n")
+    assert rest == b""
+    assert len(head.split(b"\r\n")) == len({"get", "host", "user-agent", "accept", "accept-encoding", "connection"} | {
+        name.lower()})  # fmt: skip
+
+
+SPEC = """version: 1
+id: served
+task: {prompt: build it}
+agent: {type: command, command: [python3, "{{ agent.dir }}/agent.py"], dir: agent}
+"""
+BUILDS = """
+import pathlib
+pathlib.Path("app.py").write_text(APP)
+pathlib.Path("run.sh").write_text("exec python3 app.py")
+"""
+CHECKS = """
+invariants:
+  works: {check: {type: http, start: sh run.sh, request: {url: /ready}, expect: {json: {path: /ready}}}}
+  differs: {check: {type: http, start: [sh, run.sh], request: {url: /500}, expect: {status: 200}}}
+  silent: {check: {type: http, start: sleep 600, request: {url: /}, ready_timeout: 1}}
+  hangs_up: {check: {type: http, start: [python3, -c, "import os"], request: {url: /}}}
+"""
+VERDICTS = {"works": "pass", "differs": "fail", "silent": "fail", "hangs_up": "fail"}
+
+
+def run(tmp_path: Path, document: str) -> Any:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "agent.py").write_text(f"APP = {APP!r}\n{BUILDS}")
+    called = run_spec(tmp_path, SPEC + document)
+    assert "Traceback" not in called.err
+    assert called.code != 2, called.err
+    return called
+
+
+def statuses(called: Any) -> dict[str, str]:
+    return {name: entry["status"] for name, entry in called.checks.items()}
+
+
+def test_through_the_real_command(tmp_path: Path) -> None:
+    called = run(tmp_path, CHECKS)
+    assert statuses(called) == VERDICTS, called.checks
+    assert called.code == 1
+
+
+SERVICE = """
+services:
+  - {name: api, type: http_mock, routes: [{path: /v1/items, json: {items: [1, 2]}}, {path: /old, status: 301,
+     headers: {Location: "http://elsewhere.example/"}}]}
+invariants:
+  there: {check: {type: http, request: {url: "{{ services.api.url }}/v1/items?n=2"}, expect: {json: {items: [1, 2]}}}}
+  by_parts: {check: {type: http, request: {url: "http://{{ services.api.host }}:{{ services.api.port }}/v1/items"}}}
+  moved: {check: {type: http, request: {url: "{{ services.api.url }}/old"}}}
+  gone: {check: {type: http, request: {url: "{{ services.api.url }}/v2"}, expect: {status: 200}}}
+"""
+ANSWERS = {"there": "pass", "by_parts": "pass", "moved": "fail", "gone": "fail"}
+
+
+def test_without_start_a_service_is_asked(tmp_path: Path) -> None:
+    called = run(tmp_path, SERVICE)
+    assert statuses(called) == ANSWERS, called.checks
+    assert "which is not followed" in called.checks["moved"]["message"]
+
+
+def test_without_start_nothing_else_is_asked(tmp_path: Path) -> None:
+    elsewhere = 'invariants: {it: {check: {type: http, request: {url: "http://{{ cell.id }}.example/"}}}}\n'
+    called = run(tmp_path, elsewhere)
+    assert called.code == 3
+    assert "is no service of this spec" in called.checks["it"]["message"]
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("egress", ["allow", "deny"])
+@pytest.mark.parametrize("name", [PYTHON, BASE])
+def test_in_a_container_where_it_listens_for_itself_alone(tmp_path: Path, image: Any, name: str, egress: str) -> None:
+    called = run(tmp_path, f"base: {image(name)}\nnetwork: {{egress: {{default: {egress}}}}}\n{CHECKS}")
+    assert statuses(called) == VERDICTS, called.checks
+    assert "did not listen on port" in called.checks["silent"]["message"]
+    assert "it must stay in the foreground" in called.checks["hangs_up"]["message"]
+
+
+@pytest.mark.docker
+def test_a_service_of_a_cell_in_containers_is_asked(tmp_path: Path, image: Any) -> None:
+    called = run(tmp_path, f"base: {image(PYTHON)}\n{SERVICE}")
+    assert statuses(called) == ANSWERS, called.checks
