@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,10 +57,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The cells of this run, and how many there are over all shards."""
+    """The cells of this run. total: how many there are over all shards. digest: of the ids of all those. specs: id →
+    sha256 of each spec that has some of them."""
 
     cells: tuple[Cell, ...]
     total: int
+    digest: str
+    specs: Mapping[str, str]
 
 
 def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
@@ -74,10 +77,18 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
     cells = [cell for loaded in specs for cell in _cells(loaded, selection)]
     if not cells:
         raise UsageError("nothing to run: no cell is left", help=_nothing_left(selection))
-    if selection.shard is None:
-        return Plan(tuple(cells), len(cells))
-    index, shards = selection.shard
-    return Plan(tuple(cells[index - 1 :: shards]), len(cells))
+    index, shards = selection.shard or (1, 1)
+    return Plan(
+        cells=tuple(cells[index - 1 :: shards]),
+        total=len(cells),
+        digest=digest_of(cell.id for cell in cells),
+        specs={cell.loaded.spec.id: cell.loaded.sha256 for cell in cells},
+    )
+
+
+def digest_of(cell_ids: Iterable[str]) -> str:
+    """SHA-256 in hexadecimal of ids, one a line: the same for the same cells in the same order."""
+    return hashlib.sha256("".join(f"{cell_id}\n" for cell_id in cell_ids).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:

@@ -23,7 +23,19 @@ ROOMS = {
     "github": {"report", "scoring", "spec"},
 }
 ANYWHERE = {"errors", "__init__"}
-FRONT_DOORS = {"__main__", "cli", "arguments", "commands", "action", "evaluate", "doctor", "scaffold", "clean", "after"}
+FRONT_DOORS = {
+    "__main__",
+    "cli",
+    "arguments",
+    "commands",
+    "action",
+    "evaluate",
+    "doctor",
+    "scaffold",
+    "clean",
+    "after",
+    "shards",
+}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from keystone_action import __version__
 from keystone_action.runner.engine import Facilities
-from keystone_action.runner.grading import JUDGE_USAGE_KEYS, USAGE_KEYS
-from keystone_action.scoring import aggregate
-from keystone_action.scoring.results import CellResult, RunResult, SandboxInfo, SpecResult
+from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
+from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecResult
+from keystone_action.scoring.shard_run import shard_notice
 
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
@@ -41,16 +41,24 @@ class Assembly:
 
     def notices(self) -> tuple[str, ...]:
         """What belongs into every report's head before any cell has run."""
-        found = [warning for loaded in self.specs for warning in loaded.warning_sentences]
-        if self.options.shard is not None:
-            index, count = self.options.shard
-            shown = f"{len(self.plan.cells)} of {self.plan.total} cells"
-            found.append(f"shard {index}/{count}: {shown}" + ("" if self.plan.cells else "; nothing to do here"))
+        found = [*self.shard_notices]
+        found += [warning for loaded in self.specs for warning in loaded.warning_sentences]
         if self.options.no_secrets_reason:
             found.append(self.options.no_secrets_reason)
         found += self.facilities.notices
         found += self._mixed()
         return tuple(dict.fromkeys(found))
+
+    @property
+    def plan_info(self) -> PlanInfo:
+        """Which part of what this run is."""
+        shard, plan = self.options.shard, self.plan
+        return PlanInfo(None if shard is None else f"{shard[0]}/{shard[1]}", plan.total, plan.digest, dict(plan.specs))
+
+    @property
+    def shard_notices(self) -> tuple[str, ...]:
+        """Which part of the cells this run has; nothing for a run that has them all."""
+        return () if self.plan_info.shard is None else (shard_notice(self.plan_info, len(self.plan.cells)),)
 
     @property
     def planned(self) -> tuple[Spec, ...]:
@@ -68,35 +76,35 @@ class Assembly:
 def assemble(assembly: Assembly, *, cancelled: bool, duration_s: float) -> RunResult:
     """The document of a run; of a cancelled one, of the cells that were finished."""
     specs = tuple(result for loaded in assembly.specs if (result := _spec(loaded, assembly)) is not None)
-    cells = [cell for spec in specs for cell in spec.cells]
-    # Cancelled before the end is no verdict on the agent; what finished is in the cells.
-    verdict = "error" if cancelled else aggregate.worst(spec.verdict for spec in specs)
-    return RunResult(
+    finished = sum(len(spec.cells) for spec in specs)
+    head = RunResult(
         run_id=assembly.run_id,
         keystone_version=__version__,
         git_sha=git_sha(assembly.options),
-        verdict=verdict,
-        composite=aggregate.mean(spec.composite for spec in specs),
+        verdict="error",
+        composite=None,
         started_at=assembly.started_at,
         duration_s=duration_s,
-        specs=specs,
+        specs=(),
         sandbox=sandbox_info(assembly),
-        counts=aggregate.count(specs),
-        usage=aggregate.add_usage((cell.usage for cell in cells), USAGE_KEYS),
-        judge_usage=aggregate.add_usage((cell.judge_usage for cell in cells), JUDGE_USAGE_KEYS),
-        notices=_notices(assembly, len(cells), cancelled=cancelled),
+        notices=_notices(assembly, finished, cancelled=cancelled),
         substituted=assembly.substituted,
         cancelled=cancelled,
+        plan=assembly.plan_info,
     )
+    return decide_run(head, specs)
 
 
 def _notices(assembly: Assembly, finished: int, *, cancelled: bool) -> tuple[str, ...]:
-    """The run's own; reports add those of the cells."""
-    notices = list(assembly.notices())
+    """The run's own; reports add those of the cells. A shard's own comes first and counts for none of the others, so
+    that joined shards show what the whole run would have shown."""
+    shard = assembly.shard_notices
+    notices = [notice for notice in assembly.notices() if notice not in shard]
     if cancelled:
         notices.append(f"cancelled: {finished} of {len(assembly.plan.cells)} cells were finished")
     hidden = len(notices) - _SHOWN_NOTICES
-    return (*notices[:_SHOWN_NOTICES], f"… and {hidden} more notices") if hidden > 0 else tuple(notices)
+    shown = (*notices[:_SHOWN_NOTICES], f"… and {hidden} more notices") if hidden > 0 else tuple(notices)
+    return (*shard, *shown)
 
 
 def _spec(loaded: LoadedSpec, assembly: Assembly) -> SpecResult | None:
@@ -107,23 +115,21 @@ def _spec(loaded: LoadedSpec, assembly: Assembly) -> SpecResult | None:
         return None
     threshold = spec.scoring.pass_threshold if options.threshold is None else options.threshold
     rule = spec.scoring.replica_aggregation
-    aggregation: aggregate.Aggregation = rule if isinstance(rule, str) else rule.at_least
-    groups = aggregate.aggregate_groups(cells, aggregation, threshold)
-    return SpecResult(
+    head = SpecResult(
         id=spec.id,
         path=os.path.relpath(loaded.path, options.directory),
         sha256=loaded.sha256,
         threshold_source="spec" if options.threshold is None else "input",
-        verdict=aggregate.worst(group.verdict for group in groups) if groups else "error",
-        composite=aggregate.mean(cell.composite for cell in cells),
+        verdict="error",
+        composite=None,
         pass_threshold=threshold,
-        pass_rate=aggregate.pass_rate(cells),
-        cells=cells,
-        groups=groups,
+        pass_rate=None,
+        cells=(),
         description=spec.description,
-        replica_aggregation=rule if isinstance(rule, str) else f"at least {rule.at_least}",
+        replica_aggregation=rule_name(rule if isinstance(rule, str) else rule.at_least),
         positions=dict(loaded.lines),
     )
+    return decide_spec(head, cells)
 
 
 def sandbox_info(assembly: Assembly) -> SandboxInfo:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.scoring.aggregate import add_usage
+from keystone_action.scoring.decide import JUDGE_USAGE_KEYS, USAGE_KEYS
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from keystone_action.spec.agents import AgentBase
     from keystone_action.spec.dialects.additions import Additions
 
-USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "tool_calls")
-JUDGE_USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "requests", "cached")
 _TOKEN_NAMES = {
     "input_tokens": ("input_tokens", "prompt_tokens"),
     "output_tokens": ("output_tokens", "completion_tokens"),

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -57,8 +57,7 @@ class Journal:
 
     async def add(self, entry: Entry) -> None:
         """Append one cell. Cells that finish while another group is being synced share the next sync."""
-        document = {"spec": entry.spec_id, "sha256": entry.sha256, **cell_to_document(entry.cell)}
-        self._waiting.append(json.dumps(document, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._waiting.append(_line(entry))
         async with self._lock:
             if self._waiting:
                 lines, self._waiting = self._waiting, []
@@ -70,6 +69,23 @@ class Journal:
             os.fsync(self._file)
         except OSError as error:
             raise output_error(self._path, error) from error
+
+
+def write(directory: Path, entries: Iterable[Entry]) -> None:
+    """A whole journal at once, on the disk when this returns. Raises as `Journal`."""
+    path = directory / FILE_NAME
+    with os.fdopen(_open(path, resume=False), "wb") as file:
+        try:
+            file.writelines(_line(entry) for entry in entries)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise output_error(path, error) from error
+
+
+def _line(entry: Entry) -> bytes:
+    document = {"spec": entry.spec_id, "sha256": entry.sha256, **cell_to_document(entry.cell)}
+    return json.dumps(document, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def _open(path: Path, *, resume: bool) -> int:
@@ -129,17 +145,18 @@ def read(directory: Path) -> Iterator[Entry]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.endswith(b"\n"):
-                    yield _entry(path, number, line)
+                    yield entry_of(path, number, line)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of an earlier run") from None
 
 
-def _entry(path: Path, number: int, line: bytes) -> Entry:
+def entry_of(path: Path, number: int, line: bytes) -> Entry:
+    """What a line says. Raises UsageError when it is none of a journal."""
     try:
         document: dict[str, Any] = json.loads(line)
         spec_id, sha256 = document.pop("spec"), document.pop("sha256")
         return Entry(str(spec_id), str(sha256), cell_from_document(document))
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise UsageError(f"{path}:{number} is no line of a journal: {error}") from None
 
 

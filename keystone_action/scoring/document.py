@@ -22,6 +22,7 @@ from keystone_action.scoring.results import (
     ForbiddenResult,
     GroupResult,
     InvariantResult,
+    PlanInfo,
     RunResult,
     SandboxInfo,
     SpecResult,
@@ -57,6 +58,7 @@ def run_to_document(run: RunResult) -> Document:
         "substituted": _texts(run.substituted),
         "cancelled": run.cancelled,
         "error": _text(run.error),
+        "plan": None if run.plan is None else _plan(run.plan),
     }
 
 
@@ -213,6 +215,11 @@ def _sandbox(sandbox: SandboxInfo) -> Document:
         "limits": sandbox.limits,
         "not_enforced": _texts(sandbox.not_enforced),
     }
+
+
+def _plan(plan: PlanInfo) -> Document:
+    specs = {_text(spec_id): sha256 for spec_id, sha256 in plan.specs.items()}
+    return {"shard": plan.shard, "cells": plan.cells, "digest": plan.digest, "specs": specs}
 
 
 def _amounts(amounts: Mapping[str, float], always: tuple[str, ...] = ()) -> Document:

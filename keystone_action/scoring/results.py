@@ -122,6 +122,18 @@ class SandboxInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanInfo:
+    """What a run is a part of, so that shards can be joined and none of them forgotten. shard: `i/N`, of which this
+    run has every N-th cell from the i-th; None for a run that is all of it. cells: of all shards together. digest:
+    SHA-256 of the ids of all of them, in order (`plan.digest_of`). specs: id → sha256 of each spec that has cells."""
+
+    shard: str | None
+    cells: int
+    digest: str
+    specs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """A whole run. error: the message of exit 2 or of a failure before the first cell, else None. notices: what
     belongs into every report's head (substituted services, skipped judges, shard, fork)."""
@@ -142,3 +154,4 @@ class RunResult:
     substituted: tuple[str, ...] = ()
     cancelled: bool = False
     error: str | None = None
+    plan: PlanInfo | None = None

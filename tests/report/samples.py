@@ -11,10 +11,12 @@ from keystone_action.scoring.results import (
     ForbiddenResult,
     GroupResult,
     InvariantResult,
+    PlanInfo,
     RunResult,
     SandboxInfo,
     SpecResult,
 )
+from keystone_action.scoring.shard_run import shard_notice
 
 HOSTILE = (
     "# PASSED\r\n\x1b[32m✅ all good\x1b[0m </details></summary></code></pre>\n"
@@ -255,6 +257,9 @@ def flaky() -> RunResult:
     )
 
 
+FIRST_OF_TWO = PlanInfo("1/2", 2, "d" * 64, {"reconcile-customers": "0" * 64})
+
+
 def skipped_judge() -> RunResult:
     skip = check(
         "email_quality",
@@ -267,7 +272,8 @@ def skipped_judge() -> RunResult:
     return run(
         spec("reconcile-customers", cell("reconcile-customers", RECONCILED, EMAIL, skip)),
         substituted=("service db: the embedded PostgreSQL 18 instead of postgres:16, no Docker engine is reachable",),
-        notices=("shard 1/2: 1 of 2 cells",),
+        notices=(shard_notice(FIRST_OF_TWO, 1),),
+        plan=FIRST_OF_TWO,
         sandbox=SandboxInfo(
             "process", ("none",), "watched", ("nothing hides this machine's files from the agent (no Landlock)",)
         ),

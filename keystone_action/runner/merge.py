@@ -1,0 +1,91 @@
+"""Joining what shards left into one folder, as one run would have left it (contract, 5.4): `keystone merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action import __version__
+from keystone_action.errors import UsageError
+from keystone_action.plan import digest_of
+from keystone_action.runner import journal
+from keystone_action.runner.journal import Entry
+from keystone_action.runner.options import FailOn, RunOptions
+from keystone_action.runner.run import Ran, make_output_directory
+from keystone_action.runner.shard_folders import Copying, find, read_shard
+from keystone_action.sandbox.run_lock import new_run_id
+from keystone_action.scoring.merge import merge
+from keystone_action.scoring.shard_run import ShardRun
+
+if TYPE_CHECKING:
+    from keystone_action.scoring.results import RunResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOptions:
+    """One call of `keystone merge`, or a step with `mode: merge`.
+
+    places: folders with the results of shards, or folders above them. directory: what paths in messages and a default
+    output are relative to. output: where results go; None = as for a run. threshold: what the shards must have been
+    judged by, when the caller says so. run_id: None = a new one.
+    """
+
+    places: tuple[Path, ...]
+    directory: Path
+    output: Path | None = None
+    threshold: float | None = None
+    fail_on: FailOn = "threshold"
+    run_id: str | None = None
+
+
+def merge_shards(options: MergeOptions) -> Ran:
+    """Read every shard, decide, and write journal, cells' files and services' logs (reports are the front doors' part).
+
+    Raises UsageError and HarnessError as `scoring.merge.merge` and `shard_folders.find` do, before anything is written;
+    UsageError for an output that holds results, OutputError when it can't be written.
+    """
+    folders = find([options.directory / place for place in options.places])
+    shards = [ShardRun(_shown(folder, options.directory), read_shard(folder)) for folder in folders]
+    run = merge(shards, version=__version__, digest_of=digest_of)
+    _refuse_other_threshold(run, options.threshold)
+    run = replace(run, run_id=options.run_id or new_run_id())
+    output = RunOptions(specs=(), directory=options.directory, output=options.output)
+    directory = make_output_directory(output, datetime.now(UTC))
+    journal.write(directory, (Entry(spec.id, spec.sha256, cell) for spec in run.specs for cell in spec.cells))
+    left_out = _copy(list(zip(folders, shards, strict=True)), directory)
+    if left_out:
+        notice = f"{left_out} of the shards' files were left out: no plain files, not readable, or too large"
+        run = replace(run, notices=(*run.notices, notice))
+    return Ran(run, directory)
+
+
+def _shown(folder: Path, directory: Path) -> str:
+    top = directory.resolve()
+    return str(folder.relative_to(top)) if folder.is_relative_to(top) and folder != top else str(folder)
+
+
+def _refuse_other_threshold(run: RunResult, threshold: float | None) -> None:
+    for spec in run.specs:
+        if threshold is not None and spec.pass_threshold != threshold:
+            raise UsageError(
+                f"the threshold {threshold:g} is given, but the shards judged {spec.id} by {spec.pass_threshold:g}",
+                help="give the threshold to the jobs that run the shards",
+            )
+
+
+def _copy(shards: Sequence[tuple[Path, ShardRun]], directory: Path) -> int:
+    """Files of cells and logs of services; how many files were left out. Names are those of cells, which were looked
+    at, and numbers of ours."""
+    copying = Copying()
+    for folder, shard in shards:
+        cells = folder / "cells"
+        if copying.is_folder(cells):
+            for cell in shard.cells:
+                copying.folder(cells / cell.id, directory / "cells" / cell.id)
+        index, count = shard.position
+        services = directory / "services"
+        copying.folder(folder / "services", services if count == 1 else services / f"shard-{index}-of-{count}")
+    return copying.left_out

@@ -1,0 +1,202 @@
+"""Runs of shards joined into the run that they are parts of. Pure.
+
+A shard has every N-th cell of the plan, so that taking one cell of each in turn gives back the plan's order. From
+there on the verdict is decided as for any run (`scoring/decide.py`): replicas may have been spread over shards.
+
+What can't be joined is refused, never left out (contract, 5.4): a gate that lost a shard must not be green. Results
+are other machines' words, so nothing in them is believed without a look.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from keystone_action.errors import HarnessError, UsageError
+from keystone_action.scoring.decide import decide_run, decide_spec
+from keystone_action.scoring.results import CellResult, RunResult, SandboxInfo, SpecResult
+from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed, shard_notice, shown
+
+_NAMED = 20
+_ASIDE = "join shards of one run only, as their jobs left them"
+
+
+def merge(shards: Sequence[ShardRun], *, version: str, digest_of: Callable[[Iterable[str]], str]) -> RunResult:
+    """The whole run; its id, and nothing else, is left empty.
+
+    version: ours; results of others are refused. digest_of: the ids of cells as `PlanInfo.digest` has them.
+    Raises UsageError (exit 2) for a call that hands over no shards, one of them twice, or results of another version;
+    HarnessError (exit 3) for shards that are missing, unfinished, damaged or parts of different runs.
+    """
+    if not shards:
+        raise UsageError("there is nothing to join", help="name folders with the results of shards")
+    for shard in shards:
+        check_version(shard, version)
+        check_values(shard)
+    _same_plan(shards)
+    ordered = _in_order(shards)
+    _complete(ordered)
+    _same_rules(ordered)
+    cells = _cells(ordered, digest_of)
+    return _joined(ordered, cells)
+
+
+def _in_order(shards: Sequence[ShardRun]) -> list[ShardRun]:
+    """By index, each once and none missing."""
+    count = shards[0].position[1]
+    found: dict[int, ShardRun] = {}
+    for shard in shards:
+        index = shard.position[0]
+        other = found.setdefault(index, shard)
+        if other is not shard:
+            raise UsageError(
+                f"shard {index}/{count} is given twice: {other.name} and {shard.name}",
+                help="hand over one of them: of a job that was run again the newest",
+            )
+    missing = [f"{index}/{count}" for index in range(1, count + 1) if index not in found]
+    if missing:
+        there = _listed([f"{index}/{count}" for index in sorted(found)])
+        raise HarnessError(
+            f"missing: {'shard' if len(missing) == 1 else 'shards'} {_listed(missing)} (found: {there})",
+            help="run those jobs again; each must upload its results under a name of its own, also when it fails",
+        )
+    return [found[index] for index in range(1, count + 1)]
+
+
+def _same_plan(shards: Sequence[ShardRun]) -> None:
+    first = shards[0]
+    for shard in shards[1:]:
+        ours, theirs = first.plan.specs, shard.plan.specs
+        for spec_id in dict.fromkeys((*ours, *theirs)):
+            if ours.get(spec_id) != theirs.get(spec_id):
+                how = "differs between them" if spec_id in ours and spec_id in theirs else "is in one of them only"
+                raise _different(first, shard, f"the spec {shown(spec_id)} {how} (by sha256)")
+        counts = first.position[1], shard.position[1]
+        if counts[0] != counts[1]:
+            raise _different(first, shard, f"one is a shard of {counts[0]}, the other of {counts[1]}")
+        if (first.plan.digest, first.plan.cells) != (shard.plan.digest, shard.plan.cells):
+            raise _different(first, shard, "they planned different cells")
+        commits = [first.run.git_sha, shard.run.git_sha]
+        if all(commits) and commits[0] != commits[1]:
+            raise _different(first, shard, "they tested different commits")
+
+
+def _complete(shards: Sequence[ShardRun]) -> None:
+    """Each shard finished, and has as many cells as are its part."""
+    total, count = shards[0].plan.cells, len(shards)
+    for index, shard in enumerate(shards):
+        expected, found = len(range(index, total, count)), len(shard.cells)
+        label = f"shard {index + 1}/{count} ({shard.name})"
+        if shard.run.error is not None:
+            raise HarnessError(f"{label} broke: {shown(shard.run.error, 300)}", help="run that job again")
+        if shard.run.cancelled or found < expected:
+            ended = "was cancelled" if shard.run.cancelled else "is not complete"
+            raise HarnessError(f"{label} {ended}: it has {found} of its {expected} cells", help="run that job again")
+        if found > expected:
+            raise malformed(shard, f"it has {found} cells, where its part of {total} is {expected}")
+
+
+def _same_rules(shards: Sequence[ShardRun]) -> None:
+    """Specs of one sha256 can still have been judged by different options."""
+    heads: dict[str, tuple[ShardRun, SpecResult]] = {}
+    for shard in shards:
+        for spec in shard.run.specs:
+            first, head = heads.setdefault(spec.id, (shard, spec))
+            for name in ("pass_threshold", "replica_aggregation", "threshold_source"):
+                ours, theirs = getattr(head, name), getattr(spec, name)
+                if ours != theirs:
+                    raise _different(
+                        first, shard, f"{name} of {shown(spec.id)} is {ours} in one and {theirs} in the other"
+                    )
+
+
+def _cells(shards: Sequence[ShardRun], digest_of: Callable[[Iterable[str]], str]) -> list[tuple[str, CellResult]]:
+    """All cells with the ids of their specs, in the plan's order."""
+    parts = [[(spec.id, cell) for spec in shard.run.specs for cell in spec.cells] for shard in shards]
+    where: dict[str, ShardRun] = {}
+    for shard, part in zip(shards, parts, strict=True):
+        for _, cell in part:
+            other = where.setdefault(cell.id, shard)
+            if other is not shard:
+                raise HarnessError(f"the cell {cell.id} is in two shards: {other.name} and {shard.name}", help=_ASIDE)
+        if len({cell.id for _, cell in part}) != len(part):
+            raise malformed(shard, "it has a cell twice")
+    turns = itertools.zip_longest(*parts)
+    joined = [entry for turn in turns for entry in turn if entry is not None]
+    if digest_of(cell.id for _, cell in joined) != shards[0].plan.digest:
+        raise HarnessError("the cells of these shards are not those of their plan", help=_ASIDE)
+    return joined
+
+
+def _joined(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]]) -> RunResult:
+    heads = {spec.id: spec for shard in reversed(shards) for spec in shard.run.specs}
+    by_spec: dict[str, list[CellResult]] = {}
+    for spec_id, cell in cells:
+        by_spec.setdefault(spec_id, []).append(cell)
+    runs = [shard.run for shard in shards]
+    started, duration_s = _times(shards)
+    head = RunResult(
+        run_id="",
+        keystone_version=runs[0].keystone_version,
+        git_sha=next((run.git_sha for run in runs if run.git_sha), None),
+        verdict="error",
+        composite=None,
+        started_at=started,
+        duration_s=duration_s,
+        specs=(),
+        sandbox=_weakest([run.sandbox for run in runs if any(spec.cells for spec in run.specs)]),
+        notices=_notices(shards),
+        substituted=tuple(dict.fromkeys(sentence for run in runs for sentence in run.substituted)),
+        plan=replace(shards[0].plan, shard=None),
+    )
+    return decide_run(head, [decide_spec(heads[spec_id], found) for spec_id, found in by_spec.items()])
+
+
+def _notices(shards: Sequence[ShardRun]) -> tuple[str, ...]:
+    found = (
+        notice
+        for shard in shards
+        for notice in shard.run.notices
+        if shard.plan.shard is None or notice != shard_notice(shard.plan, len(shard.cells))
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _times(shards: Sequence[ShardRun]) -> tuple[str, float]:
+    """When the first one started, and how many seconds later the last one ended."""
+    starts, ends = [], []
+    for shard in shards:
+        try:
+            start = datetime.fromisoformat(shard.run.started_at)
+            starts.append((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp())
+        except (ValueError, OverflowError, OSError):
+            raise malformed(shard, f"it started at {shown(shard.run.started_at)}") from None
+        ends.append(starts[-1] + shard.run.duration_s)
+    first = datetime.fromtimestamp(min(starts), UTC)
+    return first.isoformat(timespec="seconds").replace("+00:00", "Z"), max(ends) - min(starts)
+
+
+def _weakest(sandboxes: Sequence[SandboxInfo]) -> SandboxInfo:
+    """What isolated every agent: of several machines or sandboxes only what all of them had."""
+    processes = [sandbox for sandbox in sandboxes if sandbox.kind == "process"]
+    chosen = processes or sandboxes
+    if not chosen:
+        return SandboxInfo()
+    isolation = tuple(name for name in chosen[0].isolation if all(name in one.isolation for one in chosen))
+    return SandboxInfo(
+        kind=chosen[0].kind,
+        isolation=isolation or ("none",),
+        limits="watched" if any(sandbox.limits == "watched" for sandbox in chosen) else "enforced",
+        not_enforced=tuple(dict.fromkeys(sentence for sandbox in chosen for sentence in sandbox.not_enforced)),
+    )
+
+
+def _different(first: ShardRun, second: ShardRun, how: str) -> HarnessError:
+    return HarnessError(f"{first.name} and {second.name} are no shards of one run: {how}", help=_ASIDE)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

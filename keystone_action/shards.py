@@ -1,0 +1,72 @@
+"""What both front doors do for shards: plan the jobs, and join what they left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import UsageError
+from keystone_action.evaluate import Evaluation
+from keystone_action.plan import Plan, Selection, plan
+from keystone_action.runner.merge import MergeOptions, merge_shards
+from keystone_action.runner.options import RunOptions
+from keystone_action.runner.preflight import load_specs
+from keystone_action.scoring.aggregate import exit_code
+
+if TYPE_CHECKING:
+    from keystone_action.report.planned import PlannedSpec
+
+MAX_JOBS = 256
+"""Jobs that GitHub makes of one matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The cells of a run in jobs. names: `1/3`, `2/3`, `3/3`."""
+
+    plan: Plan
+    names: tuple[str, ...]
+
+    @property
+    def matrix(self) -> str:
+        """As `strategy.matrix` takes it from `fromJSON`, on one line. Raises UsageError above MAX_JOBS."""
+        if len(self.names) > MAX_JOBS:
+            raise UsageError(
+                f"{len(self.names):,} shards are more than the {MAX_JOBS} jobs that GitHub makes of one matrix",
+                help=f"ask for at most {MAX_JOBS}; each job then runs more of the cells",
+            )
+        return json.dumps({"shard": list(self.names)})
+
+    def specs(self) -> Iterator[PlannedSpec]:
+        """What is planned of each spec."""
+        from keystone_action.report.planned import PlannedSpec
+
+        for spec_id in self.plan.specs:
+            cells = [cell for cell in self.plan.cells if cell.loaded.spec.id == spec_id]
+            yield PlannedSpec(
+                id=spec_id,
+                scenarios=len({cell.scenario.id for cell in cells}),
+                replicas=len({cell.replica for cell in cells}),
+                cells=len(cells),
+            )
+
+
+def plan_shards(options: RunOptions, shards: int) -> Shards:
+    """The cells that a run with these options would have, in at most so many shards: never more than there are cells,
+    and at least one. Raises UsageError for bad specs and when there is nothing to run."""
+    selection = Selection(params=options.params, tags=options.tags, filter=options.filter, replicas=options.replicas)
+    planned = plan(load_specs(options), selection)
+    count = max(1, min(shards, planned.total))
+    return Shards(planned, tuple(f"{index}/{count}" for index in range(1, count + 1)))
+
+
+def join(options: MergeOptions) -> Evaluation:
+    """Join shards and write every report, as `evaluate.evaluate` does for a run. Raises UsageError and HarnessError
+    before anything is written, OutputError when results can't be."""
+    from keystone_action.report.write import write_reports
+
+    ran = merge_shards(options)
+    write_reports(ran.result, ran.directory)
+    return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))

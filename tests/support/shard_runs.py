@@ -1,0 +1,144 @@
+"""Runs cut into shards, as the jobs of a matrix would have left them; and a hypothesis strategy for whole runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from keystone_action import __version__
+from keystone_action.plan import digest_of
+from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
+from keystone_action.scoring.results import (
+    AgentResult,
+    CellResult,
+    InvariantResult,
+    PlanInfo,
+    RunResult,
+    SandboxInfo,
+    SpecResult,
+)
+from keystone_action.scoring.shard_run import ShardRun, shard_notice
+
+STARTED = "2026-01-01T00:00:00Z"
+SANDBOX = SandboxInfo("process", ("user", "landlock"), "watched")
+
+
+def cell(
+    spec_id: str,
+    scenario: str,
+    replica: int,
+    verdict: str = "pass",
+    *,
+    score: float = 1.0,
+    skipped: bool = False,
+    model: str = "",
+    cost: float = 0.25,
+) -> CellResult:
+    """A cell with one check, as a run has it."""
+    status = "error" if verdict == "error" else verdict
+    checks = [InvariantResult("holds", "file_exists", status, None if status == "error" else score, 1.0, False, "m")]
+    if skipped:
+        checks.append(InvariantResult("judged", "llm_as_judge", "skip", None, 0.5, False, "no key"))
+    return CellResult(
+        id=".".join(part for part in (spec_id, scenario, model, f"r{replica}") if part),
+        scenario=scenario,
+        params={"model": model} if model else {},
+        replica=replica,
+        verdict=verdict,  # type: ignore[arg-type]
+        composite=None if verdict == "error" else score,
+        duration_s=0.5,
+        error="the check broke" if verdict == "error" else None,
+        agent=AgentResult(0, False, 0.1, "done"),
+        invariants=tuple(checks),
+        reason="" if verdict == "pass" else "said why",
+        usage={"input_tokens": 7, "cost_usd": cost},
+        judge_usage={"requests": 1, "cost_usd": cost / 3},
+    )
+
+
+def spec(spec_id: str, cells: list[CellResult], *, rule: str | int = "all", threshold: float = 0.5) -> SpecResult:
+    """A spec decided by its cells."""
+    head = SpecResult(
+        id=spec_id,
+        path=f"{spec_id}.keystone.yaml",
+        sha256=spec_id[0] * 64,
+        threshold_source="spec",
+        verdict="error",
+        composite=None,
+        pass_threshold=threshold,
+        pass_rate=None,
+        cells=(),
+        description=f"about {spec_id}",
+        replica_aggregation=rule_name(rule),  # type: ignore[arg-type]
+        positions={"holds": 7},
+    )
+    return decide_spec(head, cells)
+
+
+def whole(specs: list[SpecResult], *, notices: tuple[str, ...] = ()) -> RunResult:
+    """The run of these specs, never split."""
+    cells = [one.id for entry in specs for one in entry.cells]
+    head = RunResult(
+        run_id="whole",
+        keystone_version=__version__,
+        git_sha="5" * 40,
+        verdict="error",
+        composite=None,
+        started_at=STARTED,
+        duration_s=2.5,
+        specs=(),
+        sandbox=SANDBOX,
+        notices=notices,
+        plan=PlanInfo(None, len(cells), digest_of(cells), {entry.id: entry.sha256 for entry in specs}),
+    )
+    return decide_run(head, specs)
+
+
+def shards_of(run: RunResult, count: int) -> list[RunResult]:
+    """What the `count` jobs would have left: each every count-th cell, in groups of what is there."""
+    assert run.plan is not None
+    flat = [(entry, one) for entry in run.specs for one in entry.cells]
+    shards = []
+    for index in range(count):
+        part = flat[index::count]
+        specs = [
+            decide_spec(entry, own) for entry in run.specs if (own := [one for owner, one in part if owner is entry])
+        ]
+        plan = replace(run.plan, shard=f"{index + 1}/{count}")
+        notices = (shard_notice(plan, len(part)), *run.notices)
+        head = replace(run, run_id=f"shard-{index + 1}", plan=plan, notices=notices)
+        shards.append(decide_run(head, specs))
+    return shards
+
+
+def named(runs: list[RunResult]) -> list[ShardRun]:
+    """With the folders that they might have come from."""
+    return [ShardRun(f"results-{number}", run) for number, run in enumerate(runs, 1)]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> RunResult:
+    """Whole runs: some specs × scenarios × models × replicas, every verdict, every rule for replicas."""
+    specs = []
+    for spec_id in draw(st.lists(st.sampled_from(["alpha", "beta", "gamma"]), min_size=1, max_size=3, unique=True)):
+        replicas = draw(st.integers(1, 4))
+        cells = [
+            cell(
+                spec_id,
+                scenario,
+                replica,
+                draw(st.sampled_from(["pass", "pass", "pass", "fail", "error"])),
+                score=draw(st.floats(0, 1)),
+                skipped=draw(st.booleans()),
+                model=model,
+                cost=draw(st.floats(0, 9)),
+            )
+            for scenario in draw(st.lists(st.sampled_from(["one", "two", "six"]), min_size=1, max_size=3, unique=True))
+            for model in draw(st.sampled_from([[""], ["small", "large"]]))
+            for replica in range(replicas)
+        ]
+        rule = draw(st.sampled_from(["all", "any", "majority", "mean", draw(st.integers(1, replicas))]))
+        specs.append(spec(spec_id, cells, rule=rule, threshold=draw(st.floats(0, 1))))
+    notices = draw(st.lists(st.sampled_from(["a warning", "another", "… and 3 more notices"]), unique=True))
+    return whole(specs, notices=tuple(notices))
