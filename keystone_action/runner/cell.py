@@ -24,7 +24,7 @@ from keystone_action.runner.checks import Graded, run_checks
 from keystone_action.runner.context import CheckWorld
 from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, only_gates, unreadable, usage
 from keystone_action.runner.layout import apart
-from keystone_action.runner.observing import notices, observe, with_answer
+from keystone_action.runner.observing import answered, notices, observe, with_answer
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
 from keystone_action.scoring.composite import grade
@@ -129,6 +129,8 @@ class _Life:
         additions = self.cell.loaded.additions
         if additions is not None and additions.output_from_trace:
             self.agent = agent = with_answer(agent, self.observed)
+        else:
+            self.agent = agent = answered(booted.agent, agent, self.observed)
         evidence = Evidence(
             cell_id=self.cell.id,
             workspace=self.roots.workspace,
@@ -186,6 +188,7 @@ class _Life:
 
     def _result(self, booted: Booted, started: float) -> CellResult:
         options, scoring = self.world.options, self.cell.loaded.spec.scoring
+        additions = self.cell.loaded.additions
         threshold = scoring.pass_threshold if options.threshold is None else options.threshold
         graded = grade(
             [entry.result for entry in self.graded],
@@ -194,6 +197,7 @@ class _Life:
             forced_zero=forced_zero(booted.agent, self.agent)
             or self.unreadable
             or only_gates(self.cell.loaded.additions),
+            every_check=additions is not None and additions.every_check and options.threshold is None,
         )
         return self._cell(graded.verdict, graded.composite, graded.reason, started, graded.invariants)
 
