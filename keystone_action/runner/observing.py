@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TRACE_LIMIT = 512 << 20
 """Bytes of a transcript that are read."""
+_WITHOUT_ANSWERS = frozenset({"otel"})
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -42,6 +43,22 @@ def with_answer(run: AgentRun, trace: Trace | None) -> AgentRun:
     """The run with the answer that its trace tells in place of a transcript; as it is where that tells none."""
     answer = trace.final_output if trace is not None and not trace.problem else ""
     return replace(run, output=answer) if answer else run
+
+
+def answered(agent: AgentBase, run: AgentRun, trace: Trace | None) -> AgentRun:
+    """The run with the answer that its transcript tells, where that is what the agent prints: what passes for its
+    output is what it said in the end, not the record of how it came to that. stdout stays as it was printed.
+
+    A transcript that can't be read, or tells no answer, leaves none, and `problem` says so: what a tool returned or a
+    prompt asked for earns no credit as an answer. The format otel has none to tell.
+    """
+    declared = agent.trace
+    if trace is None or declared is None or declared.path is not None or agent.output != "stdout":
+        return run
+    if declared.format in _WITHOUT_ANSWERS:
+        return run
+    problem = trace.problem or ("" if trace.final_output else "the trace on stdout tells no final answer")
+    return replace(run, output="" if problem else trace.final_output, problem=run.problem or problem)
 
 
 def notices(trace: Trace | None) -> tuple[str, ...]:

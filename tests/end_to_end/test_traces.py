@@ -183,3 +183,54 @@ def test_secrets_are_masked_in_our_copy_and_scripts_read_it(tmp_path):
     )
     assert called.code == 0, called.err
     assert copy_of(called)[1]["payload"]["input"] == {"command": "***"}
+
+
+ANSWERS = """
+invariants:
+  said: {check: {type: passfail, expected_output: fixed the typo}}
+  all_of_it: {check: {type: exact, expected: 'Fixed the typo. Done: é✓ "quoted" <b>&amp;</b>', normalize: false}}
+  begins: {check: {type: regex, pattern: '^Fixed'}}
+  printed: {check: {type: regex, pattern: '^\\{"type"', input_from: stdout}}
+"""
+
+
+@pytest.mark.parametrize("transcript", [CLAUDE, CODEX])
+def test_the_answer_of_a_printed_transcript_is_the_output(tmp_path, transcript):
+    trace = {"format": transcript.partition("-")[0], "stdout": True}
+    called = run(tmp_path, transcript, "cat $KEYSTONE_AGENT_DIR/t.jsonl", trace, checks=ANSWERS)
+    assert called.code == 0, called.checks
+    assert called.cells[0]["agent"]["output"] == 'Fixed the typo. Done: é✓ "quoted" <b>&amp;</b>'
+    (raw,) = called.output.glob("cells/*/agent.stdout")
+    assert raw.read_bytes() == (SAMPLES / f"{transcript}.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("transcript", "why"),
+    [
+        (f"{CLAUDE}-max-turns", "the trace on stdout tells no final answer"),
+        (f"{CODEX}-refused-401", "the trace on stdout tells no final answer"),
+        (b"Fixed the typo.", "the trace on stdout holds no event of the format c"),
+    ],
+)
+def test_a_printed_transcript_without_an_answer_is_no_output(tmp_path, transcript, why):
+    """Though its text holds what is expected: in what was asked for, or in what a tool returned."""
+    named = "codex" if isinstance(transcript, str) and transcript.startswith("codex") else "claude"
+    checks = "invariants:\n  it: {check: {type: regex, pattern: '.'}}\n  other: {check: {type: passfail}}\n"
+    trace = {"format": named, "stdout": True}
+    called = run(tmp_path, transcript, "cat $KEYSTONE_AGENT_DIR/t.jsonl", trace, checks=checks)
+    assert called.code == 1
+    for entry in called.checks.values():
+        assert entry["status"] == "fail"
+        assert why in entry["message"]
+    assert called.cells[0]["agent"]["output"] == ""
+
+
+def test_an_output_that_is_declared_besides_a_printed_transcript_is_that(tmp_path):
+    agent = "cat $KEYSTONE_AGENT_DIR/t.jsonl; echo mine >answer.txt"
+    checks = "invariants: {it: {check: {type: exact, expected: mine}}}\n"
+    (tmp_path / "agent").mkdir()
+    shutil.copy(SAMPLES / f"{CLAUDE}.jsonl", tmp_path / "agent" / "t.jsonl")
+    told = {"type": "command", "command": agent, "dir": "agent", "output": {"file": "answer.txt"},
+            "trace": {"format": "claude", "stdout": True}}  # fmt: skip
+    called = run_spec(tmp_path, f"version: 1\nid: a\ntask: {{prompt: x}}\nagent: {json.dumps(told)}\n{checks}")
+    assert called.code == 0, called.checks
