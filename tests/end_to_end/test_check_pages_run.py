@@ -67,3 +67,14 @@ def documented(text: str) -> set[Any]:
 
 def test_every_page_has_an_example_that_is_run() -> None:
     assert {check_type for check_type, _, _ in EXAMPLES} == {path.stem for path in PAGES.glob("*.md")} - {"README"}
+
+
+def test_the_invariant_that_is_explained_is_one(tmp_path: Path) -> None:
+    (fragment,) = re.findall(r"^```yaml\n(.*?)^```", (PAGES / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "test_slug.py").write_text("def test_it(): pass\n")
+    (tmp_path / "keystone.yaml").write_text(
+        f"version: 1\nid: explained\ntask: {{prompt: do it}}\nagent: {{type: none}}\n{fragment}"
+    )
+    called = keystone("validate", "keystone.yaml", directory=tmp_path, environ=NO_ENGINE)
+    assert called.code == 0, called.err
