@@ -1,0 +1,138 @@
+"""What we read of GitHub's documents: the few fields that we use, checked when they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+StatusState = Literal["error", "failure", "pending", "success"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment on an issue or pull request. author: login, with `[bot]` for apps; empty for a deleted account."""
+
+    id: int
+    author: str
+    body: str
+    url: str
+
+    @classmethod
+    def read(cls, document: Any) -> Comment:
+        """Raises ValueError for what is no comment."""
+        return cls(
+            id=_number(document, "id"),
+            author=_optional(document, "user", "login"),
+            body=_optional(document, "body"),
+            url=_text(document, "html_url"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """head_repository: `owner/name`, empty when the fork was deleted."""
+
+    number: int
+    state: str
+    head_sha: str
+    head_ref: str
+    head_repository: str
+    base_sha: str
+    base_ref: str
+    base_repository: str
+    url: str
+
+    @classmethod
+    def read(cls, document: Any) -> PullRequest:
+        """Raises ValueError for what is no pull request."""
+        return cls(
+            number=_number(document, "number"),
+            state=_text(document, "state"),
+            head_sha=_text(document, "head", "sha"),
+            head_ref=_text(document, "head", "ref"),
+            head_repository=_optional(document, "head", "repo", "full_name"),
+            base_sha=_text(document, "base", "sha"),
+            base_ref=_text(document, "base", "ref"),
+            base_repository=_optional(document, "base", "repo", "full_name"),
+            url=_text(document, "html_url"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRun:
+    """path: of the workflow's file, perhaps with `@ref`. conclusion: empty while it runs. created_at: ISO 8601, UTC."""
+
+    id: int
+    event: str
+    status: str
+    conclusion: str
+    head_branch: str
+    head_sha: str
+    head_repository: str
+    path: str
+    created_at: str
+    url: str
+
+    @classmethod
+    def read(cls, document: Any) -> WorkflowRun:
+        """Raises ValueError for what is no workflow run."""
+        return cls(
+            id=_number(document, "id"),
+            event=_text(document, "event"),
+            status=_optional(document, "status"),
+            conclusion=_optional(document, "conclusion"),
+            head_branch=_optional(document, "head_branch"),
+            head_sha=_text(document, "head_sha"),
+            head_repository=_optional(document, "head_repository", "full_name"),
+            path=_optional(document, "path"),
+            created_at=_text(document, "created_at"),
+            url=_text(document, "html_url"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """size_bytes: of the zip. created_at: ISO 8601, UTC; empty when GitHub does not say."""
+
+    id: int
+    name: str
+    size_bytes: int
+    expired: bool
+    created_at: str
+
+    @classmethod
+    def read(cls, document: Any) -> Artifact:
+        """Raises ValueError for what is no artifact."""
+        return cls(
+            id=_number(document, "id"),
+            name=_text(document, "name"),
+            size_bytes=_number(document, "size_in_bytes"),
+            expired=_at(document, "expired") is True,
+            created_at=_optional(document, "created_at"),
+        )
+
+
+def _at(document: Any, *keys: str) -> Any:
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document
+
+
+def _text(document: Any, *keys: str) -> str:
+    value = _at(document, *keys)
+    if not isinstance(value, str):
+        raise ValueError(f"{'.'.join(keys)} is no text")  # noqa: TRY004 - what a document holds is a value
+    return value
+
+
+def _optional(document: Any, *keys: str) -> str:
+    """A text that GitHub may leave out or give as null."""
+    return "" if _at(document, *keys) is None else _text(document, *keys)
+
+
+def _number(document: Any, *keys: str) -> int:
+    value = _at(document, *keys)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{'.'.join(keys)} is no whole number")
+    return value
