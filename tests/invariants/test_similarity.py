@@ -54,7 +54,7 @@ def test_without_the_package_it_is_skipped_and_names_the_extra() -> None:
     for output in ("the cat sat on the mat", ""):
         outcome = similar(output)
         assert (outcome.status, outcome.score) == ("skip", None)
-        assert "pip install 'sentence-transformers'" in outcome.message
+        assert "pip install 'keystone-action[similarity]'" in outcome.message
 
 
 @pytest.mark.usefixtures("installed")

@@ -1,6 +1,7 @@
 """`similarity`: the agent's output means about the same as what was expected (AgenticAssure; spec.md 5.3).
 
-Needs the package sentence-transformers, which is an extra: it brings a machine-learning framework along.
+Needs the package sentence-transformers, which comes with the extra `similarity`: it brings a machine-learning
+framework along.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from keystone_action.invariants.base import Check, CheckContext, Outcome, broken
 from keystone_action.spec.base import PlainText
 from keystone_action.spec.shapes import text_like
 
-EXTRA = "sentence-transformers"
+EXTRA = "keystone-action[similarity]"
 _TOLERANCE = 1e-9
 _loading = threading.Lock()
 
@@ -27,9 +28,9 @@ _loading = threading.Lock()
 class Similarity(Check):
     """Passes when the agent's output means about the same as an expected text, by the cosine of their embeddings.
 
-    The score is the cosine, 0 where it is negative. It needs the package sentence-transformers, which brings a
-    machine-learning framework along: `pip install sentence-transformers`. Without it the check is skipped. A missing or
-    blank output fails.
+    The score is the cosine, 0 where it is negative. It needs the extra `similarity`, which brings a machine-learning
+    framework along: `pip install 'keystone-action[similarity]'`. Without it the check is skipped. A missing or blank
+    output fails.
     """
 
     type_name: ClassVar[str] = "similarity"
@@ -59,7 +60,7 @@ class Similarity(Check):
             # By its name: it is nowhere that types are checked.
             package = importlib.import_module("sentence_transformers")
         except ImportError as missing:
-            return skipped(f"Needs the extra similarity: pip install '{EXTRA}' ({missing}).")
+            return skipped(f"It needs the package sentence-transformers: pip install '{EXTRA}' ({missing}).")
         if problem or not output.strip():
             return failed(f"There is no output: {problem or 'it is blank'}.")
         try:
