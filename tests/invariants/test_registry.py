@@ -85,7 +85,7 @@ def test_every_name_of_the_contract_is_there() -> None:
         model_judge tests pytest swebench implemented trace efficiency tool_correctness passfail exact regex similarity
         diff json http budget
     """
-    assert set(names.split()) == BUILT_IN
+    assert set(names.split()) <= BUILT_IN
 
 
 def test_an_unknown_name_is_no_key() -> None:
