@@ -63,7 +63,11 @@ def test_editors_are_told_what_each_field_means(name: str) -> None:
         assert [field for field in untold if field != "type"] == [], key
 
 
-class Part(StrictModel):
+class Base(StrictModel):
+    size: int = Field(default=1, description="How large.")
+
+
+class Part(Base):
     """A part."""
 
     at: Annotated[str, WorkspacePath(glob=True)] = Field(description="Where | it is.")
@@ -102,7 +106,7 @@ def test_a_page_is_made_of_docstring_fields_and_class_variables() -> None:
     )
     assert "| `parts` | list of paths, relative to the spec; or mappings (keys below) | required | The parts. |" in text
     assert "### Keys of `parts[]`\n\nA part.\n\n" in text
-    assert "| `at` | path or glob in the workspace | required | Where \\| it is. |" in text
+    assert "| `at` | path or glob in the workspace | required | Where \\| it is. |\n| `size` | whole number |" in text
     assert "| `runs_in` | `host` or `sandbox` | `host` | Where. |" in text
     assert "Its time limit is 60 s, or the invariant's `timeout`; past it, it is in error." in text
     assert index({"made": Made}).endswith("| [`made`](made.md) (`built`) | Does something. |")

@@ -120,7 +120,8 @@ def _aliases(check: type[Check]) -> Iterator[str]:
 
 def _table(model: type[BaseModel]) -> str:
     lines = ["| field | value | default | meaning |", "|---|---|---|---|"]
-    for name, field in model.model_fields.items():
+    # Its own first: what it shares with others (the operators) is what a reader knows already.
+    for name, field in sorted(model.model_fields.items(), key=lambda one: one[0] not in model.__annotations__):
         if name == "type":
             continue
         if not field.description:
