@@ -30,11 +30,13 @@ _PERMISSIONS = {
 
 @dataclass(frozen=True)
 class Result:
-    """An answer. entries: of a list, of which one page is sent, in the field `name` if there is one."""
+    """An answer. entries: of a list, of which one page is sent, each as `show` makes it, in the field `name` if there
+    is one."""
 
     status: int
     document: Any = None
     entries: Sequence[Any] | None = None
+    show: Callable[[Any], Any] = str
     name: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,8 +91,7 @@ def _list_comments(state: GitHubState, asked: Asked) -> Result:
     number = int(asked.operation.values["issue_number"])
     if number not in state.pulls:
         return error(404, "Not Found")
-    found = state.comments_of(number)
-    return Result(200, entries=[documents.comment(one, state.repository) for one in found])
+    return Result(200, entries=state.comments_of(number), show=lambda one: documents.comment(one, state.repository))
 
 
 def _too_long(body: str) -> Result | None:
@@ -139,7 +140,7 @@ def _pulls_of_commit(state: GitHubState, asked: Asked) -> Result:
     """A fork's commit is not in this repository: GitHub then answers an empty list."""
     sha = asked.operation.values["commit_sha"]
     found = [one for one in state.pulls.values() if one.head_sha == sha and one.head_repository == state.repository]
-    return Result(200, entries=[documents.pull(one, state.repository, "pull-request-simple") for one in found])
+    return Result(200, entries=found, show=lambda one: documents.pull(one, state.repository, "pull-request-simple"))
 
 
 def _list_pulls(state: GitHubState, asked: Asked) -> Result:
@@ -150,7 +151,7 @@ def _list_pulls(state: GitHubState, asked: Asked) -> Result:
         if wanted in ("all", one.state)
         and head in (None, f"{(one.head_repository or 'ghost/gone').split('/')[0]}:{one.head_ref}")
     ]
-    return Result(200, entries=[documents.pull(one, state.repository, "pull-request-simple") for one in found])
+    return Result(200, entries=found, show=lambda one: documents.pull(one, state.repository, "pull-request-simple"))
 
 
 def _get_pull(state: GitHubState, asked: Asked) -> Result:
@@ -172,7 +173,12 @@ def _list_runs(state: GitHubState, asked: Asked) -> Result:
         and query.get("event") in (None, one.event)
         and query.get("status") in (None, one.status, one.conclusion)
     ]
-    return Result(200, entries=[documents.workflow_run(one, state.repository) for one in found], name="workflow_runs")
+    return Result(
+        200,
+        entries=found,
+        show=lambda one: documents.workflow_run(one, state.repository),
+        name="workflow_runs",
+    )
 
 
 def _list_artifacts(state: GitHubState, asked: Asked) -> Result:
@@ -180,7 +186,7 @@ def _list_artifacts(state: GitHubState, asked: Asked) -> Result:
     if all(one.id != run_id for one in state.runs):
         return error(404, "Not Found")
     found = [one for one in state.artifacts.values() if one.run_id == run_id and name in (None, one.name)]
-    return Result(200, entries=[documents.artifact(one) for one in found], name="artifacts")
+    return Result(200, entries=found, show=documents.artifact, name="artifacts")
 
 
 def _download_artifact(state: GitHubState, asked: Asked) -> Result:
@@ -212,7 +218,7 @@ def page(result: Result, query: Mapping[str, str], url: str, *, most: int) -> tu
     size = min(int(query.get("per_page", "30")), most)
     number = max(int(query.get("page", "1")), 1)
     last = max(-(-len(result.entries) // size), 1)
-    found = list(result.entries[(number - 1) * size : number * size])
+    found = [result.show(one) for one in result.entries[(number - 1) * size : number * size]]
     named = {"prev": number - 1, "next": number + 1, "last": last, "first": 1}
     links = [
         f'<{url}?{urlencode({**query, "page": str(target)})}>; rel="{relation}"'
