@@ -126,6 +126,10 @@ class CheckContext(Protocol):
     def originals(self) -> Path | None:
         """What the workspace held before the agent ran, without `.git`; None when it was empty."""
 
+    @property
+    def agent_directory(self) -> Path | None:
+        """The agent's own code, where code in a check's sandbox finds it; None for an agent without `dir`."""
+
     def author_file(self, path: str) -> bytes:
         """The bytes of an author's file (a script, a rubric) as they were before the agent ran."""
 

@@ -39,6 +39,7 @@ class Booted:
     sandbox: Sandbox
     provider: SandboxProvider
     agent: AgentBase
+    agent_directory: Path | None
     run_agent: Callable[[], Any]
     prompt: str
     names: Mapping[str, Any] | None
@@ -125,6 +126,7 @@ class _Boot:
             sandbox=sandbox,
             provider=opened.provider,
             agent=agent,
+            agent_directory=agent_directory,
             run_agent=lambda: run_agent(
                 agent,
                 sandbox=sandbox,
@@ -228,9 +230,10 @@ class _Boot:
         copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, self.withheld)
         agent_directory = None
         own_code = self.cell.agent.dir
+        unneeded = loaded.additions.agent_left_out if loaded.additions is not None else ()
         if own_code is not None:
             agent_directory = roots.area / "agent"
-            report = copy(loaded.directory / own_code, agent_directory)
+            report = copy(loaded.directory / own_code, agent_directory, ignore=unneeded)
             self.notices += report.notices
             make_readable(agent_directory)
         audit_log, trace = roots.private / "audit.jsonl", roots.private / "trace.jsonl"

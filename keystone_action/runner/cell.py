@@ -166,6 +166,7 @@ class _Life:
             author_files=self.world.author_files,
             originals=booted.originals,
             admit=booted.admit,
+            agent_directory=booted.agent_directory,
         )
         try:
             await run_checks(

@@ -38,6 +38,7 @@ class CheckWorld:
     originals: Path | None
     admit: Any
     """Called with each new sandbox, so that its user may reach this cell's services."""
+    agent_directory: Path | None = None
     _shared: Sandbox | None = None
 
     async def shared(self) -> Sandbox:
@@ -146,6 +147,11 @@ class Context:
     def originals(self) -> Path | None:
         """The workspace before the agent."""
         return self.world.originals
+
+    @property
+    def agent_directory(self) -> Path | None:
+        """The agent's own code."""
+        return self.world.agent_directory
 
     def author_file(self, path: str) -> bytes:
         """The bytes of an author's file as they were before the agent ran."""

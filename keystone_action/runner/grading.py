@@ -29,7 +29,8 @@ def forced_zero(agent: AgentBase, run: AgentRun | None) -> str:
         return ""
     if run.exit_code == 0 and not run.timed_out and run.limit is None:
         return ""
-    return f"the agent {ending(run)}, and must_exit_zero is set"
+    said = f" ({run.problem})" if run.problem and run.exit_code else ""
+    return f"the agent {ending(run)}{said}, and must_exit_zero is set"
 
 
 def only_gates(additions: Additions | None) -> str:

@@ -31,6 +31,10 @@ def load_specs(options: RunOptions) -> list[LoadedSpec]:
             errors.append(error)
     if errors:
         raise SpecError.joined(errors)
+    if any(one.additions is not None for one in loaded):
+        from keystone_action.spec.dialects.agenticassure_ids import numbered
+
+        return numbered(loaded)
     return loaded
 
 

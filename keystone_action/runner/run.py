@@ -18,6 +18,7 @@ from keystone_action.runner import journal as journals
 from keystone_action.runner.assemble import Assembly, assemble
 from keystone_action.runner.cell import run_cell
 from keystone_action.runner.preflight import load_specs, preflight, substituted_services
+from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import only_error, stopped_by_signals
 from keystone_action.runner.start import Start, start_world
@@ -60,6 +61,7 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
         ),
     )
     facilities = preflight(specs, planned, options)
+    await check_scorers(specs, planned, facilities)
     directory = make_output_directory(options, started_at)
     finished = earlier_cells(options, specs, planned)
     run_id = options.run_id or new_run_id()

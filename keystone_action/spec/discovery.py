@@ -40,7 +40,7 @@ def discover(patterns: Sequence[str], directory: Path, *, tolerate_missing: bool
 def _expand(pattern: str, directory: Path, *, tolerate_missing: bool) -> list[Path]:
     path = directory / pattern
     if path.is_dir():
-        return sorted(_search(path))
+        return sorted(search(path))
     if path.exists() or path.is_symlink():
         return [path]
     if any(character in pattern for character in "*?["):
@@ -50,7 +50,8 @@ def _expand(pattern: str, directory: Path, *, tolerate_missing: bool) -> list[Pa
     raise UsageError(f"{pattern} does not exist (looked from {directory})", help=_nearest(path))
 
 
-def _search(directory: Path) -> Iterator[Path]:
+def search(directory: Path) -> Iterator[Path]:
+    """The specs in a directory and those below it, in no order."""
     for folder, folders, files in os.walk(directory):
         folders[:] = [name for name in folders if name not in _SKIPPED]
         yield from (path for name in files if _is_spec(path := Path(folder) / name))

@@ -97,6 +97,7 @@ def load(
         if translated is not None:
             loading.additions = translated.additions
             loading.warnings += translated.warnings
+            loading.hidden = translated.hidden
         return loading.run()
 
 
@@ -150,6 +151,7 @@ class _Loading:
         self.diagnostics: list[Diagnostic] = list(merged.problems)
         self.warnings: list[Diagnostic] = []
         self.additions: Additions | None = None
+        self.hidden: tuple[Path, ...] = ()
 
     def run(self) -> LoadedSpec:
         spec, repaired = self._validated()
@@ -256,7 +258,7 @@ class _Loading:
             warnings=tuple(dict.fromkeys(self.warnings)),
             lines=self._lines(spec),
             author_files=tuple(fields.author_files),
-            withheld=frozenset({*self.merged.files, *fields.withheld}),
+            withheld=frozenset({*self.merged.files, *fields.withheld, *self.hidden}),
             scenarios=tuple(scope.scenarios),
             has_expressions=any("{{" in leaf.value for leaf in expressions),
             parameter_names=scope.declared_parameters | used | of_scenarios,

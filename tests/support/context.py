@@ -36,6 +36,7 @@ class Context:
     host_removed_links: tuple[str, ...] = ()
     judge: Any = None
     originals: Path | None = None
+    agent_directory: Path | None = None
     readable: tuple[Path, ...] = ()
     sandboxes: list[Sandbox] = field(default_factory=list)
     provider: process.ProcessSandboxes | None = None

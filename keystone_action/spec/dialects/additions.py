@@ -25,7 +25,8 @@ class Stub:
 @dataclass(frozen=True, slots=True)
 class OwnScorers:
     """Scorer classes of an AgenticAssure suite's author. directory: the folder of their modules, relative to the spec.
-    modules: what is imported for them, in that order. places: each scorer's name → where the suite first names it."""
+    modules: what is imported for them, in that order. places: the name of each scorer that the suite uses, of built-in
+    ones too → where it is first named."""
 
     directory: str
     modules: tuple[str, ...]
@@ -42,9 +43,10 @@ class Additions:
     retries: how often an agent that failed (raised, ended with another code than 0, took too long) is run again;
     None = the rule of Keystone specs, never. fail_fast: no further cell of this spec starts after one that did not
     pass. every_check: a cell passes exactly when every check that was not skipped does, whatever the composite, unless
-    the call gives a threshold. own_scorers: None where a suite uses none. roots: directories outside the repository,
-    ours alone, that absolute paths of the author's may lead into: clones that were made while the spec was loaded.
-    output_from_trace: the agent's answer is the last that its trace tells, where that tells one.
+    the call gives a threshold. own_scorers: None where a suite has none. agent_left_out: names that are not copied
+    with the agent's own code. roots: directories outside the repository, ours alone, that absolute paths of the
+    author's may lead into: clones that were made while the spec was loaded. output_from_trace: the agent's answer is
+    the last that its trace tells, where that tells one.
     """
 
     dialect: str
@@ -57,6 +59,7 @@ class Additions:
     fail_fast: bool = False
     every_check: bool = False
     own_scorers: OwnScorers | None = None
+    agent_left_out: tuple[str, ...] = ()
     roots: tuple[Path, ...] = ()
     output_from_trace: bool = False
 

@@ -21,6 +21,7 @@ from keystone_action.spec.diagnostics import Position, shown
 from keystone_action.spec.dialects import agenticassure_fields as known
 from keystone_action.spec.dialects.additions import Additions, OwnScorers
 from keystone_action.spec.dialects.agenticassure_adapter import WAYS_OUT, Adapter, find_adapter, named_adapter
+from keystone_action.spec.dialects.agenticassure_code import NOT_CODE, registers_scorers, specs_below
 from keystone_action.spec.dialects.agenticassure_fields import Fields
 from keystone_action.spec.dialects.agenticassure_scorers import (
     BUILT_IN,
@@ -31,6 +32,7 @@ from keystone_action.spec.dialects.agenticassure_scorers import (
 )
 from keystone_action.spec.dialects.translation import Findings, Translation, built, items_of, pairs_of
 from keystone_action.spec.scenarios import safe_id
+from keystone_action.spec.yaml_loader import Path
 
 if TYPE_CHECKING:
     from keystone_action.spec.dialects.translate import Source
@@ -191,18 +193,23 @@ class _Translating:
             retries=int(suite.config.get("retries", 0)),
             fail_fast=fail_fast,
             every_check=True,
+            agent_left_out=NOT_CODE,
             own_scorers=self._own_scorers(named, suite, adapter),
         )
-        return Translation(node, additions, tuple(self.findings.warnings), adapter.files)
+        warnings = tuple(self.findings.warnings)
+        return Translation(node, additions, warnings, adapter.files, hidden=specs_below(adapter.directory))
 
     def _agent(self, scenario: ScenarioText, suite: Suite, adapter: Adapter) -> PythonAgent:
         return PythonAgent(
             type="python",
             entrypoint=adapter.entrypoint,
             dir=self._directory(adapter),
-            timeout=float(scenario.values.get("timeout_seconds", suite.timeout)),
+            timeout=self._timeout(scenario, suite),
             must_exit_zero=True,
         )
+
+    def _timeout(self, scenario: ScenarioText, suite: Suite) -> float:
+        return float(scenario.values.get("timeout_seconds", suite.timeout))
 
     def _scenario(self, identity: str, scenario: ScenarioText, suite: Suite, adapter: Adapter) -> Node:
         nodes = scenario.nodes
@@ -216,7 +223,12 @@ class _Translating:
         nodes = scenario.nodes
         places = {node.value: node for node in items_of(nodes.get("scorers"))}
         told = scenario.values.get("description") or scenario.values["name"]
-        custom = {"modules": list(adapter.modules), "dir": self._directory(adapter)}
+        given = {
+            "id": identity,
+            "scorers": self._scorers(scenario, suite),
+            "timeout_seconds": self._timeout(scenario, suite),
+        }
+        custom = {"modules": list(adapter.modules), "scenario": {**given, **nodes}}
         found: dict[str, tuple[Node, Node]] = {}
         for scorer in self._scorers(scenario, suite):
             at = places.get(scorer, nodes["name"])
@@ -230,16 +242,18 @@ class _Translating:
         return node
 
     def _own_scorers(self, named: Mapping[str, ScenarioText], suite: Suite, adapter: Adapter) -> OwnScorers | None:
-        found: dict[str, Position] = {}
+        """What has to be imported to know whether all scorers are there and are what they seem."""
+        places: dict[str, Position] = {}
+        usual: Path = (
+            ("suite", "config", "default_scorers") if "default_scorers" in suite.config else ("suite", "scorer")
+        )
         for scenario in named.values():
-            own = "scorers" in scenario.values
-            for index, scorer in enumerate(scenario.values.get("scorers", suite.scorers)):
-                if scorer in BUILT_IN:
-                    continue
-                at = (*scenario.path, "scorers") if own else ("suite", "config", "default_scorers")
-                path = at if own or "default_scorers" in suite.config else ("suite", "scorer")
-                found.setdefault(scorer, self.document.position((*path, index)))
-        return OwnScorers(self._directory(adapter), adapter.modules, found) if found else None
+            at = (*scenario.path, "scorers") if "scorers" in scenario.values else usual
+            for index, scorer in enumerate(self._scorers(scenario, suite)):
+                places.setdefault(scorer, self.document.position((*at, index)))
+        if set(places) <= set(BUILT_IN) and not registers_scorers(adapter.directory):
+            return None
+        return OwnScorers(self._directory(adapter), adapter.modules, places)
 
 
 def _suite_id(name: str | None, stem: str) -> str:

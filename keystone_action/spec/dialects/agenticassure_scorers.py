@@ -64,7 +64,7 @@ def check_of(scorer: str, scenario: ScenarioText, custom: Mapping[str, Any]) -> 
     if scorer == "similarity":
         found = {"type": "similarity", "expected": nodes["expected_output"]}
         return found | _renamed(configured, similarity_threshold="threshold")
-    return {"type": "scorer", "scorer": scorer, "scenario": scenario.node, **custom}
+    return {"type": "scorer", "scorer": scorer, **custom}
 
 
 def _renamed(nodes: Mapping[str, Node], **names: str) -> dict[str, Node]:

@@ -19,6 +19,7 @@ _SEARCHED = 1 << 20
 _OWN = re.compile(rb"^[\"']?version[\"']?\s*:", re.MULTILINE)
 _GRADERS = re.compile(rb"^[\"']?graders[\"']?\s*:", re.MULTILINE)
 _SCENARIOS = re.compile(rb"^[\"']?scenarios[\"']?\s*:", re.MULTILINE)
+_SUITE = re.compile(rb"^[\"']?suite[\"']?\s*:", re.MULTILINE)
 _INPUT = re.compile(rb"^\s*(?:-\s+)?(?:\{.*)?[\"']?input[\"']?\s*:", re.MULTILINE)
 
 
@@ -29,6 +30,8 @@ def dialect_of(data: Any) -> Dialect | None:
     if "graders" in data:
         return "touchstone"
     scenarios = data.get("scenarios")
+    if "suite" in data and "scenarios" in data:
+        return "agenticassure"
     if isinstance(scenarios, list) and any(isinstance(item, dict) and "input" in item for item in scenarios):
         return "agenticassure"
     return None
@@ -44,4 +47,5 @@ def looks_like_one(path: Path) -> bool:
         return False
     if _OWN.search(text):
         return False
-    return bool(_GRADERS.search(text) or (_SCENARIOS.search(text) and _INPUT.search(text)))
+    suite = _SCENARIOS.search(text) and (_INPUT.search(text) or _SUITE.search(text))
+    return bool(_GRADERS.search(text) or suite)

@@ -25,14 +25,16 @@ _MAP, _SEQ = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"
 class Translation:
     """A Keystone spec as a tree. warnings: of the file, placed. files: further files that were read for it, withheld
     from the agent like the spec itself; their bytes belong into the spec's digest. visible: files that belong into the
-    digest, too, but the agent may see. problems: what is wrong with the file; nothing runs then, and the rest of the
-    tree is there so that what else is wrong with it is told at once."""
+    digest, too, but the agent may see. hidden: files that were not read, and are withheld all the same. problems: what
+    is wrong with the file; nothing runs then, and the rest of the tree is there so that what else is wrong with it is
+    told at once."""
 
     node: MappingNode
     additions: Additions
     warnings: tuple[Diagnostic, ...] = ()
     files: tuple[Path, ...] = ()
     visible: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
 
 

@@ -1,0 +1,107 @@
+"""Whether the scorers that AgenticAssure suites name are there, found out before any agent starts: which ones there are
+is known by importing their modules alone, which happens in a sandbox, never here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from keystone_action.runner.layout import make_readable
+from keystone_action.spec.diagnostics import Diagnostic, SpecError, listed, nearest, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keystone_action.plan import Plan
+    from keystone_action.runner.engine import Facilities
+    from keystone_action.spec.dialects.additions import OwnScorers
+    from keystone_action.spec.loader import LoadedSpec
+
+_SECONDS = 60.0
+"""For the import of a suite's modules."""
+
+
+async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: Facilities) -> None:
+    """Refuse suites with a scorer that none of their modules registers, or with one in the place of a built-in one.
+
+    Raises SpecError with every such name, SandboxError.
+
+    Modules that can't be imported are an adapter that raises, which the cells tell; suites that run in containers have
+    other packages there, and are left to their cells too.
+    """
+    wanted = {cell.loaded.spec.id for cell in planned.cells} - set(facilities.images)
+    suites = [
+        (loaded, loaded.additions.own_scorers)
+        for loaded in specs
+        if loaded.spec.id in wanted and loaded.additions is not None and loaded.additions.own_scorers is not None
+    ]
+    if not suites:
+        return
+    from keystone_action.sandbox import process
+    from keystone_action.spec.loader import enclosing_root
+
+    hidden = sorted({enclosing_root(loaded.directory) for loaded, _ in suites})
+    provider = await process.start(hidden=hidden)
+    try:
+        problems = [
+            problem
+            for number, (loaded, own) in enumerate(suites)
+            for problem in _unknown(own, await _registered(provider, loaded, own, provider.root / f"suite-{number}"))
+        ]
+    finally:
+        with anyio.CancelScope(shield=True):
+            await provider.close()
+    if problems:
+        raise SpecError(problems)
+
+
+async def _registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place: Path) -> Mapping[str, Any] | None:
+    """What the modules of a suite register; None when they can't be asked."""
+    from keystone_action.invariants.own_scorers import NotAnswered, Scorers, ask
+    from keystone_action.sandbox.base import Limits
+    from keystone_action.sandbox.workspace import copy_tree
+
+    additions = loaded.additions
+    assert additions is not None
+    workspace, code = place / "workspace", place / "code"
+
+    def lay_out() -> None:
+        place.mkdir(mode=0o755)
+        place.chmod(0o711)
+        workspace.mkdir()
+        source = loaded.directory / own.directory
+        copy_tree(source, code, withheld=loaded.withheld, ignore=additions.agent_left_out)
+        make_readable(code)
+
+    await anyio.to_thread.run_sync(lay_out)
+    sandbox = await provider.open(workspace, limits=Limits(), readable=(code,))
+    try:
+        order = {"scorer": None}
+        scorers = Scorers(own.modules, directory=str(code))
+        answer, _ = await ask(sandbox, scorers, order, environment=loaded.spec.setup.env, timeout=_SECONDS)
+    except NotAnswered:
+        return None
+    finally:
+        await sandbox.close()
+    return answer
+
+
+def _unknown(own: OwnScorers, answer: Mapping[str, Any] | None) -> Iterator[Diagnostic]:
+    if answer is None:
+        return
+    names, replaced = ([str(name) for name in answer.get(key, ())] for key in ("names", "replaced"))
+    modules = " and ".join(own.modules)
+    for name, at in own.places.items():
+        if name not in names:
+            yield Diagnostic.at(
+                at,
+                f"unknown scorer {shown(name)}",
+                expected=f"one of {listed(sorted(names))}",
+                suggestion=nearest(name, names),
+                help=f"{modules} registers no scorer of that name",
+            )
+        elif name in replaced:
+            message = f"{modules} registers another scorer as {shown(name)}, which is built in"
+            yield Diagnostic.at(at, message, help="give it a name of its own")
