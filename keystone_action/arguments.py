@@ -114,6 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     _run(commands)
     _validate(commands)
     _plan(commands)
+    _merge(commands)
     _report(commands)
     _small(commands)
     _later(commands)
@@ -165,9 +166,15 @@ def _run(commands: Any) -> None:
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
     run.add_argument("--spec-from", choices=("head", "base"), default="head", help="[head] (base: not supported yet)")
     run.add_argument("--keep", action="store_true", help="keep the workspaces, and say where")
-    run.add_argument("--summary", type=Path, metavar="PATH", help="write summary.md there too")
-    run.add_argument("--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]")
-    run.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    _reporting(run)
+
+
+def _reporting(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--summary", type=Path, metavar="PATH", help="write summary.md there too")
+    parser.add_argument(
+        "--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
 def _validate(commands: Any) -> None:
@@ -182,8 +189,23 @@ def _validate(commands: Any) -> None:
 def _plan(commands: Any) -> None:
     plan = _add(commands, "plan", "list the cells that a run would have")
     _selection(plan)
-    plan.add_argument("--shards", type=_positive, metavar="N", help="(not supported yet)")
-    plan.add_argument("--github", action="store_true", help="(not supported yet)")
+    plan.add_argument("--shards", type=_positive, metavar="N", help="in at most N shards: say of each cell in which")
+    plan.add_argument("--github", action="store_true", help="print the matrix of these shards as GitHub takes it")
+
+
+def _merge(commands: Any) -> None:
+    merge = _add(commands, "merge", "join the results of shards into one verdict")
+    merge.add_argument(
+        "directories", nargs="+", type=Path, metavar="DIR", help="results of shards, or a folder with all of them"
+    )
+    merge.add_argument("--output", type=Path, metavar="DIR", help="where results go [.keystone/runs/<time>-<id>]")
+    merge.add_argument(
+        "--fail-on",
+        choices=("threshold", "error", "never"),
+        default="threshold",
+        help="what exits with 1 [threshold]; error, never: nothing does",
+    )
+    _reporting(merge)
 
 
 def _report(commands: Any) -> None:
@@ -217,10 +239,7 @@ def _clean(commands: Any) -> None:
 
 
 def _later(commands: Any) -> None:
-    for name, text in (
-        ("merge", "join the journals of shards into one verdict"),
-        ("compare", "compare two runs"),
-    ):
+    for name, text in (("compare", "compare two runs"),):
         later = _add(commands, name, f"{text} (not supported yet)")
         later.add_argument("rest", nargs="*", metavar="DIR")
         later.add_argument("--output", type=Path, metavar="DIR")

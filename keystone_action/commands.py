@@ -29,14 +29,27 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
 
     _refuse_later_options(call)
     options = _options(call, directory, environ)
-    kind = call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
+    kind = _format(call, environ)
     report = sys.stdout if kind == "plain" else None
     shown = console.RichProgress(sys.stderr, quiet=call.quiet, report=report)
     results = directory / (options.output or options.resume or ".keystone")
     with shown as progress, run_lock(options.run_id or ""), _handed_over(results, directory):
         done = evaluate(options, progress)
+    return _reported(done, call, kind, directory, printed=progress.reported)
+
+
+def _format(call: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    return call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
+
+
+def _reported(
+    done: Evaluation, call: argparse.Namespace, kind: str, directory: Path, *, printed: Collection[str]
+) -> int:
+    """The report on stdout and where `--summary` says; returns the exit code. printed: ids of cells that are there."""
+    from keystone_action.report import console
+
     try:
-        _print_report(done, kind, reported=progress.reported)
+        _print_report(done, kind, reported=printed)
     except BrokenPipeError:
         give_up(sys.stdout)  # whoever read it has left; the verdict stands
     if kind != "rich" and not call.quiet:
@@ -92,8 +105,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
 
     if call.resume is not None and call.output is not None:
         _require_same(directory / call.resume, directory / call.output)
-    if call.summary is not None and (directory / call.summary).is_dir():
-        raise UsageError(f"--summary {call.summary} is a directory", help=f"name a file: {call.summary / 'summary.md'}")
+    _refuse_directory_as_summary(call, directory)
     return RunOptions(
         specs=tuple(call.specs),
         directory=directory,
@@ -118,6 +130,11 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         user_logins=True,
         agent=call.agent,
     )
+
+
+def _refuse_directory_as_summary(call: argparse.Namespace, directory: Path) -> None:
+    if call.summary is not None and (directory / call.summary).is_dir():
+        raise UsageError(f"--summary {call.summary} is a directory", help=f"name a file: {call.summary / 'summary.md'}")
 
 
 def _mirror(environ: Mapping[str, str]) -> str | None:
@@ -190,20 +207,34 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
 
 
 def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
-    """List the cells that a run would have, one id a line."""
-    from keystone_action.plan import Selection, plan
+    """List the cells that a run would have, one id a line; with `--shards` the shard of each before it, or the matrix
+    of GitHub's jobs alone."""
     from keystone_action.runner.options import RunOptions
-    from keystone_action.runner.preflight import load_specs
+    from keystone_action.shards import plan_shards, refuse_too_many
 
-    if call.shards is not None or call.github:
-        raise NotSupportedYet("plan --shards and --github")
-    given = parameters(call.param)
-    specs = load_specs(RunOptions(specs=tuple(call.specs), directory=directory, params=given, agent=call.agent))
-    selection = Selection(
-        params=given, tags=tuple(call.tag), filter=call.filter, shard=call.shard, replicas=call.replicas
+    if call.github and call.shards is None:
+        raise UsageError("--github prints the jobs of a matrix; expected --shards N beside it", help="N: at most 256")
+    if call.github:
+        refuse_too_many(call.shards)
+    if call.shards is not None and call.shard is not None:
+        raise UsageError("--shards plans all shards, --shard I/N is one of them", help="leave one of them out")
+    options = RunOptions(
+        specs=tuple(call.specs),
+        directory=directory,
+        params=parameters(call.param),
+        tags=tuple(call.tag),
+        filter=call.filter,
+        shard=call.shard,
+        replicas=call.replicas,
+        agent=call.agent,
     )
-    for cell in plan(specs, selection).cells:
-        sys.stdout.write(f"{cell.id}\n")
+    planned = plan_shards(options, call.shards or 1)
+    if call.github:
+        sys.stdout.write(f"{planned.matrix}\n")
+        return EXIT_PASS
+    for number, cell in enumerate(planned.plan.cells):
+        shard = f"{planned.names[number % len(planned.names)]}\t" if call.shards is not None else ""
+        sys.stdout.write(f"{shard}{cell.id}\n")
     return EXIT_PASS
 
 
@@ -255,9 +286,18 @@ def command_doctor(call: argparse.Namespace, *, directory: Path, environ: Mappin
     return EXIT_PASS
 
 
-def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
-    """Comes with shards on the pull request."""
-    raise NotSupportedYet("the command merge")
+def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
+    """Join the results of shards, print the report on stdout, and decide."""
+    from keystone_action.runner.merge import MergeOptions
+    from keystone_action.shards import join
+
+    _refuse_directory_as_summary(call, directory)
+    options = MergeOptions(
+        places=tuple(call.directories), directory=directory, output=call.output, fail_on=call.fail_on
+    )
+    with _handed_over(directory / (call.output or ".keystone"), directory):
+        done = join(options)
+    return _reported(done, call, _format(call, environ), directory, printed=())
 
 
 def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001

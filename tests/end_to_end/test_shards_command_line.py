@@ -1,0 +1,277 @@
+"""plan → run --shard → merge, by the real command, against the same run in one piece."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import Called, keystone
+
+SCENARIOS = ("add", "bulk", "copy", "drop", "edit")
+SUITE = """\
+version: 1
+id: suite
+task: {prompt: "do it"}
+agent:
+  type: command
+  command: |
+    echo "$CELL worked"
+    case "$CELL" in %s) ;; *) echo done > done.txt;; esac
+  env: {CELL: "{{ cell.id }}"}
+parallelism: {replicas: 3}
+scenarios: [%s]
+invariants:
+  done: {description: "It is done", weight: 2, check: {type: file_exists, path: done.txt}}
+  tidy: {weight: 1, check: {type: file_absent, path: core}}
+scoring: {pass_threshold: 0.85, replica_aggregation: majority}
+"""
+OTHER = """\
+version: 1
+id: other
+task: {prompt: "do that"}
+agent: {type: command, command: "true"}
+invariants:
+  nothing: {check: {type: file_absent, path: core}}
+"""
+FLAKY, FAILING = "suite.bulk.r1", "suite.bulk.r1|suite.edit.*"
+VOLATILE = {"run_id", "started_at", "duration_s"}
+
+
+def write(directory: Path, undone: str) -> None:
+    scenarios = ", ".join(f"{{id: {name}, prompt: do {name}}}" for name in SCENARIOS)
+    (directory / "keystone.yaml").write_text(SUITE % (undone, scenarios), "utf-8")
+    (directory / "other.keystone.yaml").write_text(OTHER, "utf-8")
+
+
+def run_shards(directory: Path, *words: object, count: int = 3) -> list[Called]:
+    """Each shard into `shards/<i>`."""
+    return [
+        keystone("run", ".", "--shard", f"{i}/{count}", "--output", f"shards/{i}", *words, directory=directory)
+        for i in range(1, count + 1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def passing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which three shards of a passing run have been."""
+    directory = tmp_path_factory.mktemp("passing")
+    write(directory, "nothing")
+    assert [called.code for called in run_shards(directory)] == [0, 0, 0]
+    return directory
+
+
+@pytest.fixture
+def ready(tmp_path: Path, passing: Path) -> Path:
+    """A copy of it, for one test."""
+    return shutil.copytree(passing, tmp_path / "ready")
+
+
+def steady(value: Any) -> Any:
+    """A document without what differs between two runs of the same: times and ids of runs."""
+    if isinstance(value, dict):
+        return {key: steady(item) for key, item in value.items() if key not in VOLATILE}
+    return [steady(item) for item in value] if isinstance(value, list) else value
+
+
+def files(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("undone", "verdict", "code"), [("nothing", "pass", 0), (FLAKY, "flaky", 0), (FAILING, "fail", 1)]
+)
+def test_joined_shards_are_the_run_in_one_piece(tmp_path: Path, undone: str, verdict: str, code: int) -> None:
+    write(tmp_path, undone)
+    whole = keystone("run", ".", "--output", "whole", directory=tmp_path)
+    run_shards(tmp_path)
+    joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
+    assert (whole.code, joined.code) == (code, code), joined.err
+    expected = json.loads((tmp_path / "whole" / "results.json").read_text())
+    assert steady(joined.document) == steady(expected)
+    assert joined.document["verdict"] == verdict
+    assert (joined.document["counts"]["cells"], joined.document["plan"]["shard"]) == (16, None)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+    said = (tmp_path / "out" / "cells" / "suite.copy.r2" / "agent.stdout").read_text()
+    assert said == "suite.copy.r2 worked\n"
+    assert sorted(joined.out.splitlines()) == sorted(line for line in joined.out.splitlines() if "r" in line)
+    assert len(joined.out.splitlines()) == 16
+    assert "shard" not in (tmp_path / "out" / "summary.md").read_text()
+
+
+def test_plan_says_which_cell_is_in_which_shard_and_that_is_where_it_runs(tmp_path: Path) -> None:
+    write(tmp_path, FLAKY)
+    planned = keystone("plan", ".", "--shards", "3", directory=tmp_path)
+    assert planned.code == 0, planned.err
+    lines = [line.split("\t") for line in planned.out.splitlines()]
+    assert [cell for _, cell in lines] == keystone("plan", ".", directory=tmp_path).out.splitlines()
+    for shard, called in zip(("1/3", "2/3", "3/3"), run_shards(tmp_path), strict=True):
+        document = json.loads((tmp_path / "shards" / shard[0] / "results.json").read_text())
+        ran = {cell["id"] for spec in document["specs"] for cell in spec["cells"]}
+        assert ran == {cell for of, cell in lines if of == shard}
+        assert (document["plan"]["shard"], document["plan"]["cells"]) == (shard, 16)
+        assert f"shard {shard}: {len(ran)} of 16 cells" in called.err
+
+
+@pytest.mark.parametrize(("wanted", "shards"), [(1, 1), (3, 3), (16, 16), (17, 16), (256, 16)])
+def test_the_matrix_has_never_more_shards_than_cells(tmp_path: Path, wanted: int, shards: int) -> None:
+    write(tmp_path, FLAKY)
+    planned = keystone("plan", ".", "--shards", wanted, "--github", directory=tmp_path)
+    assert planned.code == 0, planned.err
+    (line,) = planned.out.splitlines()
+    assert json.loads(line) == {"shard": [f"{i}/{shards}" for i in range(1, shards + 1)]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--shards", "257", "--github"], "257 shards are more than the 256 jobs"),
+        (["--shards", "0"], "not a whole number from 1"),
+        (["--shards", "many"], "not a whole number from 1"),
+        (["--github"], "expected --shards N"),
+        (["--shards", "2", "--shard", "1/2"], "leave one of them out"),
+        (["--shards", "2", "--filter", "nothing"], "nothing to run"),
+    ],
+)
+def test_a_plan_that_is_refused(tmp_path: Path, words: list[str], said: str) -> None:
+    write(tmp_path, FLAKY)
+    called = keystone("plan", ".", *words, directory=tmp_path)
+    assert (called.code, called.out) == (2, "")
+    assert said in called.err
+
+
+def test_more_than_github_takes_is_fine_elsewhere(tmp_path: Path) -> None:
+    write(tmp_path, FLAKY)
+    called = keystone("plan", "other.keystone.yaml", "--shards", "1000", directory=tmp_path)
+    assert (called.code, called.out) == (0, "1/1\tother.r0\n")
+
+
+def test_what_exits_with_1_and_where_the_summary_goes(tmp_path: Path) -> None:
+    write(tmp_path, FAILING)
+    shards = run_shards(tmp_path, "--fail-on", "never")
+    assert [called.code for called in shards] == [0, 0, 0]
+    lenient = keystone(
+        "merge", "shards", "--output", "out", "--fail-on", "never", "--summary", "s/summary.md", directory=tmp_path
+    )
+    assert (lenient.code, lenient.document["verdict"]) == (0, "fail")
+    assert (tmp_path / "s" / "summary.md").read_text() == (tmp_path / "out" / "summary.md").read_text()
+    printed = keystone("merge", "shards", "--output", "two", "--format", "json", "--quiet", directory=tmp_path)
+    assert (printed.code, printed.err) == (1, "")
+    assert json.loads(printed.out) == json.loads((tmp_path / "two" / "results.json").read_text())
+
+
+def test_without_an_output_results_go_where_those_of_runs_go(ready: Path) -> None:
+    assert keystone("merge", "shards", directory=ready).code == 0
+    (results,) = (ready / ".keystone" / "runs").glob("*/results.json")
+    assert json.loads(results.read_text())["verdict"] == "pass"
+    assert keystone("merge", ".", "--output", "out", directory=ready).code == 0
+
+
+def test_an_interrupted_shard_is_resumed_and_then_joined(tmp_path: Path) -> None:
+    write(tmp_path, FLAKY)
+    whole = keystone("run", ".", "--output", "whole", directory=tmp_path)
+    before = run_shards(tmp_path)
+    second = tmp_path / "shards" / "2"
+    lines = (second / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (second / "journal.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:50])
+    (second / "results.json").unlink()
+    killed = keystone("merge", "shards", "--output", "out", directory=tmp_path)
+    assert (killed.code, (tmp_path / "out").exists()) == (3, False)
+    assert "shards/2 has a journal, but no results.json" in killed.err
+    again = keystone("run", ".", "--shard", "2/3", "--resume", "shards/2", directory=tmp_path)
+    assert again.code == before[1].code, again.err
+    assert (second / "journal.jsonl").read_bytes().startswith(b"".join(lines[:2]))
+    joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
+    assert joined.code == whole.code == 0
+    expected = json.loads((tmp_path / "whole" / "results.json").read_text())
+    assert steady(joined.document) == steady(expected)
+
+
+def test_a_folder_resumed_as_another_shard_counts_as_that_one(ready: Path) -> None:
+    """The journal then has more cells than the results: those of the shard that it was are not joined twice."""
+    shutil.copytree(ready / "shards" / "1", ready / "twice")
+    assert keystone("run", ".", "--shard", "2/3", "--resume", "twice", directory=ready).code == 0
+    shutil.rmtree(ready / "shards" / "2")
+    joined = keystone("merge", "shards", "twice", "--output", "out", directory=ready)
+    assert (joined.code, joined.document["counts"]["cells"]) == (0, 16), joined.err
+
+
+def changed_spec(directory: Path) -> None:
+    (directory / "keystone.yaml").write_text((directory / "keystone.yaml").read_text() + "# changed\n")
+    keystone("run", ".", "--shard", "2/3", "--output", "new", directory=directory)
+    shutil.rmtree(directory / "shards" / "2")
+
+
+def other_threshold(directory: Path) -> None:
+    shutil.rmtree(directory / "shards" / "2")
+    keystone("run", ".", "--shard", "2/3", "--output", "new", "--threshold", "0.5", directory=directory)
+
+
+def other_count(directory: Path) -> None:
+    keystone("run", ".", "--shard", "2/4", "--output", "new", directory=directory)
+
+
+def other_cells(directory: Path) -> None:
+    shutil.rmtree(directory / "shards" / "2")
+    keystone("run", ".", "--shard", "2/3", "--output", "new", "--replicas", "4", directory=directory)
+
+
+def twice(directory: Path) -> None:
+    keystone("run", ".", "--shard", "2/3", "--output", "new", directory=directory)
+
+
+def missing(directory: Path) -> None:
+    shutil.rmtree(directory / "shards" / "2")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        (changed_spec, 3, "the spec suite differs between them (by sha256)"),
+        (other_threshold, 3, "pass_threshold of suite is 0.85 in one and 0.5 in the other"),
+        (other_count, 3, "one is a shard of 4, the other of 3"),
+        (other_cells, 3, "they planned different cells"),
+        (missing, 3, "missing: shard 2/3 (found: 1/3, 3/3)"),
+        (twice, 2, "shard 2/3 is given twice: new and shards/2"),
+    ],
+)
+def test_what_can_not_be_joined(ready: Path, change: Any, code: int, said: str) -> None:
+    change(ready)
+    places = ["new", "shards"] if (ready / "new").exists() else ["shards"]
+    called = keystone("merge", *places, "--output", "out", directory=ready)
+    assert (called.code, called.out) == (code, "")
+    assert said in called.err
+    assert "→" in called.err
+    assert not (ready / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "DIR"),
+        (["nowhere"], "nowhere is not there"),
+        (["empty"], "there are no results in"),
+        (["empty", "--fail-on", "regression"], "none of threshold, error, never"),
+        (["empty", "--threshold", "0.5"], "unrecognized arguments"),
+        (["empty", "--summary", "empty"], "is a directory"),
+    ],
+)
+def test_a_bad_call(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    called = keystone("merge", *words, directory=tmp_path)
+    assert called.code == 2
+    assert said in called.err
+
+
+def test_an_error_in_a_shard_is_an_error_of_all(tmp_path: Path) -> None:
+    """A cell that could not be graded is never lost between the others."""
+    write(tmp_path, "nothing")
+    text = (tmp_path / "other.keystone.yaml").read_text()
+    (tmp_path / "other.keystone.yaml").write_text(text + "secrets: [MISSING_SECRET]\n")
+    codes = [called.code for called in run_shards(tmp_path)]
+    assert sorted(codes) == [0, 0, 3]
+    joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
+    assert (joined.code, joined.document["verdict"], joined.document["counts"]["errors"]) == (3, "error", 1)
+    assert "MISSING_SECRET" in (tmp_path / "out" / "summary.md").read_text()
