@@ -92,7 +92,7 @@ class _Case:
             **self._secrets(found),
             "resources": built({"timeout": self._seconds(found, graders, prepared)}, self.whole.node),
             "scoring": self._scoring(),
-            "invariants": built(graders.invariants, self._at("graders")),
+            "invariants": _mapping(graders.invariants, self._at("graders")),
         }
         problems = [*reader.problems, *(harnesses.reader.problems if harnesses.reader else ())]
         return Translation(
@@ -171,7 +171,7 @@ class _Case:
             return {}, 1
         reader = self.reader
         fields = reader.fields(matrix, ("entries", "harnesses", "models", "trials"))
-        trials = fields.get("trials")
+        trials = self._trials(fields.get("trials"))
         pairs: dict[tuple[str, str], tuple[Field, Field]] = {}
         crossed = "harnesses" in fields or "models" in fields
         if crossed == ("entries" in fields):
@@ -186,7 +186,16 @@ class _Case:
                     pairs.setdefault((harness.value, model.value), (harness, model))
         else:
             self._entries(fields["entries"], pairs)
-        return pairs, trials.node if trials is not None else 1
+        return pairs, trials
+
+    def _trials(self, trials: Field | None) -> Node | int:
+        if trials is None:
+            return 1
+        if isinstance(trials.value, int) and not isinstance(trials.value, bool) and trials.value >= 1:
+            return trials.node
+        message = "matrix.trials: expected how often each cell is run"
+        self.reader.problem(trials.node, message, found=shown(trials.value), expected="a number of at least 1")
+        return 1
 
     def _entries(self, entries: Field, pairs: dict[tuple[str, str], tuple[Field, Field]]) -> None:
         items = self.reader.items(entries)
@@ -283,6 +292,10 @@ class _Case:
         expect = self.fields.get("expect")
         threshold = self.reader.fields(expect, ("pass_threshold",)).get("pass_threshold") if expect else None
         return {"pass_threshold": threshold.node} if threshold is not None else {}
+
+
+def _mapping(pairs: list[tuple[Node, Node]], at: Node) -> MappingNode:
+    return MappingNode("tag:yaml.org,2002:map", pairs, at.start_mark, at.end_mark)
 
 
 _EMPTY = Field("", MappingNode("", []), MappingNode("", []), None)

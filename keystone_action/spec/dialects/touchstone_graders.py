@@ -60,10 +60,10 @@ when it leads nowhere."""
 
 @dataclass(slots=True)
 class Graders:
-    """invariants: name → mapping of nodes. only_gates: none of them gives credit. seconds: what they may take in all.
-    traced: the fields of those that need a trace."""
+    """invariants: pairs of nodes, a name and what it is. only_gates: none of them gives credit. seconds: what all may
+    take together. traced: the fields of those that need a trace."""
 
-    invariants: dict[str, Any] = field(default_factory=dict)
+    invariants: list[tuple[Node, Node]] = field(default_factory=list)
     only_gates: bool = True
     seconds: float = 0.0
     traced: list[Field] = field(default_factory=list)
@@ -82,7 +82,8 @@ def read_graders(reader: Reader, of: Field, asset: Asset) -> Graders:
             continue
         number = counts[grader.kind] = counts.get(grader.kind, 0) + 1
         name = grader.kind if number == 1 else f"{grader.kind}-{number}"
-        found.invariants[name] = grader.invariant(asset)
+        if grader.is_whole:
+            found.invariants.append((built(name, item.node), grader.invariant(asset)))
         found.only_gates = found.only_gates and grader.is_gate
         found.seconds += grader.seconds
         if grader.kind in TRACED:
@@ -99,6 +100,7 @@ class _Grader:
         known = (*_COMMON, *_KEYS.get(self.kind, ()))
         required = _REQUIRED.get(self.kind, ())
         self.fields = reader.fields(item, known, required=required) if self.kind else {}
+        self.is_whole = all(name in self.fields for name in required)
         self.is_gate = reader.boolean(self.fields.get("gate"))
         self.seconds = _SECONDS.get(self.kind, 60.0)
         limit = self.fields.get("timeout_s")
@@ -162,9 +164,9 @@ def _with_inject(grader: _Grader, asset: Asset) -> dict[str, Any]:
             found = asset(grader.reader, item, "inject")
             entries += [found] if found is not None else []
             continue
-        source = grader.reader.fields(item, ("dest", "src"), required=("dest", "src")).get("src")
-        if source is None or not isinstance(source.value, str):
-            entries.append(item.node)
+        fields = grader.reader.fields(item, ("dest", "src"), required=("dest", "src"))
+        source = fields.get("src")
+        if source is None or "dest" not in fields or not grader.reader.text(source):
             continue
         place = asset(grader.reader, source, "inject")
         if place is None:
@@ -199,7 +201,8 @@ def _model_judge(grader: _Grader, asset: Asset) -> dict[str, Any]:
         grader.reader.refuse(trace, advice)
     rubric = grader.fields.get("rubric")
     if rubric is not None and isinstance(rubric.value, str):
-        changed["rubric"] = asset(grader.reader, rubric, "file") or rubric.node
+        place = asset(grader.reader, rubric, "file") or rubric.node
+        changed |= {"rubric": None, "criteria": built({"file": place}, rubric.node)}
     models = grader.fields.get("models")
     if models is not None and isinstance(models.value, str):
         changed["models"] = [models.node]

@@ -175,7 +175,7 @@ class Harnesses:
         reader = self.reader
         fields = reader.fields(self.declared[name], ("argv", "dir", "env", "timeout_s", "trace"), required=("argv",))
         argv = [_argument(reader, item) for item in reader.texts(fields.get("argv"))]
-        if "argv" in fields and not argv:
+        if "argv" in fields and fields["argv"].value == []:
             reader.problem(fields["argv"].node, f"{name}.argv: expected a program and its arguments")
         env = {key: _variable(one.value) for key, one in reader.strings(fields.get("env")).items()}
         return Harness(
@@ -218,6 +218,7 @@ def _trace(reader: Reader, of: Field | None) -> dict[str, Any] | None:
         reader.problem(of.key, f"{of.name}: neither 'path' nor 'stdout: true' is there")
     elif is_outside(path):
         reader.problem(fields["path"].node, f"{of.name}.path leaves the workspace", found=shown(path))
+        path = ""
     return {"format": kind, "path": path or "trace.jsonl"}
 
 

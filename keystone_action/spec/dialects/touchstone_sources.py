@@ -176,6 +176,8 @@ def _repository(
     url = repositories.url(reader, repository)
     subdirectory = fields.get("subdir")
     if subdirectory is None:
+        if not url or not commit:
+            return Start()
         return Start({"fixtures": built([{"type": "git_repo", "url": url, "branch": commit}], repository.node)})
     name = reader.text(subdirectory)
     root = repositories.files(reader, repository, url, commit) if name else None
