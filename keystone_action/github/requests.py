@@ -117,8 +117,8 @@ class Requests:
         raise UnexpectedAnswer(f"{call.failed}: GitHub redirects more than {_MAX_REDIRECTS} times")
 
     def _target(self, call: Call, url: str, answer: Answer) -> str:
-        target = urljoin(url, answer.headers.get("location", ""))
         try:
+            target = urljoin(url, answer.headers.get("location", ""))
             scheme, host, _ = origin(target)
         except ValueError:
             raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to what is no address") from None

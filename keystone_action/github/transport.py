@@ -55,7 +55,7 @@ class Transport:
         headers = {"user-agent": f"keystone-action/{__version__}", "accept-encoding": "gzip"}
         try:
             self._client = httpx.Client(verify=context, timeout=timeout, headers=headers, follow_redirects=False)
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, httpx.InvalidURL) as error:
             # Proxies are taken from the environment, and the URL of one may hold a password.
             raise BadSetting(
                 f"the proxy that the environment names can't be used ({type(error).__name__})",

@@ -227,6 +227,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are written apart, and would wait for each other
     github: FakeGitHub
 
     def do_GET(self) -> None:
