@@ -81,8 +81,8 @@ class ProcessSandbox:
         try:
             yield ProcessServing(completed, stopper, self.uid)
         finally:
-            await stopper.stop()
             with anyio.CancelScope(shield=True):
+                await stopper.stop()
                 await asyncio.wait([completed])
             completed.exception()  # whoever waited for it has been told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import textwrap
 from collections.abc import Mapping
@@ -238,26 +239,30 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped(workspace: Path) -> None:
 
 def test_nothing_that_it_started_is_left(workspace: Path) -> None:
     """Also what forks on, has a session of its own and hears no signal."""
-    app = (
-        "import os, signal, time\n"
-        "if not os.fork():\n"
-        "    os.setsid()\n"
-        "    if not os.fork():\n"
-        "        signal.signal(15, signal.SIG_IGN)\n"
-        "        open('/proc/self/comm', 'w').write('left-by-http')\n"
-        "        time.sleep(600)\n"
-        "    os._exit(0)\n"
-    )
+    app = """
+import os, signal
+alive, told = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            os.execv("/bin/sleep", ["left-by-http", "600"])
+        finally:
+            os.write(told, b"no")
+    os._exit(0)
+os.close(told)
+assert os.read(alive, 2) == b"", "it could not be started"
+"""
     (workspace / "app.py").write_text(app + APP)
-    assert check(workspace).status == "pass"
-    names = []
+    outcome = check(workspace)
+    assert outcome.status == "pass", outcome.message
+    commands = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                names.append((entry / "comm").read_text().strip())
-            except OSError:
-                continue
-    assert "left-by-http" not in names
+            with contextlib.suppress(OSError):
+                commands.append((entry / "cmdline").read_bytes())
+    assert not [one for one in commands if b"left-by-http" in one]
 
 
 def test_the_workspace_as_left_stays_as_it_is_and_the_copy_has_no_planted_start_up(workspace: Path) -> None:
@@ -326,6 +331,7 @@ BUILDS = """
 import pathlib
 pathlib.Path("app.py").write_text(APP)
 pathlib.Path("run.sh").write_text("exec python3 app.py")
+pathlib.Path("flood.py").write_text(FLOOD)
 """
 CHECKS = """
 invariants:
@@ -333,13 +339,15 @@ invariants:
   differs: {check: {type: http, start: [sh, run.sh], request: {url: /500}, expect: {status: 200}}}
   silent: {check: {type: http, start: sleep 600, request: {url: /}, ready_timeout: 1}}
   hangs_up: {check: {type: http, start: [python3, -c, "import os"], request: {url: /}}}
+  floods: {check: {type: http, start: python3 flood.py, request: {url: /}}}
 """
-VERDICTS = {"works": "pass", "differs": "fail", "silent": "fail", "hangs_up": "fail"}
+VERDICTS = {"works": "pass", "differs": "fail", "silent": "fail", "hangs_up": "fail", "floods": "fail"}
+FLOOD = RAW.format(serve="connection.sendall(b'HTTP/1.1 200 OK\\r\\n\\r\\n' + bytes(99_000_000))")
 
 
 def run(tmp_path: Path, document: str) -> Any:
     (tmp_path / "agent").mkdir()
-    (tmp_path / "agent" / "agent.py").write_text(f"APP = {APP!r}\n{BUILDS}")
+    (tmp_path / "agent" / "agent.py").write_text(f"APP = {APP!r}\nFLOOD = {FLOOD!r}\n{BUILDS}")
     called = run_spec(tmp_path, SPEC + document)
     assert "Traceback" not in called.err
     assert called.code != 2, called.err
@@ -353,6 +361,7 @@ def statuses(called: Any) -> dict[str, str]:
 def test_through_the_real_command(tmp_path: Path) -> None:
     called = run(tmp_path, CHECKS)
     assert statuses(called) == VERDICTS, called.checks
+    assert "sent a body of more than 8 MiB" in called.checks["floods"]["message"]
     assert called.code == 1
 
 
@@ -390,6 +399,7 @@ def test_in_a_container_where_it_listens_for_itself_alone(tmp_path: Path, image:
     assert statuses(called) == VERDICTS, called.checks
     assert "did not listen on port" in called.checks["silent"]["message"]
     assert "it must stay in the foreground" in called.checks["hangs_up"]["message"]
+    assert "sent a body of more than 8 MiB" in called.checks["floods"]["message"]
 
 
 @pytest.mark.docker
