@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from keystone_action import __version__
-from keystone_action.errors import EXIT_ERROR, Cancelled, HarnessError, KeystoneError, OutputError
+from keystone_action.errors import EXIT_ERROR, EXIT_PASS, Cancelled, HarnessError, KeystoneError, OutputError
 from keystone_action.github.annotations import annotations_of, annotations_of_spec_error
 from keystone_action.github.commands import Commands
 from keystone_action.github.event import Event, read_event
@@ -18,9 +18,10 @@ from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Se
 from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.progress import LogProgress
-from keystone_action.github.results import output_values
+from keystone_action.github.results import output_values, planned_values
 from keystone_action.github.state import StepState, run_id_of_step
-from keystone_action.github.summary import append_summary
+from keystone_action.github.summary import append_summary, append_text
+from keystone_action.report.words import count
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.sandbox.docker_client import VARIABLES as ENGINE_VARIABLES
 from keystone_action.scoring.results import RunResult
@@ -80,6 +81,8 @@ class _Step:
         event = read_event(self.environ)
         self._say(settings, event)
         event.refuse_foreign_code()
+        if settings.mode == "plan":
+            return self._plan(settings, event)
         evaluation = self._evaluate(settings, event, evaluate)
         found = annotations_of(
             evaluation.run,
@@ -131,18 +134,56 @@ class _Step:
             if name not in self.environ:
                 self.commands.log(f"{name} is named by the input env, but not set in this step's environment")
 
+    def _plan(self, settings: Settings, event: Event) -> int:
+        """Says which jobs a matrix needs; nothing runs."""
+        from keystone_action.report.planned import render_plan
+        from keystone_action.shards import plan_shards
+
+        planned = plan_shards(options_of(settings, event, self.environ, run_id=""), settings.shards or 1)
+        self._write(planned_values(planned.matrix, planned.plan.total))
+        self._summarize(
+            lambda path: append_text(path, lambda _: render_plan(list(planned.specs()), len(planned.names)))
+        )
+        cells, jobs = count(planned.plan.total, "cell"), count(len(planned.names), "job")
+        self.commands.log(f"planned: {cells} in {jobs}")
+        return EXIT_PASS
+
     def _evaluate(self, settings: Settings, event: Event, evaluate: Evaluate | None) -> Evaluation:
-        engine = evaluate or _engine()
-        progress = LogProgress(self.commands)
         left = [path for path in (settings.output_dir, settings.cache_dir) if path is not None]
         made = [folder for path in left for folder in missing_folders(path, settings.workspace)]
         state = StepState(run_id_of_step(self.environ), (*left, *made))
         self._save(state)
         try:
-            return engine(options_of(settings, event, self.environ, run_id=state.run_id), progress)
+            if settings.mode == "merge":
+                return self._join(settings, state.run_id)
+            return self._run(options_of(settings, event, self.environ, run_id=state.run_id), evaluate or _engine())
+        finally:
+            hand_over([*left, *made], settings.workspace)
+
+    def _run(self, options: RunOptions, engine: Evaluate) -> Evaluation:
+        progress = LogProgress(self.commands)
+        try:
+            return engine(options, progress)
         finally:
             progress.finished()
-            hand_over([*left, *made], settings.workspace)
+
+    def _join(self, settings: Settings, run_id: str) -> Evaluation:
+        from keystone_action.runner.merge import MergeOptions
+        from keystone_action.shards import join
+
+        options = MergeOptions(
+            places=settings.results,
+            directory=settings.directory,
+            output=settings.output_dir,
+            threshold=settings.threshold,
+            fail_on=settings.fail_on,
+            run_id=run_id,
+        )
+        joined = join(options)
+        for notice in joined.run.notices:
+            self.commands.log(notice)
+        self.commands.log(f"joined the results of {count(joined.run.counts.get('cells', 0), 'cell')}")
+        return joined
 
     def _save(self, state: StepState) -> None:
         """Before anything is started: whatever becomes of us, the post step knows whom to clean up after."""
@@ -153,20 +194,25 @@ class _Step:
 
     def _report(self, run: RunResult, directory: Path | None) -> None:
         """Writes outputs and summary. What can't be written is a warning: reporting never changes the verdict."""
-        values = output_values(run, directory=directory, workspace=self._workspace)
+        self._write(output_values(run, directory=directory, workspace=self._workspace))
+        self._summarize(lambda path: append_summary(path, run))
+        score = "" if run.composite is None else f", composite {run.composite:.2f}"
+        self.commands.log(f"verdict: {run.verdict}{score}")
+
+    def _write(self, outputs: Mapping[str, str]) -> None:
         try:
             if path := self.environ.get("GITHUB_OUTPUT"):
-                write_outputs(Path(path), values)
+                write_outputs(Path(path), outputs)
         except OutputError as error:
             self.commands.warning(error.message)
+
+    def _summarize(self, append: Callable[[Path], bool]) -> None:
         try:
             path = self.environ.get("GITHUB_STEP_SUMMARY")
-            if path and (self.settings is None or self.settings.summary) and not append_summary(Path(path), run):
+            if path and (self.settings is None or self.settings.summary) and not append(Path(path)):
                 self.commands.warning("the summary of this step is full; see the file that summary-path names")
         except OutputError as error:
             self.commands.warning(error.message)
-        score = "" if run.composite is None else f", composite {run.composite:.2f}"
-        self.commands.log(f"verdict: {run.verdict}{score}")
 
 
 def _engine() -> Evaluate:

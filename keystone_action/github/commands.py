@@ -84,7 +84,7 @@ class Commands:
     def annotate(self, annotation: Annotation) -> None:
         """An error, warning or notice, in the log and beside the changed file."""
         properties = {
-            "file": annotation.file or "",
+            "file": harmless(annotation.file or "").replace("\n", " "),
             "line": "" if annotation.line is None else str(annotation.line),
             "title": harmless(self._masked(annotation.title)).replace("\n", " "),
         }

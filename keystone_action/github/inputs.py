@@ -19,16 +19,18 @@ MAX_ANNOTATIONS = 50
 DENIED_PREFIXES = ("GITHUB_", "ACTIONS_", "INPUT_", "RUNNER_", "STATE_")
 """Variables of the runner itself, its tokens among them: no input can pass them on."""
 
+Mode = Literal["run", "plan", "merge"]
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAM_NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+MAX_SHARDS = 256
+"""Jobs that GitHub makes of one matrix."""
 _NOT_YET = (
-    "results",
     "baseline",
     "summary-template",
     "max-cost-usd",
-    "shards",
     "ca-bundle",
 )
 
@@ -39,6 +41,7 @@ class Settings:
 
     workspace: the checkout, absolute. directory: `working-directory`, which other paths are relative to.
     registry_mirror: stands for Docker Hub; registry_username, registry_password: for it, else for Docker Hub.
+    shards: jobs at most, of mode plan. results: folders with the results of shards, absolute, of mode merge.
     output_dir, cache_dir: absolute. env: names of variables that secrets may read. annotations: at most so many
     in all. comment: `auto` posts nothing in this version. timeout: seconds. verbose: step debugging is on.
     warnings: sentences about inputs that were read but look wrong.
@@ -47,6 +50,9 @@ class Settings:
     workspace: Path
     directory: Path
     output_dir: Path
+    mode: Mode = "run"
+    shards: int | None = None
+    results: tuple[Path, ...] = ()
     specs: tuple[str, ...] = DEFAULT_SPECS
     threshold: float | None = None
     replicas: int | None = None
@@ -89,10 +95,14 @@ def read_settings(reader: InputReader) -> Settings:
     reader.text("comment-key")  # names the comment, and nothing is posted yet
     workspace = reader.workspace()
     directory = reader.directory("working-directory", workspace)
+    mode: Mode = reader.choice("mode", ("run", "plan", "merge"), not_yet=("comment",))
     return Settings(
         workspace=workspace,
         directory=directory,
         output_dir=_output_dir(reader, workspace, directory),
+        mode=mode,
+        shards=_shards(reader, mode),
+        results=_results(reader, mode, directory, inside=(workspace, *reader.runner_temp())),
         specs=reader.words("spec") or DEFAULT_SPECS,
         threshold=reader.number("threshold", 0.0, 1.0),
         replicas=reader.integer("replicas", 1, 10_000),
@@ -100,7 +110,7 @@ def read_settings(reader: InputReader) -> Settings:
         tags=reader.words("tags"),
         sandbox=reader.choice("sandbox", ("auto", "process", "docker")),
         max_concurrency=reader.integer("max-concurrency", 1, 1024),
-        shard=_shard(reader),
+        shard=_shard(reader, mode),
         fail_on=reader.choice("fail-on", ("threshold", "error", "never"), not_yet=("regression",)),
         fail_on_skipped=reader.boolean("fail-on-skipped", default=False),
         comment=reader.choice("comment", ("auto", "never"), not_yet=("always", "on-failure")),
@@ -122,7 +132,6 @@ def read_settings(reader: InputReader) -> Settings:
 
 
 def _refuse_what_this_version_lacks(reader: InputReader) -> None:
-    reader.choice("mode", ("run",), not_yet=("plan", "merge", "comment"))
     reader.choice("spec-from", ("head",), not_yet=("base",))
     if reader.boolean("allow-pull-request-target", default=False):
         reader.not_yet("allow-pull-request-target", "true")
@@ -184,10 +193,32 @@ def _network(reader: InputReader) -> str | None:
     return value
 
 
-def _shard(reader: InputReader) -> tuple[int, int] | None:
+def _shards(reader: InputReader, mode: str) -> int | None:
+    shards = reader.integer("shards", 1, MAX_SHARDS)
+    given = reader.text("shards") is not None
+    if mode == "plan" and not given:
+        reader.problem("shards", f"how many jobs to plan, from 1 to {MAX_SHARDS}, since mode is plan")
+    elif mode != "plan" and given:
+        reader.problem("shards", "nothing unless mode is plan; a job that runs cells takes shard")
+    return shards
+
+
+def _results(reader: InputReader, mode: str, directory: Path, *, inside: tuple[Path, ...]) -> tuple[Path, ...]:
+    paths = reader.paths("results", directory, inside=inside)
+    given = reader.text("results") is not None
+    if mode == "merge" and not given:
+        reader.problem("results", "the folder with the results of the shards, since mode is merge")
+    elif mode != "merge" and given:
+        reader.problem("results", "nothing unless mode is merge")
+    return paths
+
+
+def _shard(reader: InputReader, mode: str) -> tuple[int, int] | None:
     value = reader.text("shard")
     if value is None:
         return None
+    if mode != "run":
+        reader.problem("shard", f"nothing, since mode is {mode}")
     match = _SHARD.fullmatch(value)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         reader.problem("shard", "i/N with i from 1 to N, for example 1/3")

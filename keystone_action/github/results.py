@@ -12,6 +12,20 @@ _FILES = {
     "html-path": "report.html",
     "junit-path": "junit.xml",
 }
+_NAMES = (
+    "verdict",
+    "composite",
+    "passed",
+    "failed",
+    "errors",
+    "total",
+    "cost-usd",
+    "duration-seconds",
+    *_FILES,
+    "matrix",
+    "comment-id",
+    "comment-written",
+)
 
 
 def output_values(run: RunResult, *, directory: Path | None, workspace: Path) -> dict[str, str]:
@@ -33,6 +47,11 @@ def output_values(run: RunResult, *, directory: Path | None, workspace: Path) ->
         "comment-id": "",
         "comment-written": "",
     }
+
+
+def planned_values(matrix: str, cells: int) -> dict[str, str]:
+    """Every output of a step that planned and ran nothing. matrix: for `fromJSON`. cells: over all its jobs."""
+    return {**dict.fromkeys(_NAMES, ""), "total": str(cells), "matrix": matrix}
 
 
 def _number(value: float) -> str:

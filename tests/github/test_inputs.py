@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.github.inputs import Settings, read_settings
 from keystone_action.github.reader import InputReader, variable
-from keystone_action.github.results import output_values
+from keystone_action.github.results import output_values, planned_values
 from keystone_action.scoring.results import RunResult
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,14 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("docker-network", "host", "a network of the job's own"),
         ("docker-network", "container:x", "a network of the job's own"),
         ("docker-network", "--privileged", "the name of a network"),
-        ("mode", "evaluate", "one of run"),
+        ("mode", "evaluate", "one of run, plan, merge"),
+        ("mode", "plan", "input shards is not set; expected how many jobs"),
+        ("mode", "merge", "input results is not set; expected the folder"),
+        ("shards", "0", "a whole number from 1 to 256"),
+        ("shards", "257", "a whole number from 1 to 256"),
+        ("shards", "3", "nothing unless mode is plan"),
+        ("results", "downloaded", "nothing unless mode is merge"),
+        ("results", "../elsewhere", "inside of the workspace"),
         ("comment", "sometimes", "one of auto, never"),
         ("timeout", "soon", "a duration"),
         ("timeout", "0", "a duration"),
@@ -196,15 +203,11 @@ def test_a_link_out_of_the_workspace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("mode", "plan"),
-        ("mode", "merge"),
         ("mode", "comment"),
         ("comment", "always"),
         ("comment", "on-failure"),
         ("status-context", "my gate"),
         ("baseline", "auto"),
-        ("results", "shards"),
-        ("shards", "3"),
         ("fail-on", "regression"),
         ("spec-from", "base"),
         ("max-cost-usd", "5"),
@@ -230,6 +233,25 @@ def test_a_secret_is_not_repeated(tmp_path: Path) -> None:
     message = refusal(tmp_path, inputs).message
     assert "hunter22" not in message
     assert "ada-login" not in message
+
+
+def test_a_job_that_plans(tmp_path: Path) -> None:
+    found = settings(tmp_path, {"mode": "plan", "shards": "3", "replicas": "2"})
+    assert (found.mode, found.shards, found.replicas, found.results) == ("plan", 3, 2, ())
+
+
+def test_a_job_that_joins(tmp_path: Path) -> None:
+    (tmp_path / "temp").mkdir()
+    inputs = {"mode": "merge", "results": "shards\nmore, ../temp/other", "working-directory": "sub"}
+    (tmp_path / "sub").mkdir()
+    found = settings(tmp_path, inputs, RUNNER_TEMP=str(tmp_path / "temp"))
+    root = tmp_path.resolve()
+    assert found.results == (root / "sub" / "shards", root / "sub" / "more", root / "temp" / "other")
+
+
+@pytest.mark.parametrize("mode", [{"mode": "plan", "shards": "3"}, {"mode": "merge", "results": "shards"}])
+def test_a_shard_is_for_jobs_that_run(tmp_path: Path, mode: dict[str, str]) -> None:
+    assert f"nothing, since mode is {mode['mode']}" in refusal(tmp_path, {**mode, "shard": "1/3"}).message
 
 
 @pytest.mark.parametrize("environ", [{}, {"GITHUB_WORKSPACE": "/does/not/exist"}])
@@ -281,6 +303,7 @@ def test_every_input_and_output_is_described() -> None:
 def test_action_yml_declares_exactly_what_is_written(tmp_path: Path) -> None:
     run = RunResult("", "0", None, "error", None, "", 0.0, ())
     assert set(ACTION["outputs"]) == output_values(run, directory=None, workspace=tmp_path).keys()
+    assert set(ACTION["outputs"]) == planned_values("", 0).keys()
 
 
 @given(st.dictionaries(st.sampled_from(sorted(ACTION["inputs"])), st.text(max_size=30), max_size=5))
