@@ -65,6 +65,16 @@ def by_exit_code(completed: Completed, why: str, **details: Any) -> Outcome:
     return failed(message, log=whole(completed), **details)
 
 
+def by_confirmed_exit_code(counts: Counts, completed: Completed, why: str, **details: Any) -> Outcome:
+    """As by_exit_code, but success without tests, all of which passed, is none: whatever ended the run with 0, it was
+    not the tests."""
+    if completed.shell_code != 0 or (counts.counted and counts.passed == counts.counted):
+        return by_exit_code(completed, why, **details)
+    found = _tally(counts) if counts.counted else "no test was run"
+    message = f"The command ended with exit code 0, but {found}.\n{tails(completed)}"
+    return failed(message, log=whole(completed), exit_code=0, **details)
+
+
 def ending(completed: Completed) -> str:
     """`ended with exit code 1`, `was ended by SIGKILL (exit code 137)`."""
     if completed.signal is not None:

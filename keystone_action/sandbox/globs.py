@@ -55,6 +55,13 @@ def matcher(patterns: Iterable[str], *, dot: bool = False) -> Callable[[str], bo
     return lambda path: any(one.match(path) for one in compiled)
 
 
+def escape(path: str) -> str:
+    """The pattern that matches this very path."""
+    from wcmatch import glob
+
+    return str(glob.escape(path))
+
+
 def has_wildcard(pattern: str) -> bool:
     """Whether a pattern is more than a literal path."""
     return any(char in pattern for char in "*?[\\")

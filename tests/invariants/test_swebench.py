@@ -134,6 +134,26 @@ def test_no_credit_by_other_means(world: World, files: dict[str, str]) -> None:
     assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 0.0, True)
 
 
+@pytest.mark.parametrize("how", ["changed", "gone", "a link"])
+def test_the_authors_own_tests_are_not_the_agents_to_change(world: World, how: str) -> None:
+    """Files that ids name without being injected are as the author gave them; the agent's own are left."""
+    world.given({"tests/test_old.py": "from solution import double\ndef test_keep(): assert double(2) == 4"})
+    world.left({"solution.py": BREAKS})
+    old = world.workspace / "tests" / "test_old.py"
+    if how == "changed":
+        old.write_text("def test_keep(): pass")
+    else:
+        old.unlink()
+        if how == "a link":
+            (world.workspace / "mine.py").write_text("def test_keep(): pass")
+            old.symlink_to("../mine.py")
+    outcome = world.grade({**CHECK, "pass_to_pass": ["tests/test_old.py::test_keep"]})
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 1.0, True), outcome
+    assert outcome.details["restored"] == ["tests/test_old.py"]
+    world.left({"testing/test_mine.py": "def test(): pass"})
+    assert world.grade({**CHECK, "fail_to_pass": ["testing/test_mine.py::test"], "pass_to_pass": []}).status == "pass"
+
+
 def test_tests_that_hang(world: World) -> None:
     world.left({"solution.py": "while True: pass\n"})
     outcome = world.grade(CHECK, timeout=5.0)

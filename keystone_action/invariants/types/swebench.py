@@ -16,6 +16,7 @@ from keystone_action.invariants.junit import BadReport
 from keystone_action.invariants.programs import not_in_sandbox
 from keystone_action.invariants.pytest_results import PytestResults
 from keystone_action.sandbox.base import Completed
+from keystone_action.sandbox.globs import escape
 from keystone_action.sandbox.paths import PathProblem, exists_inside
 from keystone_action.spec.base import Duration, PlainText, ShellCommand
 
@@ -89,7 +90,7 @@ class Swebench(Check):
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         try:
-            copy = await prepare(context, destinations(self.inject), self.protect)
+            copy = await prepare(context, destinations(self.inject), [*self.protect, *self._authors(context)])
         except CannotPrepare as problem:
             return failed(f"{problem}.", disqualifies=bool(self.pass_to_pass))
         except OSError as error:
@@ -114,10 +115,17 @@ class Swebench(Check):
             return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
         return self._grade(completed, results, copy)
 
+    def _named_files(self) -> list[str]:
+        """The files that the ids name."""
+        return list(dict.fromkeys(one.partition("::")[0] for one in (*self.fail_to_pass, *self.pass_to_pass)))
+
+    def _authors(self, context: CheckContext) -> list[str]:
+        """Those of them that the author gave, as globs: what such a test says is not the agent's to change."""
+        return [escape(path) for path in self._named_files() if path in context.evidence.before]
+
     def _files(self, copy: GradedCopy) -> list[str]:
         """The files of all ids that are there: pytest runs nothing at all when it is given one that isn't."""
-        named = dict.fromkeys(one.partition("::")[0] for one in (*self.fail_to_pass, *self.pass_to_pass))
-        return [path for path in named if _is_there(copy, path)] or [copy.inside]  # where no test is
+        return [path for path in self._named_files() if _is_there(copy, path)] or [copy.inside]  # where no test is
 
     def _grade(self, completed: Completed, results: PytestResults | BadReport, copy: GradedCopy) -> Outcome:
         log, note = whole(completed), ""

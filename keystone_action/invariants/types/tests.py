@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 from typing import Annotated, ClassVar, Self
 
 import anyio
@@ -23,6 +22,7 @@ from keystone_action.invariants.graded_copy import (
 )
 from keystone_action.invariants.junit import BadReport, Counts, total
 from keystone_action.invariants.left_files import find, listed
+from keystone_action.invariants.node_tests import with_reporter, without_emptied_files
 from keystone_action.invariants.programs import first_word, not_in_sandbox
 from keystone_action.sandbox.base import Command
 from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside
@@ -32,7 +32,6 @@ from keystone_action.spec.shapes import TextOrList
 
 _NOT_FOUND = 127
 _BY_EXIT_CODE = "It was graded by its exit code alone: no junit_xml is set."
-_NODE_TESTS = re.compile(r"(?P<node>(?:^|(?<=[\s;&|(]))node\b(?:\s+-[^\s;&|]+)*?\s+--test)(?=\s|$)")
 _REPORTS, _REPORT_BYTES = 10_000, 256 << 20
 """Reports of one run that are read, and how much of them in all."""
 _NonEmpty = Annotated[str, Field(min_length=1)]
@@ -120,6 +119,13 @@ class Tests(Check):
             return pytest_run.of_injected(list(destinations(self.inject)))
         return pytest_run.parse(self.cmd)
 
+    def _pytest_of_cmd(self) -> pytest_run.Invocation | None:
+        """The run of pytest that a `cmd` of `tests` is, whose exit code is all that it is to be graded by: an exit code
+        that anything in the workspace could make 0, so it has to be confirmed."""
+        if self.type != "tests" or self.junit_xml is not None or self.cmd is None:
+            return None
+        return pytest_run.parse(self.cmd)
+
     async def evaluate(self, context: CheckContext) -> Outcome:
         try:
             copy = await prepare(context, destinations(self.inject), self.protect)
@@ -127,7 +133,7 @@ class Tests(Check):
             return failed(f"{problem}.")
         except OSError as error:
             return broken(f"a file of inject can't be read: {error}")
-        invocation = self._pytest()
+        invocation = self._pytest() or self._pytest_of_cmd()
         if invocation is not None:
             return await self._by_pytest(context, copy, invocation)
         return await self._by_command(context, copy)
@@ -147,6 +153,8 @@ class Tests(Check):
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
         if results.missing:
             return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
+        if self.type == "tests":
+            return counted.by_confirmed_exit_code(results.counts(), completed, _BY_EXIT_CODE, **copy.details)
         return counted.by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
 
     async def _by_command(self, context: CheckContext, copy: GradedCopy) -> Outcome:
@@ -209,7 +217,8 @@ class Tests(Check):
                 content = read_inside(workspace, f"{copy.private}/{node_report}")
             except PathMissing:
                 raise BadReport("node wrote no report") from None
-            return _with_emptied_files(_read("node's report", content), copy)
+            counts = _read("node's report", content)
+            return without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
         paths = sorted({path for glob in self._globs() for path in find(workspace, glob)})
         if not paths:
             raise BadReport(f"no report matches {', '.join(self._globs())}")
@@ -227,43 +236,8 @@ class Tests(Check):
         return counts
 
 
-def with_reporter(cmd: str | list[str], path: str) -> str | list[str] | None:
-    """The command with node's JUnit reporter beside its usual one; None when it does not run `node --test`, or chooses
-    its reporters itself."""
-    options = ["--test-reporter=spec", "--test-reporter-destination=stdout"]
-    options += ["--test-reporter=junit", f"--test-reporter-destination={path}"]
-    if isinstance(cmd, str):
-        if "--test-reporter" in cmd or len(_NODE_TESTS.findall(cmd)) != 1:
-            return None
-        return _NODE_TESTS.sub(lambda match: " ".join([match["node"], *options]), cmd)
-    is_node = PurePosixPath(cmd[0]).name == "node" and "--test" in cmd
-    if not is_node or any(word.startswith("--test-reporter") for word in cmd):
-        return None
-    at = cmd.index("--test") + 1
-    return [*cmd[:at], *options, *cmd[at:]]
-
-
 def _read(name: str, content: bytes) -> Counts:
     try:
         return total([content])
     except BadReport as bad:
         raise BadReport(f"{name} {bad}") from None
-
-
-def _with_emptied_files(counts: Counts, copy: GradedCopy) -> Counts:
-    """Node passes a file that ends with exit code 0, also one whose tests never came to a result because the code under
-    test ended the process. A file that uses node's test runner and reports no test of its own is an error."""
-    root = PurePosixPath(copy.sandbox.workspace_inside)
-    for name in list(counts.passed_names):
-        place = PurePosixPath(name.removeprefix("test::"))
-        if not place.is_absolute() or not place.is_relative_to(root):
-            continue
-        try:
-            content = read_inside(copy.sandbox.workspace, str(place.relative_to(root)))
-        except PathProblem:
-            content = b"node:test"
-        if b"node:test" in content:
-            counts.passed -= 1
-            counts.errors += 1
-            counts.failed.append(f"{place.relative_to(root)} (ended before its tests reported)")
-    return counts

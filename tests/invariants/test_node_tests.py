@@ -1,0 +1,95 @@
+"""tests with node's own test runner: its reporter, and files that end before their tests did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.graded_tests import World
+
+from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.node_tests import with_reporter
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def tallied(outcome: Outcome) -> tuple[object, ...]:
+    return tuple(outcome.details[name] for name in ("passed", "failed", "errors", "skipped"))
+
+
+def test_the_documents_node_example(bare: World) -> None:
+    """004_722b8593dcd13c4e.txt: `cmd: "node --test hidden.test.js"`, `inject: ["./hidden/x.test.js"]`."""
+    text = """const test = require("node:test"); const assert = require("assert");
+const {add} = require("./solution.js");
+test("small", () => assert.equal(add(1, 2), 3)); test("zero", () => assert.equal(add(0, 0), 0));
+test("later", {todo: true}, () => assert.fail()); test("never", {skip: true}, () => assert.fail());"""
+    (bare.author / "hidden.test.js").write_text(text)
+    document = {"type": "tests", "cmd": "node --test hidden.test.js", "inject": ["./hidden.test.js"]}
+    bare.left({"solution.js": "exports.add = (a, b) => a + b;"})
+    outcome = bare.grade(document)
+    assert (outcome.status, outcome.score) == ("pass", 1.0), outcome
+    assert tallied(outcome) == (2, 0, 0, 2)
+    bare.left({"solution.js": "exports.add = (a, b) => a - b;"})
+    outcome = bare.grade(document)
+    assert (outcome.status, outcome.score) == ("fail", 0.5)
+
+
+def test_node_tests_that_end_the_process_earn_nothing(bare: World) -> None:
+    text = 'const test = require("node:test"); const {f} = require("./solution.js");\ntest("one", () => f());'
+    (bare.author / "x.test.js").write_text(text)
+    bare.left({"solution.js": "process.exit(0)"})
+    outcome = bare.grade({"type": "tests", "cmd": "node --test", "inject": ["x.test.js"]})
+    assert (outcome.status, outcome.score) == ("fail", 0.0)
+
+
+def test_files_of_node_that_end_the_process_are_found_among_any_number(bare: World) -> None:
+    text = 'const test = require("node:test"); for (let i = 0; i < 1200; i++) test("t" + i, () => {});'
+    (bare.author / "a.test.js").write_text(text)
+    (bare.author / "b.test.js").write_text('require("./solution.js"); require("node:test")("one", () => {});')
+    bare.left({"solution.js": "process.exit(0)"})
+    outcome = bare.grade({"type": "tests", "cmd": "node --test", "inject": ["a.test.js", "b.test.js"]})
+    assert (outcome.status, tallied(outcome)) == ("fail", (1200, 0, 1, 0)), outcome
+
+
+@pytest.mark.parametrize("load", ['require("./x.test.js");', "import './lib/index.mjs';"])
+def test_files_of_node_that_load_their_tests_are_followed(bare: World, load: str) -> None:
+    """As the command of 004_722b8593dcd13c4e.txt may load what it injects."""
+    name = "hidden.test.mjs" if "import" in load else "hidden.test.js"
+    bare.given({name: load, "lib/index.mjs": "import '../more/deep.cjs';"})
+    bare.given({"more/deep.cjs": 'require("../x.test");'})
+    (bare.author / "x.test.js").write_text('require("./solution.js"); require("node:test")("one", () => {});')
+    bare.left({"solution.js": "process.exit(0)"})
+    outcome = bare.grade({"type": "tests", "cmd": f"node --test {name}", "inject": ["x.test.js"]})
+    assert (outcome.status, outcome.score) == ("fail", 0.0), outcome
+    assert "ended before its tests reported" in outcome.message
+
+
+def test_a_plain_script_is_a_test_of_node_by_its_exit_code(bare: World) -> None:
+    (bare.author / "x.test.js").write_text('require("assert").equal(require("./solution.js").f(), 1);')
+    bare.left({"solution.js": 'exports.f = () => 1; require("./solution");'})
+    outcome = bare.grade({"type": "tests", "cmd": "node --test x.test.js", "inject": ["x.test.js"]})
+    assert (outcome.status, outcome.score) == ("pass", 1.0), outcome
+
+
+@pytest.mark.parametrize(
+    ("cmd", "expected"),
+    [
+        ("node --test", "node --test OPTIONS"),
+        ("cd app && node --no-warnings --test a.js", "cd app && node --no-warnings --test OPTIONS a.js"),
+        (["node", "--test", "a.js"], ["node", "--test", "OPTIONS", "a.js"]),
+        ("node --test --test-reporter=tap", None),
+        ("node --test-only a.js", None),
+        ("npm test", None),
+    ],
+)
+def test_where_the_reporter_goes(cmd: object, expected: object) -> None:
+    options = "--test-reporter=spec --test-reporter-destination=stdout --test-reporter=junit"
+    options += " --test-reporter-destination=/r.xml"
+    if isinstance(expected, str):
+        expected = expected.replace("OPTIONS", options)
+    elif isinstance(expected, list):
+        expected = [*expected[:2], *options.split(), *expected[3:]]
+    assert with_reporter(cmd, "/r.xml") == expected  # type: ignore[arg-type]
