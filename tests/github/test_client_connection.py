@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from support.certificates import make_certificate, pem
 from support.fake_github import FakeGitHub
 from support.github_client import nothing, probe
 from support.github_state import HEAD_SHA
@@ -20,26 +21,10 @@ from keystone_action.github.tls import MAX_BUNDLE, read_ca_bundle
 TOKEN = "ghs_jobWriteToken0123456789"
 
 
-def make_certificate(folder: Path, names: str) -> Path:
-    """A key and a certificate that it signed itself, in one PEM file; names: of the server."""
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    make += ["-keyout", "key.pem", "-out", "certificate.pem", "-days", "2", "-subj", "/CN=github.example"]
-    make += ["-addext", f"subjectAltName={names}"]
-    subprocess.run(make, cwd=folder, check=True, capture_output=True)
-    both = folder / "both.pem"
-    both.write_bytes((folder / "key.pem").read_bytes() + (folder / "certificate.pem").read_bytes())
-    return both
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory) -> Path:
     """Of the fake's own address."""
-    return make_certificate(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1,DNS:localhost")
-
-
-def pem(certificate: Path) -> str:
-    """The certificate alone."""
-    return certificate.with_name("certificate.pem").read_text()
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.mark.parametrize("prefix", ["", "/api/v3"])
