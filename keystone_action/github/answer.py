@@ -44,7 +44,8 @@ class Call:
     path: below the API's address, or a whole address. failed: the sentence's beginning when it fails, for example
     `the comment on #3 could not be posted`. permission: what the token needs, as a workflow names it. query: names
     and values, in order. writes: it changes something, so that it is paced. follows: a redirect to another host is
-    followed, without the token. limit: bytes of the answer.
+    followed, without the token. once: there is another way, so that a failure is not repeated and says nothing about
+    other calls. limit: bytes of the answer.
     """
 
     method: str
@@ -55,7 +56,8 @@ class Call:
     body: Mapping[str, Any] | None = None
     writes: bool = False
     follows: bool = False
-    limit: int = 32 * 1024 * 1024  # a page of 100 comments, each of 65,536 characters of 4 bytes
+    once: bool = False
+    limit: int = 64 * 1024 * 1024  # a page of 100 comments, each of 65,536 characters that JSON writes as \u003c
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ class GitHubClient:
             pass
         # On a GitHub Enterprise Server the one API is at /api/v3, the other at /api/graphql.
         url = self._api_url.removesuffix("/v3") if self._api_url.endswith("/api/v3") else self._api_url
-        call = Call("POST", f"{url}/graphql", failed, "contents: read", body={"query": "{ viewer { login } }"})
+        query = {"query": "{ viewer { login } }"}
+        call = Call("POST", f"{url}/graphql", failed, "contents: read", body=query, once=True)
         try:
             login = self._read(call, lambda document: _login(document["data"]["viewer"]))
         except GitHubError:

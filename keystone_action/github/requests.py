@@ -58,7 +58,7 @@ class Requests:
         was lost or a 5xx, and after the last. None is returned when it says yes. Raises GitHubError.
         """
         # What was down a moment ago gets one chance, not another minute.
-        tries = 1 if self._down else self._limits.tries
+        tries = 1 if self._down or call.once else self._limits.tries
         for tried in range(1, tries + 1):
             outcome = self._once(call)
             if isinstance(outcome, Answer) and not _is_retried(outcome):
@@ -166,7 +166,7 @@ class Requests:
             asked = f"GitHub limits the rate and asks to wait {seconds:.0f} s"
             why = f"more than the {left:.0f} s left for reporting" if seconds > left else f"after {tried} tries"
             raise RateLimited(f"{call.failed}: {asked}, {why}{said}", help="run the job again later")
-        self._down = True
+        self._down = self._down or not call.once
         raise Unavailable(_failure(call, outcome, tried), maybe_done=call.writes and _maybe_done(outcome))
 
 

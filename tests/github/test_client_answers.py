@@ -299,7 +299,12 @@ def test_the_owner_of_the_token_is_asked_for_once(kind, login, calls):
 def test_where_graphql_tells_nothing_the_jobs_own_bot_is_taken(how):
     with FakeGitHub() as github:
         github.fault("POST", "/graphql", **how)
-        assert probe(github, "app").client.authenticated_login() == "github-actions[bot]"
+        github.state.add_pull(7)
+        github.fault("GET", "/pulls/7", status=502)
+        checked = probe(github, "app")
+        assert checked.client.authenticated_login() == "github-actions[bot]"
+        assert github.calls() == ["GET /user", "POST /graphql"]
+        assert checked.client.pull(7).number == 7  # what failed there is no reason to be impatient here
 
 
 def test_the_owner_of_no_token_is_nobody():

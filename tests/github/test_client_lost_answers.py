@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 
@@ -178,8 +179,8 @@ def test_a_name_that_nobody_has_is_said():
 
 def test_an_answer_without_end_is_cut_off():
     with FakeGitHub() as github:
-        github.fault("GET", "/pulls/7", status=200, body=b" " * (33 * 1024 * 1024), times=None)
-        with pytest.raises(errors.UnexpectedAnswer, match="answered more than 33554432 bytes"):
+        github.fault("GET", "/pulls/7", status=200, body=b" " * (65 * 1024 * 1024), times=None)
+        with pytest.raises(errors.UnexpectedAnswer, match="answered more than 67108864 bytes"):
             probe(github).client.pull(7)
         assert len(github.requests) == 1
 
@@ -194,7 +195,7 @@ def test_of_an_error_only_the_beginning_is_read():
 def test_a_compressed_answer_is_measured_by_what_it_holds():
     import gzip
 
-    bomb = gzip.compress(b" " * (40 * 1024 * 1024))
+    bomb = gzip.compress(b" " * (70 * 1024 * 1024))
     with FakeGitHub() as github:
         github.fault("GET", "/pulls/7", status=200, body=bomb, headers={"content-encoding": "gzip"})
         with pytest.raises(errors.UnexpectedAnswer, match="answered more than"):
@@ -262,3 +263,20 @@ def test_what_was_left_behind_sends_nothing_any_more(monkeypatch):
         assert behind
         assert github.requests == []
     assert not caught.value.maybe_done
+
+
+def test_a_signal_ends_the_wait_for_an_answer():
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with FakeGitHub() as github:
+        github.fault("GET", "/pulls/7", how="hang", times=None)
+        client = probe(github, limits=Limits(seconds=60)).client
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(KeyboardInterrupt):
+                client.pull(7)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)

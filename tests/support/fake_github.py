@@ -51,7 +51,8 @@ class Received:
 class FakeGitHub:
     """prefix: `/api/v3` is what an Enterprise Server has. certificate: a PEM file with a key and its certificate, for
     https. page_limit: entries of a page at most, whatever is asked for. same_host: artifacts are served by the address
-    of the API, as an Enterprise Server does."""
+    of the API, as an Enterprise Server does. host: the address to listen on; containers reach this machine by the
+    address of their bridge, not by loopback."""
 
     def __init__(
         self,
@@ -60,7 +61,9 @@ class FakeGitHub:
         certificate: Path | None = None,
         page_limit: int = 100,
         same_host: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
+        self._host = host
         self.state = GitHubState()
         self.requests: list[Received] = []
         self.violations: list[str] = []
@@ -80,7 +83,7 @@ class FakeGitHub:
             class Handler(_Handler):
                 github = owner
 
-            server = _Server(("127.0.0.1", 0), Handler)
+            server = _Server((self._host, 0), Handler)
             if self._certificate is not None:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(self._certificate)
@@ -100,7 +103,7 @@ class FakeGitHub:
     def origin(self) -> str:
         """Scheme, host and port of the API."""
         scheme = "http" if self._certificate is None else "https"
-        return f"{scheme}://127.0.0.1:{self._servers[0].server_address[1]}"
+        return f"{scheme}://{self._host}:{self._servers[0].server_address[1]}"
 
     @property
     def url(self) -> str:
@@ -134,8 +137,10 @@ class FakeGitHub:
 
     def store_url(self, artifact_id: int) -> str:
         """Where the zip of an artifact is served, with the signature that opens it."""
-        place = "" if self._same_host else f":{self._servers[1].server_address[1]}"
-        base = self.origin if self._same_host else re.sub(r"127\.0\.0\.1:\d+$", f"localhost{place}", self.origin)
+        base = self.origin
+        if not self._same_host:
+            host = "localhost" if self._host == "127.0.0.1" else self._host
+            base = f"{base.partition(':')[0]}://{host}:{self._servers[1].server_address[1]}"
         return f"{base}/store/{artifact_id}?sig={_signature(artifact_id)}"
 
     def next_fault(self, received: Received) -> Fault | None:
