@@ -116,3 +116,25 @@ def test_the_schema_for_editors_accepts_every_example():
         document = yaml.safe_load(path.read_text())
         if "extends" not in document:
             assert [error.message for error in validator.iter_errors(document)] == [], path
+
+
+def test_the_touchstone_case_tells_its_models_apart(tmp_path):
+    case = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
+    both = run_example(case, tmp_path)
+    assert both.code == 1, both.out + both.err
+    verdicts = {cell["params"]["model"]: cell["verdict"] for cell in both.cells}
+    assert verdicts == {"careful": "pass", "careless": "fail"}
+    one = keystone("run", case, "--param", "model=careful", "--output", tmp_path / "one", directory=tmp_path)
+    assert one.code == 0, one.out + one.err
+
+
+def test_the_touchstone_case_has_every_kind_of_grader_that_runs_offline(tmp_path):
+    case = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
+    called = keystone("run", case, "--param", "model=careful", "--output", tmp_path / "out", directory=tmp_path)
+    assert {name: (one["status"], one["weight"]) for name, one in called.checks.items()} == {
+        "implemented": ("pass", 0.0),
+        "tests": ("pass", 4.0),
+        "command": ("pass", 1.0),
+        "trace": ("pass", 1.0),
+        "efficiency": ("pass", 1.0),
+    }
