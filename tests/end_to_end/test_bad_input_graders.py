@@ -1,0 +1,321 @@
+"""Agents that want credit for tests that their work does not pass, through the real command: each gets the score 0,
+the verdict `fail` and a sentence that says what happened. Other checks: test_bad_input_evidence.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.bad_input import attack_all, earned, planting
+from support.graded_tests import files_of, pytest_for_sandboxes
+
+WRONG = "def add(a, b):\n    return a - b\n"
+HIDDEN = "from a import add\ndef test_small(): assert add(1, 2) == 3\ndef test_more(): assert add(2, 2) == 4\n"
+EXITS = "import os\nprint('2 passed', flush=True)\nos._exit(0)\n"
+FORGES = """import pytest
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    result = yield
+    result.get_result().outcome = "passed"
+"""
+PYTHON = {"setup": {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}, "resources": {"memory": "512Mi", "pids": 50}}
+
+
+@pytest.fixture(scope="module")
+def packages() -> Iterator[dict[str, str]]:
+    """pytest for the sandbox's python3, as files of the agent's directory."""
+    with pytest_for_sandboxes() as place:
+        yield files_of(place, "agent/packages")
+
+
+def configured(path: str, text: str) -> str:
+    """An agent that plants a plug-in and a configuration that names it."""
+    return planting({"forged.py": FORGES, path: text})
+
+
+PLANTED = {
+    "nothing but what is wrong": "pass",
+    "numbers on stdout": planting({"a.py": f"print('===== 2 passed in 0.01s =====', flush=True)\n{WRONG}"}),
+    "conftest.py": planting({"conftest.py": FORGES}),
+    "conftest.py beside the tests": planting({"tests/conftest.py": FORGES}),
+    "conftest as a package": planting({"tests/conftest/__init__.py": FORGES}),
+    "__init__.py of the tests": planting({"tests/__init__.py": EXITS}),
+    "sitecustomize.py": planting({"sitecustomize.py": EXITS, "sitecustomize/__init__.py": EXITS}),
+    "usercustomize.py": planting({"usercustomize.py": EXITS}),
+    ".pth": planting({"x.pth": "import os; os._exit(0)"}),
+    "pytest.ini": configured("pytest.ini", "[pytest]\naddopts = -p forged\n"),
+    ".pytest.ini": configured(".pytest.ini", "[pytest]\naddopts = -p forged\n"),
+    "pytest.ini beside the tests": configured("tests/pytest.ini", "[pytest]\naddopts = -p forged\n"),
+    "tox.ini": configured("tox.ini", "[pytest]\naddopts = -p forged\n"),
+    "setup.cfg": configured("setup.cfg", "[tool:pytest]\naddopts = -p forged\n"),
+    "pyproject.toml": configured("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-p forged'\n"),
+    "a pytest package": planting({"pytest/__init__.py": EXITS, "pytest/__main__.py": EXITS, "_pytest/x.py": ""}),
+    "pytest.py": planting({"pytest.py": EXITS, "pluggy.py": EXITS, "argparse.py": EXITS}),
+    "metadata of a plug-in": planting(
+        {
+            "forged.py": FORGES,
+            "forged-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: forged\nVersion: 1\n",
+            "forged-1.dist-info/entry_points.txt": "[pytest11]\nforged = forged\n",
+        }
+    ),
+    "variables in files": planting(
+        {"forged.py": FORGES, ".env": "PYTEST_PLUGINS=forged\nPYTEST_ADDOPTS=-pforged\nPYTHONSTARTUP=forged.py\n"}
+    ),
+    "packages of its user": """
+for version in range(8, 16):
+    for home in (Path(os.environ["HOME"]), Path()):
+        place = home / f".local/lib/python3.{version}/site-packages"
+        write(place / "evil.pth", "import os; os._exit(0)"), write(place / "usercustomize.py", "import os; os._exit(0)")
+""",
+    "programs named python3": """
+for place in ("python3", "bin/python3", "node_modules/.bin/python3", ".venv/bin/python3"):
+    write(place, "#!/bin/sh\\nexit 0\\n"), os.chmod(place, 0o755)
+""",
+    "byte code": """
+import py_compile
+write("ok.py", "def test_small(): pass\\n")
+for python in range(8, 16):
+    for tag in ("", "-pytest-8.4.1", "-pytest-9.0.1"):
+        place = f"tests/__pycache__/test_x.cpython-3{python}{tag}.pyc"
+        py_compile.compile("ok.py", place, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+""",
+}
+ENDED = {
+    "os._exit": planting({"a.py": EXITS}),
+    "os._exit when called": planting({"a.py": "import os\ndef add(a, b): os._exit(0)\n"}),
+    "sys.exit": planting({"a.py": "import sys\nsys.exit(0)\n"}),
+    "pytest.exit": planting({"a.py": "import pytest\npytest.exit('done', 0)\n"}),
+    "a skipped module": planting({"a.py": "import pytest\npytest.skip('x', allow_module_level=True)\n"}),
+    "unittest's skip": planting({"a.py": "import unittest\nraise unittest.SkipTest\n"}),
+    "skipped when called": planting({"a.py": "import pytest\ndef add(a, b): pytest.skip('x')\n"}),
+    "an expected failure": planting({"a.py": "import pytest\ndef add(a, b): pytest.xfail('x')\n"}),
+    "a forged report": planting({"a.py": """
+import atexit, glob, json, os
+def forge():
+    for place in glob.glob(".keystone*/"):
+        passed = {"status": 0, "collected": ["a"], "outcomes": {"a": ["passed"]}, "skipped_by": {}}
+        text = json.dumps({**passed, "collection_errors": []})
+        open(place + "report", "w").write("0" * 64 + "\\n" + text)
+    os._exit(0)
+atexit.register(forge)
+def add(a, b): raise SystemExit
+"""}),
+    "a FIFO for a report": planting({"a.py": """
+import atexit, glob, os
+def block():
+    for place in glob.glob(".keystone*/"): os.mkfifo(place + "report")
+    os._exit(0)
+atexit.register(block)
+def add(a, b): os._exit(block())
+"""}),
+    "a process that stays": planting({"a.py": "import os, time\nif os.fork() == 0: os.setsid(), time.sleep(60)\n"}),
+    "hangs": planting({"a.py": "while True: pass\n"}),
+    "takes all memory": planting({"a.py": "x = []\nwhile True: x.append(bytes(1 << 20))\n"}),
+}  # fmt: skip
+REPLACED = {
+    "tests is a link": "write('mine/test_x.py', 'def test_small(): pass'); os.symlink('mine', retired('tests'))",
+    "tests is a link outside": "os.symlink(os.environ['KEYSTONE_AGENT_DIR'], retired('tests'))",
+    "the test is there": "write('tests/test_x.py', 'def test_small(): pass')",
+    "the test is a link": "write('mine.py', 'def test_small(): pass'); os.symlink('../mine.py', 'tests/test_x.py')",
+    "the test is a directory": "write('tests/test_x.py/test_y.py', 'def test_small(): pass')",
+    "the test is a FIFO": "os.mkfifo('tests/test_x.py')",
+    "nothing can be written": "write('tests/test_x.py'), os.chmod('tests', 0o555), os.chmod('.', 0o555)",
+    "tests is closed": "os.chmod('tests', 0)",
+    "the code is a link": "os.symlink('/dev/null', retired('a.py'))",
+    "the code is a FIFO": "os.mkfifo(retired('a.py'))",
+}
+SAID = {
+    "os._exit": "its report was never written: pytest did not come to its end",
+    "pytest.exit": "1 in error",
+    "a skipped module": "1 in error",
+    "skipped when called": "2 in error",
+    "an expected failure": "2 in error",
+    "a forged report": "its report is not the one that this run of pytest wrote",
+    "hangs": "The tests were stopped at their time limit of 10 s.",
+    "takes all memory": "stopped at a limit: memory",
+    "nothing but what is wrong": "0 of 2 tests passed (2 failed)",
+    "sys.exit": "No test was run.",
+}
+
+
+@pytest.mark.parametrize("attacks", [PLANTED, ENDED, REPLACED], ids=["planted", "ended", "replaced"])
+def test_no_credit_for_hidden_tests_that_fail(
+    tmp_path: Path, packages: dict[str, str], attacks: dict[str, str]
+) -> None:
+    called, found = attack_all(
+        tmp_path,
+        attacks,
+        {"type": "pytest", "inject": [{"src": "hidden/test_x.py", "dest": "tests/test_x.py"}], "timeout": "10s"},
+        author={**packages, "hidden/test_x.py": HIDDEN},
+        start={"a.py": WRONG, "tests/readme": ""},
+        **PYTHON,
+    )
+    assert earned(found) == {}
+    assert called.document["verdict"] == "fail"
+    for name in found.keys() & SAID.keys():
+        assert SAID[name] in found[name]["message"], name
+
+
+def test_the_same_check_gives_credit_where_it_is_due(tmp_path: Path, packages: dict[str, str]) -> None:
+    agent = planting({"a.py": WRONG.replace("-", "+"), "conftest.py": EXITS, "pytest.py": EXITS, "x.pth": EXITS})
+    check = {"type": "pytest", "inject": [{"src": "hidden/test_x.py", "dest": "tests/test_x.py"}]}
+    author = {**packages, "hidden/test_x.py": HIDDEN}
+    _, found = attack_all(tmp_path, {"honest": agent}, check, author=author, code=0, **PYTHON)
+    assert (found["honest"]["status"], found["honest"]["score"]) == ("pass", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ({"type": "pytest", "inject": ["hidden/helper.py"]}, "No test was run."),
+        ({"type": "pytest", "cmd": "pytest -q gone/test_y.py"}, "No test was run."),
+        ({"type": "pytest", "cmd": "pytest -q tests/test_x.py::test_gone", "inject": ["hidden/test_x.py"]}, "No test"),
+        ({"type": "swebench", "fail_to_pass": ["gone/test_y.py::test_small"]}, "test_small (not found)"),
+        ({"type": "swebench", "inject": ["hidden/test_x.py"], "fail_to_pass": ["test_x.py::gone"]}, "gone (not found)"),
+        (
+            {"type": "swebench", "fail_to_pass": ["a.py::x"], "pass_to_pass": ["tests/test_old.py::test_keep"]},
+            "test_keep (failed)",
+        ),
+    ],
+    ids=["nothing collected", "no file", "no test", "swebench: no file", "swebench: no test", "swebench: its own test"],
+)
+def test_tests_that_do_not_exist(tmp_path: Path, packages: dict[str, str], check: dict[str, object], said: str) -> None:
+    _, found = attack_all(
+        tmp_path,
+        {"one": planting({"tests/test_old.py": "def test_keep(): pass\n"})},
+        check,
+        author={**packages, "hidden/helper.py": "x = 1\n", "hidden/test_x.py": HIDDEN},
+        start={"a.py": WRONG, "tests/test_old.py": "def test_keep(): assert 0\n"},
+        **PYTHON,
+    )
+    assert earned(found) == {}
+    assert said in found["one"]["message"]
+    assert found["one"]["cell"]["composite"] == 0.0
+
+
+def test_a_command_of_pytest_that_ended_with_0(tmp_path: Path, packages: dict[str, str]) -> None:
+    """An exit code that is all there is to grade by is the tests' own."""
+    names = ("os._exit", "skipped when called", "pytest.exit")
+    _, found = attack_all(
+        tmp_path,
+        {name: ENDED[name] for name in names} | {"argparse.py": planting({"argparse.py": EXITS, "a.py": WRONG})},
+        {"type": "tests", "cmd": "python3 -m pytest -q test_x.py", "inject": ["hidden/test_x.py"]},
+        author={**packages, "hidden/test_x.py": HIDDEN},
+        **PYTHON,
+    )
+    assert earned(found) == {}
+
+
+GOOD_REPORT = '<testsuite tests="1"><testcase name="x"/></testsuite>'
+REPORT = "target/reports/TEST-all.xml"
+BUILD = f"""import os, sys
+sys.path.insert(0, "")
+import a
+passed = a.add(1, 2) == 3
+os.makedirs("target/reports", exist_ok=True)
+case = "" if passed else "<failure/>"
+open("{REPORT}", "w").write(f'<testsuite tests="1"><testcase name="x">{{case}}</testcase></testsuite>')
+sys.exit(not passed)
+"""
+
+
+def ending(statement: str) -> str:
+    """Code under test that leaves something in the report's place, and ends the run with 0."""
+    return f"import os\nos.makedirs('target/reports', exist_ok=True)\nREPORT = '{REPORT}'\n{statement}\nos._exit(0)\n"
+
+
+def writing(report: str) -> str:
+    return planting({"a.py": ending(f"open(REPORT, 'w').write({report!r})")})
+
+
+ENDS = planting({"a.py": ending("pass")})
+LEVELS = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "x" * 1000}">' for n in range(9))
+REPORTS = {
+    "written before": planting({REPORT: GOOD_REPORT}) + ENDS,
+    "another beside": planting({"target/reports/TEST-mine.xml": GOOD_REPORT}),
+    "in a closed directory": planting({REPORT: GOOD_REPORT}) + ENDS + "os.chmod('target/reports', 0o500)\n",
+    "directory before": "os.makedirs('target/reports/TEST-all.xml/deep')",
+    "FIFO before": f"os.makedirs('target/reports'); os.mkfifo('{REPORT}')\n{ENDS}",
+    "link outside before": f"os.makedirs('target/reports'); os.symlink('/etc/hostname', '{REPORT}')\n{ENDS}",
+    "directory outside": f"os.symlink(os.environ['KEYSTONE_AGENT_DIR'], 'target')\n{ENDS}",
+    "directory elsewhere": f"{planting({f'mine/{REPORT[7:]}': GOOD_REPORT})}os.symlink('mine', 'target')\n{ENDS}",
+    "FIFO": planting({"a.py": ending("os.mkfifo(REPORT)")}),
+    "directory": planting({"a.py": ending("os.mkdir(REPORT)")}),
+    "link outside": planting({"a.py": ending("os.symlink('/etc/hostname', REPORT)")}),
+    "loop of links": planting({"a.py": ending("os.symlink('TEST-all.xml', REPORT)")}),
+    "entity bomb": writing(f"<!DOCTYPE t [{LEVELS}]><testsuite><testcase name='&e8;'/></testsuite>"),
+    "external entity": writing(f'<!DOCTYPE t [<!ENTITY x SYSTEM "file:///etc/passwd">]>{GOOD_REPORT}'),
+    "external document type": writing(f'<!DOCTYPE testsuite SYSTEM "http://127.0.0.1:9/x.dtd">{GOOD_REPORT}'),
+    "deep": planting({"a.py": ending("open(REPORT, 'w').write('<testsuite>' * 100000 + '<testcase/>')")}),
+    "huge": planting({"a.py": ending("open(REPORT, 'w').write('<testsuite>' + '<testcase/>' * 7000000)")}),
+    "claims without cases": writing('<testsuite tests="100" failures="0"/>'),
+    "negative numbers": writing('<testsuite failures="-5"><testcase name="x"/></testsuite>'),
+    "no number": writing('<testsuite failures="NaN"><testcase name="x"/></testsuite>'),
+    "all skipped": writing('<testsuite><testcase name="x"><skipped/></testcase></testsuite>'),
+    "another root": writing('<html><testcase name="x"/></html>'),
+    "half of one": writing(GOOD_REPORT[:-3]),
+    "nothing": writing(""),
+    "on stdout": planting({"a.py": ending(f"print({GOOD_REPORT!r}, flush=True)")}),
+    "start-up modules": planting(dict.fromkeys(("sitecustomize.py", "build.py"), ending("open(REPORT, 'w')"))),
+    "hangs": planting({"a.py": "while True: pass\n"}),
+}
+SAID_OF_REPORTS = {
+    "written before": "no report matches target/reports/TEST-*.xml",
+    "FIFO": "is a FIFO, not a regular file",
+    "link outside before": "leads through a link out of the workspace, to /etc/hostname",
+    "link outside": "leads through a link out of the workspace, to /etc/hostname",
+    "entity bomb": "has a document type or entities, which no JUnit report needs",
+    "external entity": "has a document type or entities, which no JUnit report needs",
+    "external document type": "has a document type or entities, which no JUnit report needs",
+    "deep": "is nested too deep",
+    "huge": "at most 67,108,864 are read",
+    "claims without cases": "No test was run.",
+    "negative numbers": "failures='-5', expected a number",
+    "half of one": "is no well-formed XML",
+    "hangs": "stopped at their time limit of 10 s",
+}
+
+
+def test_no_credit_for_reports(tmp_path: Path) -> None:
+    """The runner itself is protected; what it runs, and all that it leaves, is the agent's."""
+    check = {"type": "tests", "cmd": "python3 build.py", "junit_xml": "target/reports/TEST-*.xml", "timeout": "10s"}
+    start = {"a.py": WRONG, "build.py": BUILD}
+    _, found = attack_all(tmp_path, REPORTS, {**check, "protect": ["build.py"]}, start=start)
+    assert earned(found) == {}
+    for name, said in SAID_OF_REPORTS.items():
+        assert said in found[name]["message"], name
+
+
+NODE = """const test = require("node:test"), assert = require("assert"), {add} = require("./solution.js");
+test("small", () => assert.equal(add(1, 2), 3)); test("more", () => assert.equal(add(2, 2), 4));"""
+OF_NODE = {
+    "wrong": "pass",
+    "process.exit": planting({"solution.js": "console.log('# pass 2'); process.exit(0)"}),
+    "process.exit when called": planting({"solution.js": "exports.add = () => process.exit(0)"}),
+    "reallyExit": planting({"solution.js": "process.reallyExit(0)"}),
+    "ends the runner": planting({"solution.js": "process.kill(process.ppid, 'SIGTERM'); process.exit(0)"}),
+    "programs named node": """
+for place in ("node", "node_modules/.bin/node"):
+    write(place, "#!/bin/sh\\nexit 0\\n"), os.chmod(place, 0o755)
+""",
+    "modules": planting(
+        {"node_modules/assert/index.js": "exports.equal = () => {};", "node_modules/test/index.js": ""}
+    ),
+    "configuration": planting({"package.json": '{"type": "module"}', ".npmrc": "node-options=--require ./x.js"}),
+    "the test is a directory": planting({"x.test.js/index.js": ""}),
+    "hangs": planting({"solution.js": "while (true);"}),
+}
+
+
+@pytest.mark.parametrize("test", ["x.test.js", "hidden.test.js"], ids=["itself", "by a file that loads it"])
+def test_no_credit_for_hidden_tests_of_node_that_fail(tmp_path: Path, test: str) -> None:
+    _, found = attack_all(
+        tmp_path,
+        OF_NODE,
+        {"type": "tests", "cmd": f"node --test {test}", "inject": ["hidden/x.test.js"], "timeout": "10s"},
+        author={"hidden/x.test.js": NODE},
+        start={"solution.js": "exports.add = () => 0;\n", "hidden.test.js": 'require("./x.test.js");'},
+    )
+    assert earned(found) == {}
+    assert "ended before its tests reported" in found["process.exit"]["message"]

@@ -1,0 +1,85 @@
+"""Agents that want credit they did not earn: many in one run of the real command, each in a cell of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from support.command_line import Called, run_spec
+from support.graded_tests import lay_out
+
+_AGENT = """import json, os, shutil
+from pathlib import Path
+def write(path, text=""):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+def retired(path):
+    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    return path
+exec(json.loads(Path(__file__).with_name("attacks.json").read_text())[os.environ["ATTACK"]])
+"""
+
+
+def planting(files: Mapping[str, str]) -> str:
+    """An agent that writes these files."""
+    return "".join(f"write({path!r}, {text!r})\n" for path, text in files.items())
+
+
+def attack_all(
+    directory: Path,
+    attacks: Mapping[str, str],
+    check: Mapping[str, Any],
+    *,
+    author: Mapping[str, str | None] | None = None,
+    start: Mapping[str, str | None] | None = None,
+    of_agent: Mapping[str, Any] | None = None,
+    code: int = 1,
+    **more: Any,
+) -> tuple[Called, dict[str, dict[str, Any]]]:
+    """Run one check over what each of these agents leaves; its entry in results.json by the attack's name.
+
+    attacks: Python by name; `write(path, text)` is there, and
+    `retired(path)`, which removes what is there. check: as in a spec; `weight`, `gate` and `timeout` are the
+    invariant's. author: files beside the spec. start: files of the workspace before the agent. code: the exit code.
+    """
+    files = {"agent/agent.py": _AGENT, "agent/attacks.json": json.dumps(dict(attacks)), **(author or {})}
+    lay_out(directory, files)
+    lay_out(directory / "start", {"README": "", **(start or {})})
+    fields = dict(check)
+    outer = {key: fields.pop(key) for key in ("weight", "gate", "timeout") if key in fields}
+    document = {
+        "version": 1,
+        "id": "attacked",
+        "task": {"prompt": "do it"},
+        "workspace": "start",
+        "agent": {
+            "type": "command",
+            "command": ["python3", "{{ agent.dir }}/agent.py"],
+            "dir": "agent",
+            "env": {"ATTACK": "{{ params.attack }}"},
+            **(of_agent or {}),
+        },
+        "parallelism": {"matrix": {"attack": list(attacks)}},
+        "invariants": {"it": {**outer, "check": fields}},
+        "scoring": {"pass_threshold": 0.1},
+        **more,
+    }
+    called = run_spec(directory, json.dumps(document))
+    assert "Traceback" not in called.err, called.err
+    assert called.code == code, called.out + called.err
+    cells = {cell["params"]["attack"]: cell for cell in called.cells}
+    for name, cell in cells.items():
+        assert cell["agent"]["exit_code"] == 0, (name, cell["agent"])
+    return called, {name: {**cell["invariants"][0], "cell": cell} for name, cell in cells.items()}
+
+
+def earned(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Those of the attacks that came to something else than a failure with the score 0, for an assertion that shows
+    them: {} when nobody earned anything."""
+    return {
+        name: (entry["status"], entry["score"], entry["cell"]["verdict"], entry["message"])
+        for name, entry in found.items()
+        if (entry["status"], entry["score"], entry["cell"]["verdict"]) != ("fail", 0.0, "fail")
+    }
