@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 HEAD_LIMIT = 64 << 10
 BODY_LIMIT = 8 << 20
-_TOTAL_LIMIT = 64 << 20
-"""Bytes of a response in all: a body of 8 MiB in chunks of one byte has six times as many."""
+_TOTAL_LIMIT = 2 * BODY_LIMIT
+"""Bytes of a response in all: chunks of one byte take six each, and the time of a thousand."""
 _CHUNK = 1 << 16
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CHARSETS = {"utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "utf-8", "iso-8859-1": "latin-1", "latin1": "latin-1"}
@@ -183,8 +183,10 @@ async def _receive(reader: Any, *, head_only: bool) -> _Collected:
                 raise BadResponse(f"sent what is no HTTP response: {error}") from None
         if not found.final and total > HEAD_LIMIT:
             raise BadResponse(f"sent headers of more than {HEAD_LIMIT >> 10} KiB")
-        if len(found.body) > BODY_LIMIT or total > _TOTAL_LIMIT:
+        if len(found.body) > BODY_LIMIT:
             raise BadResponse(f"sent a body of more than {BODY_LIMIT >> 20} MiB")
+        if total > _TOTAL_LIMIT:
+            raise BadResponse(f"sent more than {_TOTAL_LIMIT >> 20} MiB in all")
     if head_only:
         found.body.clear()
     return found
