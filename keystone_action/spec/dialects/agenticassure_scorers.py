@@ -10,7 +10,7 @@ from typing import Any
 from yaml.nodes import Node
 
 from keystone_action.spec.diagnostics import nearest, shown
-from keystone_action.spec.dialects.agenticassure_fields import METADATA, Fields
+from keystone_action.spec.dialects.agenticassure_fields import METADATA, NAME, Fields
 from keystone_action.spec.dialects.translation import pairs_of
 from keystone_action.spec.yaml_loader import Path
 
@@ -78,6 +78,8 @@ def check_scenario(scenario: ScenarioText, scorers: Sequence[str], fields: Field
         if scorer in ("exact", "similarity") and "expected_output" not in values and _readable(scenario):
             message = f"the scorer {scorer} needs 'expected_output', which {scenario.label} has not"
             fields.problem(path, message, key=True)
+        if scorer == "similarity" and "expected_output" in values:
+            fields.fits(values["expected_output"], (*path, "expected_output"), NAME)
         if scorer == "regex" and "regex_pattern" not in metadata:
             near = nearest("regex_pattern", metadata)
             message = f"the scorer regex needs 'metadata.regex_pattern', which {scenario.label} has not"

@@ -20,7 +20,7 @@ _OWN = re.compile(rb"^[\"']?version[\"']?\s*:", re.MULTILINE)
 _GRADERS = re.compile(rb"^[\"']?graders[\"']?\s*:", re.MULTILINE)
 _SCENARIOS = re.compile(rb"^[\"']?scenarios[\"']?\s*:", re.MULTILINE)
 _SUITE = re.compile(rb"^[\"']?suite[\"']?\s*:", re.MULTILINE)
-_INPUT = re.compile(rb"^\s*(?:-\s+)?(?:\{.*)?[\"']?input[\"']?\s*:", re.MULTILINE)
+_INPUT = re.compile(rb"(?:^|[\s{,])[\"']?input[\"']?\s*:")
 
 
 def dialect_of(data: Any) -> Dialect | None:
