@@ -176,6 +176,7 @@ class _Step:
             directory=settings.directory,
             output=settings.output_dir,
             threshold=settings.threshold,
+            fail_on_skipped=settings.fail_on_skipped,
             fail_on=settings.fail_on,
             run_id=run_id,
         )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.plan import Selection, make_cell_id, matrix_combinations, plan
+from keystone_action.plan import Selection, digest_of, make_cell_id, matrix_combinations, plan
 from keystone_action.spec.loader import load
 
 HEAD = """\
@@ -151,6 +151,17 @@ def test_shards_are_a_partition(loaded, shards):
     spec = loaded("parallelism: {replicas: 5}\n")
     parts = [ids([spec], shard=(index, shards)) for index in range(1, shards + 1)]
     assert sorted(one for part in parts for one in part) == sorted(ids([spec]))
+
+
+def test_every_shard_knows_the_whole_plan(loaded):
+    specs = [loaded("parallelism: {replicas: 5}\n"), loaded(spec_id="other")]
+    whole = plan(specs, Selection(params={}))
+    assert whole.digest == digest_of(cell.id for cell in whole.cells)
+    assert whole.specs == {spec.spec.id: spec.sha256 for spec in specs}
+    for index in range(1, 10):
+        shard = plan(specs, Selection(params={}, shard=(index, 9)))
+        assert (shard.total, shard.digest, shard.specs) == (6, whole.digest, whole.specs)
+    assert plan(specs, Selection(params={}, replicas=2)).digest != whole.digest
 
 
 def test_a_shard_without_cells_is_no_error(loaded):

@@ -29,14 +29,15 @@ class MergeOptions:
     """One call of `keystone merge`, or a step with `mode: merge`.
 
     places: folders with the results of shards, or folders above them. directory: what paths in messages and a default
-    output are relative to. output: where results go; None = as for a run. threshold: what the shards must have been
-    judged by, when the caller says so. run_id: None = a new one.
+    output are relative to. output: where results go; None = as for a run. threshold, fail_on_skipped: what the
+    shards must have been judged by, when the caller says so. run_id: None = a new one.
     """
 
     places: tuple[Path, ...]
     directory: Path
     output: Path | None = None
     threshold: float | None = None
+    fail_on_skipped: bool = False
     fail_on: FailOn = "threshold"
     run_id: str | None = None
 
@@ -50,7 +51,7 @@ def merge_shards(options: MergeOptions) -> Ran:
     folders = find([options.directory / place for place in options.places])
     shards = [ShardRun(_shown(folder, options.directory), read_shard(folder)) for folder in folders]
     run = merge(shards, version=__version__, digest_of=digest_of)
-    _refuse_other_threshold(run, options.threshold)
+    _refuse_other_rules(run, options)
     run = replace(run, run_id=options.run_id or new_run_id())
     output = RunOptions(specs=(), directory=options.directory, output=options.output)
     directory = make_output_directory(output, datetime.now(UTC))
@@ -67,13 +68,22 @@ def _shown(folder: Path, directory: Path) -> str:
     return str(folder.relative_to(top)) if folder.is_relative_to(top) and folder != top else str(folder)
 
 
-def _refuse_other_threshold(run: RunResult, threshold: float | None) -> None:
+def _refuse_other_rules(run: RunResult, options: MergeOptions) -> None:
+    """Cells were judged where they ran: a stricter rule that only this call has would judge nothing."""
+    threshold = options.threshold
     for spec in run.specs:
         if threshold is not None and spec.pass_threshold != threshold:
             raise UsageError(
                 f"the threshold {threshold:g} is given, but the shards judged {spec.id} by {spec.pass_threshold:g}",
                 help="give the threshold to the jobs that run the shards",
             )
+        for cell in spec.cells if options.fail_on_skipped else ():
+            skipped = [check.name for check in cell.invariants if check.status == "skip" and check.on_skip != "ignore"]
+            if cell.verdict == "pass" and skipped:
+                raise UsageError(
+                    f"fail-on-skipped is given, but the shards let {cell.id} pass without {skipped[0]}",
+                    help="give fail-on-skipped to the jobs that run the shards",
+                )
 
 
 def _copy(shards: Sequence[tuple[Path, ShardRun]], directory: Path) -> int:

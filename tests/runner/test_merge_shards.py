@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -119,6 +120,19 @@ def test_the_threshold_that_is_given_must_be_the_shards(downloaded: Path) -> Non
     with pytest.raises(UsageError, match=r"threshold 0\.9 is given, but the shards judged alpha by 0\.5"):
         merged(downloaded, threshold=0.9)
     assert merged(downloaded, threshold=0.5).verdict == "pass"
+
+
+@pytest.mark.parametrize(("on_skip", "refused"), [(None, True), ("error", True), ("ignore", False)])
+def test_a_skip_that_must_fail_has_to_fail_where_it_happens(tmp_path: Path, on_skip: Any, refused: bool) -> None:
+    one = cell("alpha", "one", 0, skipped=True)
+    checks = (one.invariants[0], replace(one.invariants[1], on_skip=on_skip))
+    folder = leave(tmp_path / "shards", whole([spec("alpha", [replace(one, invariants=checks)])]))
+    strict = MergeOptions(places=(folder,), directory=tmp_path, output=tmp_path / "out", fail_on_skipped=True)
+    if refused:
+        with pytest.raises(UsageError, match=r"the shards let alpha\.one\.r0 pass without judged"):
+            merge_shards(strict)
+    else:
+        assert merge_shards(strict).result.verdict == "pass"
 
 
 def test_logs_of_services_are_kept_by_shard(downloaded: Path) -> None:
