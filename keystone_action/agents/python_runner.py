@@ -132,7 +132,7 @@ def keep_reported(document: dict[str, Any], name: str) -> None:
     """A value that only scorers of the suite's author look at: as JSON has it; one that is too large or endless is
     left out, never a reason to lose the result."""
     try:
-        text = json.dumps(document[name], default=repr)
+        text = json.dumps(document[name], default=repr, allow_nan=False)
     except (ValueError, TypeError, RecursionError):
         text = "null"
     document[name] = json.loads(text if len(text) <= REPORTED_LIMIT else "null")

@@ -124,7 +124,7 @@ def as_number(value: Any) -> float:
 
 def as_json(value: Any) -> Any:
     try:
-        text = json.dumps(value, default=repr)
+        text = json.dumps(value, default=repr, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return None
     return json.loads(text) if len(text) <= DETAILS_LIMIT else None

@@ -255,6 +255,17 @@ class TestPython:
         assert said in found.problem
         assert files == {}
 
+    def test_what_only_scorers_look_at_never_costs_the_result(self) -> None:
+        body = (
+            "def f(i):\n    endless = {}\n    endless['x'] = endless\n"
+            "    return {'output': 'x', 'raw_response': endless, 'latency_ms': 1e999, 'reasoning_trace': ['a'],\n"
+            "            'tools_called': ['t', {'name': 'u', 'arguments': {'a': 1}}]}"
+        )
+        found, _ = run({"type": "python", "entrypoint": "mod:f", "dir": "d"}, module=body)
+        assert (found.output, found.problem) == ("x", "")
+        assert found.reported == {"raw_response": None, "latency_ms": None, "reasoning_trace": ["a"]}
+        assert [call["name"] for call in found.tool_calls or ()] == ["t", "u"]
+
     @pytest.mark.parametrize("body", ["import os\ndef f(i): os._exit(0)", "def f(i): raise SystemExit(0)"])
     def test_one_that_leaves_without_a_result(self, body: str) -> None:
         found, _ = run({"type": "python", "entrypoint": "mod:f", "dir": "d"}, module=body)
