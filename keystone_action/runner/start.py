@@ -72,6 +72,7 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         if loaded.spec.id in wanted:
             files.add_all(loaded.author_files, loaded.withheld)
     checkouts = {enclosing_root(loaded.directory) for loaded in specs}
+    checkouts |= {root for loaded in specs if loaded.additions is not None for root in loaded.additions.roots}
     provider = await process.start(roots.sandboxes, hidden=[start.directory, *sorted(checkouts)])
     stack.push_async_callback(shielded, provider.close)
     masker = Masker(values)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from yaml.nodes import MappingNode, Node
 
-from keystone_action.spec.diagnostics import SpecError, shown
+from keystone_action.spec.diagnostics import shown
 from keystone_action.spec.dialects.additions import Additions
 from keystone_action.spec.dialects.touchstone_graders import Graders, read_graders
 from keystone_action.spec.dialects.touchstone_harnesses import Harness, Harnesses, model_of, too_long
@@ -17,7 +17,6 @@ from keystone_action.spec.dialects.touchstone_reading import Field, Reader
 from keystone_action.spec.dialects.touchstone_setup import Prepared, read_preparation
 from keystone_action.spec.dialects.touchstone_sources import Repositories, read_fixtures, read_source
 from keystone_action.spec.dialects.translation import Translation, built
-from keystone_action.spec.files import read_text
 
 if TYPE_CHECKING:
     from keystone_action.spec.dialects.translate import Source
@@ -70,7 +69,7 @@ class _Case:
         graders = read_graders(reader, fields["graders"], fixtures.asset) if "graders" in fields else Graders()
         if fixtures.declared is not None and not fixtures.used:
             reader.warning(fixtures.declared.key, "fixtures: no grader names a file of it, so it is not cloned")
-        prepared = read_preparation(reader, fields, self.directory)
+        prepared = read_preparation(reader, fields, self.directory, self.root)
         prompt, prompt_node = self._task()
         pairs, trials = self._matrix()
         harnesses = Harnesses.nearest(self.directory, self.root)
@@ -148,17 +147,11 @@ class _Case:
             return "-", built("-", task.node)
         prompt = reader.text(fields["prompt"], "-")
         for item in reader.texts(fields.get("instruction_files")):
-            path = self.directory / str(item.value)
-            try:
-                text = read_text(path, str(path))
-            except SpecError as error:
-                reader.problem(item.node, f"{item.name}: {shown(item.value)} {error.diagnostics[0].message}")
-                continue
-            if not path.resolve().is_relative_to(self.root):
-                reader.problem(item.node, f"{item.name}: {shown(item.value)} leaves {self.root}")
-                continue
-            self.read.append(path)
-            prompt += f"\n\n## {path.name}\n{text}"
+            file = reader.file(item, self.directory, self.root)
+            if file is not None:
+                path, text = file
+                self.read.append(path)
+                prompt += f"\n\n## {path.name}\n{text}"
         if "system_prompt" in fields:
             prompt = f"{reader.text(fields['system_prompt'])}\n\n{prompt}"
         node = fields["prompt"].node

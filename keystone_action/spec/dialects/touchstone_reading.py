@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.spec.diagnostics import Diagnostic, listed, nearest, shown
+from keystone_action.spec.diagnostics import Diagnostic, SpecError, listed, nearest, shown
 from keystone_action.spec.dialects.translation import items_of, pairs_of
+from keystone_action.spec.files import read_text
 from keystone_action.spec.yaml_loader import Document
 
 
@@ -80,7 +82,7 @@ class Reader:
                 self.refuse(one, refused[name])
             else:
                 close = nearest(name, [*known, *(refused or ())])
-                expected = f"one of {listed(sorted(known))}"
+                expected = f"one of {listed(sorted(known or refused or ()))}"
                 self.problem(key, f"unknown key {shown(name)}", expected=expected, suggestion=close)
         for name in required:
             if name not in found:
@@ -117,6 +119,18 @@ class Reader:
     def texts(self, of: Field | None) -> list[Field]:
         """The items of a list of texts."""
         return [item for item in self.items(of) if self.text(item)]
+
+    def file(self, item: Field, directory: Path, root: Path) -> tuple[Path, str] | None:
+        """An author's text file that is read now, and its text."""
+        path = directory / str(item.value)
+        if not path.resolve().is_relative_to(root):
+            self.problem(item.node, f"{item.name}: {shown(item.value)} leaves {root}")
+            return None
+        try:
+            return path, read_text(path, str(path))
+        except SpecError as error:
+            self.problem(item.node, f"{item.name}: {shown(item.value)} {error.diagnostics[0].message}")
+            return None
 
     def boolean(self, of: Field | None, *, default: bool = False) -> bool:
         """true or false."""

@@ -10,12 +10,11 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.spec.diagnostics import SpecError, shown
+from keystone_action.spec.diagnostics import shown
 from keystone_action.spec.dialects.additions import Stub
 from keystone_action.spec.dialects.touchstone_harnesses import is_outside
 from keystone_action.spec.dialects.touchstone_reading import Field, Reader
 from keystone_action.spec.dialects.translation import built
-from keystone_action.spec.files import read_text
 
 _ENVIRONMENT = ("commands", "env", "kind", "requirement_files", "requirements", "timeout_s", "venv")
 _NO_ENVIRONMENT = {
@@ -54,11 +53,11 @@ class Prepared:
         return {**found, "setup": built(given, at)} if given else found
 
 
-def read_preparation(reader: Reader, case: Mapping[str, Field], directory: Path) -> Prepared:
+def read_preparation(reader: Reader, case: Mapping[str, Field], directory: Path, root: Path) -> Prepared:
     """In Touchstone's order: the container's own setup, the environment, stubs, commands."""
     prepared = Prepared()
     _container(reader, case.get("container"), prepared)
-    _environment(reader, case.get("environment"), prepared, directory)
+    _environment(reader, case.get("environment"), prepared, directory, root)
     setup = case.get("setup")
     if setup is not None:
         fields = reader.fields(setup, ("run", "stub"))
@@ -85,7 +84,7 @@ def _container(reader: Reader, of: Field | None, prepared: Prepared) -> None:
             reader.warning(fields[name].key, f"container.{name} is not honoured: no directory is shared between cells")
 
 
-def _environment(reader: Reader, of: Field | None, prepared: Prepared, directory: Path) -> None:
+def _environment(reader: Reader, of: Field | None, prepared: Prepared, directory: Path, root: Path) -> None:
     if of is None:
         return
     install = {**_NO_ENVIRONMENT}
@@ -99,13 +98,19 @@ def _environment(reader: Reader, of: Field | None, prepared: Prepared, directory
         reader.warning(fields["venv"].key, "environment.venv: false leaves out the whole environment, as in Touchstone")
         return
     prepared.seconds += seconds
+    if "timeout_s" in fields:
+        message = "environment.timeout_s counts towards the limit of the whole cell, and ends nothing by itself"
+        reader.warning(fields["timeout_s"].key, message)
     if kind == "command":
         _only_commands(reader, of, fields)
     elif kind == "uv":
         reader.warning(fields["kind"].node, "environment.kind: uv: the packages are installed with pip")
     prepared.packages += [item.node for item in reader.texts(fields.get("requirements")) if _is_package(reader, item)]
     for item in reader.texts(fields.get("requirement_files")):
-        prepared.packages += _requirements(reader, item, directory, prepared)
+        file = reader.file(item, directory, root)
+        if file is not None:
+            prepared.read.append(file[0])
+            prepared.packages += _requirements(reader, item, file[1])
     prepared.env |= {name: built(one.value, one.node) for name, one in reader.strings(fields.get("env")).items()}
     prepared.commands += [item.node for item in reader.texts(fields.get("commands"))]
 
@@ -125,15 +130,8 @@ def _is_package(reader: Reader, item: Field) -> bool:
     return False
 
 
-def _requirements(reader: Reader, item: Field, directory: Path, prepared: Prepared) -> list[Node]:
+def _requirements(reader: Reader, item: Field, text: str) -> list[Node]:
     """The packages that a file of requirements lists."""
-    path = directory / str(item.value)
-    try:
-        text = read_text(path, str(path))
-    except SpecError as error:
-        reader.problem(item.node, f"{item.name}: {shown(item.value)} {error.diagnostics[0].message}")
-        return []
-    prepared.read.append(path)
     packages = []
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         package = _COMMENT.sub("", line).strip()
