@@ -110,6 +110,18 @@ return AgentResult(output=" ".join(names))"""
     assert called.cells[0]["agent"]["output"] == "my_agent.py notes.txt scenarios"
 
 
+def test_variables_of_ours_reach_an_adapter_by_name_alone(tmp_path: Path) -> None:
+    body = 'import os\nreturn AgentResult(output=f\'{os.environ.get("KEY")} {os.environ.get("OTHER")}\')'
+    suite = "scenarios: [{name: a, input: b, scorers: [exact], expected_output: '*** none'}]"
+    files = {**adapter(body), "agenticassure.yaml": "adapter: my_agent.MyAgent\nenv: [KEY]\n"}
+    write_files(tmp_path, {"scenarios/suite.yaml": suite, **files})
+    environ = {"KEY": "sk-secret", "OTHER": "hidden"}
+    called = keystone("run", "scenarios", "--output", "out", directory=tmp_path, environ=environ)
+    assert called.cells[0]["agent"]["output"] == "*** None"
+    missing = keystone("run", "scenarios", "--output", "out2", directory=tmp_path)
+    assert (missing.code, "KEY" in missing.out) == (3, True)
+
+
 def test_time_limits_are_kept(tmp_path: Path) -> None:
     suite = """suite: {name: slow, config: {default_timeout: 1}}
 scenarios:

@@ -138,3 +138,25 @@ def test_the_touchstone_case_has_every_kind_of_grader_that_runs_offline(tmp_path
         "trace": ("pass", 1.0),
         "efficiency": ("pass", 1.0),
     }
+
+
+def test_the_agenticassure_suite_passes_with_its_own_agent(tmp_path):
+    called = run_example(EXAMPLES / "agenticassure" / "scenarios", tmp_path)
+    assert called.code == 0, called.out + called.err
+    scorers = {cell["scenario"]: [entry["name"] for entry in cell["invariants"]] for cell in called.cells}
+    assert scorers == {
+        "refund-info": ["passfail"],
+        "database-query-with-args": ["passfail", "brevity"],
+        "unknown-order": ["passfail", "regex"],
+    }
+    brevity = called.cells[1]["invariants"][1]
+    assert (brevity["status"], brevity["message"]) == ("pass", "11 words, at most 20")
+
+
+def test_the_agenticassure_suite_fails_with_an_agent_that_guesses(tmp_path):
+    suite = EXAMPLES / "agenticassure" / "scenarios" / "support.yaml"
+    words = ("--agent", "support_agent:GuessingAgent", "--output", tmp_path / "out")
+    called = keystone("run", suite, *words, directory=tmp_path)
+    assert called.code == 1, called.out + called.err
+    verdicts = {cell["scenario"]: cell["verdict"] for cell in called.cells}
+    assert verdicts == {"refund-info": "pass", "database-query-with-args": "fail", "unknown-order": "fail"}

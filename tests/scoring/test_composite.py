@@ -22,6 +22,33 @@ def check(name="c", score=1.0, *, weight=1.0, gate=False, status=None, on_skip=N
     )
 
 
+class TestEveryCheck:
+    """AgenticAssure: a scenario passes when all its scorers pass, each by its own rule."""
+
+    @pytest.mark.parametrize(
+        ("checks", "verdict", "composite", "reason"),
+        [
+            ([check(), check("similarity", 0.8, status="pass")], "pass", 0.9, ""),
+            ([check(), check("mine", 1.0, status="fail")], "fail", 1.0, "failed: mine"),
+            ([check(), check("similarity", status="skip")], "pass", 1.0, ""),
+            ([check("a", 0.0), check("b", 0.0)], "fail", 0.0, "failed: a, b"),
+            ([check("a", status="error", message="no"), check()], "error", None, "check a broke: no"),
+            ([check(status="skip")], "error", None, "nothing was graded: every check with weight was skipped"),
+        ],
+    )
+    def test_each_has_to_pass(self, checks, verdict, composite, reason):
+        found = grade(checks, threshold=1.0, every_check=True)
+        assert (found.verdict, found.composite, found.reason) == (verdict, composite, reason)
+
+    def test_what_disqualifies_still_does(self):
+        found = grade([check()], threshold=1.0, every_check=True, forced_zero="it raised")
+        assert (found.verdict, found.composite, found.reason) == ("fail", 0.0, "it raised")
+
+    def test_skips_fail_where_that_is_asked_for(self):
+        found = grade([check(), check("s", status="skip")], threshold=1.0, every_check=True, fail_on_skipped=True)
+        assert found.verdict == "fail"
+
+
 class TestKeystonesInvariantsPage:
     """000_66edd30c29bbac31.txt: "Weights and gates", "Patterns", "Scoring summary"."""
 

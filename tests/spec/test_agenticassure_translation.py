@@ -242,6 +242,19 @@ def test_the_calls_agent_comes_first(suite: Callable[..., LoadedSpec], write: Wr
     assert getattr(suite(text, agent=agent).spec.agent, "entrypoint", "") == "other:Agent"
 
 
+def test_variables_that_the_configuration_names_reach_the_adapter(write: Write) -> None:
+    write("adapter: m.A\nenv: [OPENAI_API_KEY, BASE, BASE]\nscorers: [n]\n", "agenticassure.yaml")
+    for name in ("m.py", "n.py", "other.py"):
+        write("", name)
+    path = write("scenarios: [{name: a, input: b, scorers: [own]}]", "scenarios/suite.yaml")
+    for agent in (None, "other:B"):
+        loaded = load(path, TYPES, agent=agent)
+        assert [secret.name for secret in loaded.spec.secrets] == ["OPENAI_API_KEY", "BASE"]
+        (cell,) = plan([loaded], Selection(params={})).cells
+        assert cell.agent.env == {"OPENAI_API_KEY": "{{ secrets.OPENAI_API_KEY }}", "BASE": "{{ secrets.BASE }}"}
+        assert checks(loaded)["own"]["modules"] == ["n", "other" if agent else "m"]
+
+
 def test_suites_and_configuration_are_hidden_from_the_adapter(
     suite: Callable[..., LoadedSpec], write: Write, directory: Path
 ) -> None:

@@ -182,6 +182,8 @@ class _Translating:
             "scenarios": [self._scenario(identity, one, suite, adapter) for identity, one in named.items()],
             "invariants": {},
         }
+        if adapter.env:
+            document["secrets"] = list(dict.fromkeys(adapter.env))
         if fail_fast:
             document["parallelism"] = {"max_concurrency": 1}
         node = built(document, at)
@@ -205,6 +207,7 @@ class _Translating:
             entrypoint=adapter.entrypoint,
             dir=self._directory(adapter),
             timeout=self._timeout(scenario, suite),
+            env={variable: f"{{{{ secrets.{variable} }}}}" for variable in dict.fromkeys(adapter.env)},
             must_exit_zero=True,
         )
 

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,13 @@ _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 @dataclass(frozen=True, slots=True)
 class Named:
     """An adapter as somebody named it. where: where that was. start: the directory its module is first looked for in.
-    scorers: modules that register scorers."""
+    scorers: modules that register scorers. env: variables of our environment that the adapter gets."""
 
     text: str
     where: str
     start: Path
     scorers: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
 
 
@@ -51,7 +52,8 @@ class Adapter:
     name: str
     directory: Path
     modules: tuple[str, ...]
-    files: tuple[Path, ...] = field(default=())
+    env: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
     @property
     def entrypoint(self) -> str:
@@ -60,28 +62,26 @@ class Adapter:
 
 
 def named_adapter(source: Source, of_suite: str | None, findings: Findings) -> Named | None:
-    """Who the suite is run with: `--agent`, else the suite's own, else the nearest configuration file's.
+    """Who the suite is run with: `--agent`, else the suite's own, else the nearest configuration file's, which in any
+    case says what else there is for it.
 
     None where nobody says, or after telling what is wrong with the file that does.
     """
     directory = source.path.parent.resolve()
-    if source.agent is not None:
-        return Named(source.agent, "--agent", Path.cwd().resolve())
+    first = Named(source.agent, "--agent", Path.cwd().resolve()) if source.agent is not None else None
+    if first is None and of_suite is not None:
+        first = Named(of_suite, f"suite.adapter of {source.path}", directory)
     config = next(_configurations(directory, source.root), None)
+    if config is None:
+        return first
     try:
-        found = None if config is None else _configured(config, source, findings)
+        found = _configured(config, source, findings, required=first is None)
     except SpecError as error:
         findings.problems += error.diagnostics
         return None
-    if of_suite is None:
-        return found
-    return Named(
-        of_suite,
-        f"suite.adapter of {source.path}",
-        directory,
-        found.scorers if found else (),
-        found.files if found else (),
-    )
+    if first is None:
+        return found if found.text else None
+    return replace(found, text=first.text, where=first.where, start=first.start)
 
 
 def _configurations(directory: Path, root: Path) -> Iterator[Path]:
@@ -95,24 +95,28 @@ def _upwards(directory: Path, root: Path) -> Iterator[Path]:
         yield from _upwards(directory.parent, root)
 
 
-def _configured(path: Path, source: Source, findings: Findings) -> Named | None:
+def _configured(path: Path, source: Source, findings: Findings, *, required: bool) -> Named:
+    """What a configuration file says; an empty text where it names no adapter, or none that is one."""
     name = os.path.relpath(path, source.path.parent.resolve())
     shown_name = str(source.path.parent / name)
     if not path.resolve().is_relative_to(source.root):
         raise SpecError([Diagnostic(shown_name, 1, 1, f"leaves {source.root}", help="nothing outside it is read")])
     text = read_text(path, shown_name)
     read = _toml if path.suffix == ".toml" else _yaml
-    values = read(text, shown_name, findings)
-    adapter, scorers = values.get("adapter"), values.get("scorers", ())
-    if adapter is None:
-        return None
-    return Named(adapter, shown_name, path.parent, tuple(scorers), (path.resolve(),))
+    values = read(text, shown_name, findings, required)
+    scorers, env = (tuple(values.get(key, ())) for key in ("scorers", "env"))
+    for variable in env:
+        if not _VARIABLE.fullmatch(variable):
+            findings.problems.append(Diagnostic(shown_name, 1, 1, f"env: {shown(variable)} is no name of a variable"))
+    return Named(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
 
 
-_KNOWN = {"adapter": NAME, "scorers": NAMES}
+_KNOWN = {"adapter": NAME, "scorers": NAMES, "env": NAMES}
+"""`scorers` and `env` are ours."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _yaml(text: str, name: str, findings: Findings) -> dict[str, Any]:
+def _yaml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:
     document = parse(text, name)
     data, problems = (None, []) if document is None else construct(document)
     findings.problems += problems
@@ -120,18 +124,18 @@ def _yaml(text: str, name: str, findings: Findings) -> dict[str, Any]:
         raise SpecError([Diagnostic(name, 1, 1, "the configuration", expected="a mapping with `adapter`")])
     fields = Fields(document, findings)
     _unknown_keys(data, lambda key: fields.warning((key,), **_nobody_reads(key), key=True))
-    if "adapter" not in data:
+    if required and "adapter" not in data:
         fields.problem((), **_no_adapter(data), key=True)
     return {key: data[key] for key in _KNOWN if key in data and fields.fits(data[key], (key,), _KNOWN[key])}
 
 
-def _toml(text: str, name: str, findings: Findings) -> dict[str, Any]:
+def _toml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError([Diagnostic(name, 1, 1, f"not readable as TOML: {error}")]) from None
     _unknown_keys(data, lambda key: findings.warnings.append(Diagnostic(name, 1, 1, **_nobody_reads(key))))
-    if "adapter" not in data:
+    if required and "adapter" not in data:
         findings.problems.append(Diagnostic(name, 1, 1, **_no_adapter(data)))
     for key, kind in _KNOWN.items():
         fits = key not in data or (kind.holds(data[key]) and all(map(NAME.holds, _items(data[key]))))
@@ -182,7 +186,7 @@ def find_adapter(named: Named, source: Source) -> Adapter:
     if missing:
         raise UsageError(f"{named.where}: there is no module {missing[0]} of scorers in {found}")
     modules = tuple(dict.fromkeys((*named.scorers, module)))
-    return Adapter(module, name, found, modules, named.files)
+    return Adapter(module, name, found, modules, named.env, named.files)
 
 
 def _folders(starts: Iterable[Path], root: Path) -> list[Path]:
