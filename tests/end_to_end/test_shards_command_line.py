@@ -275,3 +275,17 @@ def test_an_error_in_a_shard_is_an_error_of_all(tmp_path: Path) -> None:
     joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
     assert (joined.code, joined.document["verdict"], joined.document["counts"]["errors"]) == (3, "error", 1)
     assert "MISSING_SECRET" in (tmp_path / "out" / "summary.md").read_text()
+    environ = {"MISSING_SECRET": "there it is"}
+    again = keystone("run", ".", "--resume", "out", directory=tmp_path, environ=environ)
+    assert (again.code, again.document["verdict"], again.document["counts"]["cells"]) == (0, "pass", 16)
+
+
+def test_a_shard_without_a_cell_leaves_what_can_be_joined(tmp_path: Path) -> None:
+    write(tmp_path, "nothing")
+    for shard in ("1/2", "2/2"):
+        place = f"shards/{shard[0]}"
+        called = keystone("run", "other.keystone.yaml", "--shard", shard, "--output", place, directory=tmp_path)
+        assert called.code == 0
+    assert "0 of 1 cells; nothing to do here" in (tmp_path / "shards" / "2" / "summary.md").read_text()
+    joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
+    assert (joined.code, joined.document["verdict"], joined.document["counts"]["cells"]) == (0, "pass", 1)
