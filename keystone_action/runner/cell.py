@@ -24,7 +24,7 @@ from keystone_action.runner.checks import Graded, run_checks
 from keystone_action.runner.context import CheckWorld
 from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, only_gates, unreadable, usage
 from keystone_action.runner.layout import apart
-from keystone_action.runner.observing import answered, notices, observe, with_answer
+from keystone_action.runner.observing import answered, notices, observe
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
 from keystone_action.scoring.composite import grade
@@ -126,11 +126,7 @@ class _Life:
         patch = write_patch(booted.originals, self.roots.workspace, found)
         self.observed = observe(booted.agent, agent, self.roots.workspace, booted.trace)
         self.notices += notices(self.observed)
-        additions = self.cell.loaded.additions
-        if additions is not None and additions.output_from_trace:
-            self.agent = agent = with_answer(agent, self.observed)
-        else:
-            self.agent = agent = answered(booted.agent, agent, self.observed)
+        self.agent = agent = answered(booted.agent, agent, self.observed)
         evidence = Evidence(
             cell_id=self.cell.id,
             workspace=self.roots.workspace,

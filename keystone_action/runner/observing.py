@@ -39,12 +39,6 @@ def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Tra
     return trace
 
 
-def with_answer(run: AgentRun, trace: Trace | None) -> AgentRun:
-    """The run with the answer that its trace tells in place of a transcript; as it is where that tells none."""
-    answer = trace.final_output if trace is not None and not trace.problem else ""
-    return replace(run, output=answer) if answer else run
-
-
 def answered(agent: AgentBase, run: AgentRun, trace: Trace | None) -> AgentRun:
     """The run with the answer that its transcript tells, where that is what the agent prints: what passes for its
     output is what it said in the end, not the record of how it came to that. stdout stays as it was printed.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.command_line import ROOT, keystone
 from support.graded_tests import lay_out
+from support.local_index import pytest_index
 from support.touchstone import both_models, repository, run_case, write_case
 
 ECHO = {"matrix": {"harnesses": ["echo"], "models": ["m"]}}
@@ -169,6 +170,18 @@ def test_a_stub_of_what_is_not_there_is_exit_3(tmp_path: Path, stub: dict[str, s
     (cell,) = called.cells
     assert message in cell["error"]
     assert "case.yaml:" in cell["error"]
+
+
+def test_requirements_are_there_for_harness_and_graders(tmp_path: Path) -> None:
+    """As cases have it: pytest comes with the environment, and hidden tests are run with it."""
+    agent = "import pytest\nPath('a.py').write_text(f'A = {good}')"
+    graders = '  - {type: pytest, inject: [test_a.py]}\n  - {type: command, cmd: "test $KIND = kept"}\n'
+    author = {"r.txt": "pytest >= 1  # again\n", "test_a.py": "import a\ndef test_a(): assert a.A\n"}
+    (tmp_path / "index").mkdir()
+    with pytest_index(tmp_path / "index") as variables:
+        environment = {"requirements": ["pytest"], "requirement_files": ["r.txt"], "env": {**variables, "KIND": "kept"}}
+        found = both_models(tmp_path, graders, agent, author=author, environment=environment)
+    assert found.check("pytest")[1]["score"] == 0.0
 
 
 def test_setup_that_fails_is_exit_3(tmp_path: Path) -> None:

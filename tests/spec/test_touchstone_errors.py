@@ -183,6 +183,13 @@ def test_errors_of_harnesses(errors: Callable[..., list[str]], write: Write, har
     assert_like(found[0], f"harnesses.yaml:{expected}")
 
 
+def test_files_of_harnesses_that_are_not_read_are_named(errors: Callable[..., list[str]], write: Write) -> None:
+    write("mine: {command: [a]}\n", "acp_agents.yaml")
+    (found,) = errors(HEAD.replace("echo", "mine") + GRADERS)
+    assert found.startswith("3:22: unknown harness 'mine'")
+    assert found.endswith("(acp_agents.yaml is not read)")
+
+
 def test_a_prompt_that_no_argument_can_hold(errors: Callable[..., list[str]], write: Write) -> None:
     write("mine: {argv: [a, '{prompt}']}\n", "harnesses.yaml")
     long = "x" * (100 * 1024 + 1)

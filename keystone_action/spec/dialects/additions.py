@@ -45,8 +45,7 @@ class Additions:
     pass. every_check: a cell passes exactly when every check that was not skipped does, whatever the composite, unless
     the call gives a threshold. own_scorers: None where a suite has none. agent_left_out: names that are not copied
     with the agent's own code. roots: directories outside the repository, ours alone, that absolute paths of the
-    author's may lead into: clones that were made while the spec was loaded. output_from_trace: the agent's answer is
-    the last that its trace tells, where that tells one.
+    author's may lead into: clones that were made while the spec was loaded.
     """
 
     dialect: str
@@ -61,7 +60,6 @@ class Additions:
     own_scorers: OwnScorers | None = None
     agent_left_out: tuple[str, ...] = ()
     roots: tuple[Path, ...] = ()
-    output_from_trace: bool = False
 
     def agent(self, scenario: str, params: Mapping[str, Any]) -> Agent | None:
         """The agent of a cell, None where it is the spec's."""

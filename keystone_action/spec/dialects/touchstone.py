@@ -105,7 +105,6 @@ class _Case:
                 # With problems nothing runs, and graders that could not be read are not missed twice.
                 only_gates=graders.only_gates or bool(problems),
                 roots=tuple(self.repositories.roots),
-                output_from_trace=True,
             ),
             warnings=(*reader.warnings, *(harnesses.reader.warnings if harnesses.reader else ())),
             files=(harnesses.file.resolve(),) if harnesses.file else (),

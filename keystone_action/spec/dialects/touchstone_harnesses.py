@@ -31,6 +31,7 @@ _CLAUDE = "claude -p --output-format stream-json --verbose --dangerously-skip-pe
 _CODEX = "codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
 _BY_PROTOCOL = ("droid", "droid-fast", "gemini", "claude-acp", "devin-cli")
 _IN_PROCESS = ("openai", "openai-compatible")
+_UNREAD = ("acp_agents.yaml", "openai_agents.yaml")
 KNOWN = (ECHO, "claude-code", "claude-code-stream", "codex")
 """Harnesses that need no file."""
 
@@ -48,11 +49,6 @@ class Harness:
     directory: Path | None = None
     stdin: bool = False
     keys: tuple[str, ...] = ()
-
-    @property
-    def takes_prompt(self) -> bool:
-        """Whether the prompt is an argument."""
-        return any(("prompt",) in parts for parts in self.argv)
 
     def agent(self, model: str, prompt: str, spec_directory: Path) -> dict[str, Any]:
         """The fields of the agent for a model; its texts are for interpolation."""
@@ -123,19 +119,22 @@ def _built_in(name: str) -> Harness | None:
 
 @dataclass(slots=True)
 class Harnesses:
-    """Those that a case can name. file: the `harnesses.yaml` that was read, if there is one. reader: of that file."""
+    """Those that a case can name. file: the `harnesses.yaml` that was read, if there is one. reader: of that file.
+    unread: names of files there is no support for."""
 
     declared: dict[str, Field] = field(default_factory=dict)
     file: Path | None = None
     reader: Reader | None = None
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def nearest(cls, directory: Path, root: Path) -> Harnesses:
         """The harnesses of the nearest `harnesses.yaml` upwards. Raises SpecError when it can't be read at all."""
-        inside = (place for place in (directory, *directory.parents) if place.is_relative_to(root))
+        inside = [place for place in (directory, *directory.parents) if place.is_relative_to(root)]
+        unread = tuple(name for name in _UNREAD if any((place / name).exists() for place in inside))
         path = next((place / HARNESSES_FILE for place in inside if (place / HARNESSES_FILE).exists()), None)
         if path is None:
-            return cls()
+            return cls(unread=unread)
         document = parse(read_text(path, str(path)), str(path))
         if document is None:
             return cls(file=path)
@@ -145,7 +144,7 @@ class Harnesses:
         if not isinstance(value, dict):
             reader.problem(document.node, "expected a mapping of harnesses", found=shown(value))
             return cls(file=path, reader=reader)
-        return cls(reader.fields(whole, tuple(value)), path, reader)
+        return cls(reader.fields(whole, tuple(value)), path, reader, unread)
 
     def find(self, reader: Reader, wanted: Field) -> Harness | None:
         """The harness of that name; None, and a problem, when there is none that works here."""
@@ -157,6 +156,7 @@ class Harnesses:
             known = sorted({*KNOWN, *self.declared})
             where = f"in {self.file}" if self.file else f"in a {HARNESSES_FILE} beside the case or above it"
             out = f"declare its command line {where}: `{name}: {{argv: [program, '{{prompt}}']}}`"
+            out += f" ({listed(self.unread)} is not read)" if self.unread else ""
             if name in _BY_PROTOCOL:
                 message = f"the harness {shown(name)} speaks a protocol over stdio, which is not supported"
                 reader.problem(wanted.node, message, help=out)
@@ -257,8 +257,9 @@ def _argument(reader: Reader, item: Field) -> tuple[str | tuple[str], ...]:
 
 def too_long(reader: Reader, harness: Harness, prompt: str, at: Node) -> None:
     """Report a prompt that this harness can't be given."""
-    size = len(prompt.encode("utf-8", "surrogatepass"))
-    if harness.takes_prompt and size > PROMPT_LIMIT:
+    most = max((parts.count(("prompt",)) for parts in harness.argv), default=0)
+    size = len(prompt.encode("utf-8", "surrogatepass")) * most
+    if size > PROMPT_LIMIT:
         message = f"the prompt has {size >> 10:,} KiB, and the harness {shown(harness.name)} takes it as an argument"
         advice = "let it read the file that the variable KEYSTONE_PROMPT_FILE names"
         reader.problem(at, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
