@@ -166,16 +166,16 @@ def _notices(shards: Sequence[ShardRun]) -> tuple[str, ...]:
 
 def _times(shards: Sequence[ShardRun]) -> tuple[str, float]:
     """When the first one started, and how many seconds later the last one ended."""
-    starts, ends = [], []
+    starts = []
     for shard in shards:
         try:
             start = datetime.fromisoformat(shard.run.started_at)
-            starts.append((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp())
-        except (ValueError, OverflowError, OSError):
+            starts.append((start if start.tzinfo else start.replace(tzinfo=UTC)).astimezone(UTC))
+        except (ValueError, OverflowError):
             raise malformed(shard, f"it started at {shown(shard.run.started_at)}") from None
-        ends.append(starts[-1] + shard.run.duration_s)
-    first = datetime.fromtimestamp(min(starts), UTC)
-    return first.isoformat(timespec="seconds").replace("+00:00", "Z"), max(ends) - min(starts)
+    first = min(starts)
+    ends = [(start - first).total_seconds() + shard.run.duration_s for start, shard in zip(starts, shards, strict=True)]
+    return first.isoformat(timespec="seconds").replace("+00:00", "Z"), max(ends)
 
 
 def _weakest(sandboxes: Sequence[SandboxInfo]) -> SandboxInfo:

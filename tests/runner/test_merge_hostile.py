@@ -1,0 +1,111 @@
+"""Whatever stands in a shard's results: they are joined and rendered, or refused with a sentence. Never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.shard_runs import cell, shards_of, spec, whole
+
+from keystone_action import __version__
+from keystone_action.errors import KeystoneError
+from keystone_action.github.annotations import annotations_of
+from keystone_action.plan import digest_of
+from keystone_action.report.render import render
+from keystone_action.runner.shard_folders import read_shard
+from keystone_action.scoring.document import run_to_document
+from keystone_action.scoring.merge import merge
+from keystone_action.scoring.shard_run import ShardRun
+
+PARTS = shards_of(
+    whole(
+        [
+            spec("alpha", [cell("alpha", "one", 0, skipped=True, model="small"), cell("alpha", "two", 0)]),
+            spec("beta", [cell("beta", "one", 0, "fail", score=0.0), cell("beta", "two", 0, "error")]),
+        ],
+        notices=("a notice",),
+    ),
+    2,
+)
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(
+        ["pass", "../../x", "\x1b[2J", "\ud800", 10**400, -1, 1e308, 0.1, "2026-01-01", "9999-12-31T23:59:59Z"]
+    )
+    | st.lists(st.none() | st.integers(), max_size=2)
+    | st.dictionaries(st.text(max_size=3), st.floats() | st.text(max_size=3), max_size=2)
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document."""
+    if path:
+        yield path
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in pairs:
+        yield from places(item, (*path, key))
+
+
+def replaced(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    changed = copy.deepcopy(document)
+    inner = changed
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return changed
+
+
+DOCUMENT = run_to_document(PARTS[1])
+
+
+def leave(folder: Path, document: Any) -> None:
+    """The document with the journal that agrees with it, as far as it has cells."""
+    folder.mkdir(exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(document), "utf-8")
+    lines = []
+    for one in document["specs"] if isinstance(document["specs"], list) else ():
+        if isinstance(one, dict) and isinstance(one.get("cells"), list):
+            lines += [{"spec": one["id"], "sha256": one["sha256"], **c} for c in one["cells"] if isinstance(c, dict)]
+    (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile") / "shard-2"
+
+
+@settings(max_examples=300)
+@given(path=st.sampled_from(list(places(DOCUMENT))), value=VALUES)
+@example(path=("plan", "cells"), value=10**18)
+@example(path=("started_at",), value="0001-01-01T00:00:00+23:59")
+@example(path=("started_at",), value="9999-12-31T23:59:59-23:59")
+@example(path=("specs", 0, "positions", "holds"), value=-(10**30))
+@example(path=("specs", 0, "cells", 0, "agent", "duration_s"), value=1e308)
+@example(path=("specs", 0, "cells", 0, "agent", "exit_code"), value=10**300)
+def test_one_value_of_a_shard_replaced(folder: Path, path: tuple[Any, ...], value: Any) -> None:
+    leave(folder, replaced(DOCUMENT, path, value))
+    try:
+        shards = [ShardRun("shard-1", PARTS[0]), ShardRun("shard-2", read_shard(folder))]
+        run = merge(shards, version=__version__, digest_of=digest_of)
+    except KeystoneError as error:
+        refused = error
+    else:
+        refused = None
+    if refused is not None:
+        assert 0 < len(refused.message) < 2000
+        assert refused.exit_code in (2, 3)
+        return
+    assert run.verdict == "error", "a cell of shard 2 could not be graded"
+    for fmt in ("md", "html", "junit", "json"):
+        assert render(run, fmt)  # type: ignore[arg-type]
+    annotations_of(run, directory=folder, workspace=folder, limit=9)
