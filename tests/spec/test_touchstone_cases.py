@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from support.touchstone_specs import GRADERS, HEAD, Write, case, errors
 
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.spec.diagnostics import SpecError
+from keystone_action.spec.expressions import interpolate
 from keystone_action.spec.loader import LoadedSpec, load
 
 __all__ = ["case", "errors"]
@@ -142,8 +150,6 @@ def test_arguments_follow_the_rules_of_str_format(case: Callable[..., LoadedSpec
     write(f"mine: {{argv: {argv}, timeout_s: 7, env: {{A: '{{{{ x }}}}'}}}}\n", "harnesses.yaml")
     loaded = case(HEAD.replace("echo", "mine").replace("implement it", "'{{ it }}'") + GRADERS)
     assert loaded.additions is not None
-    from keystone_action.spec.expressions import interpolate
-
     agent: Any = interpolate(loaded.additions.agents["mine", "m"], {"workspace": "/w", "env": {"HOME": "secret"}})
     assert agent.command == ["m", "a{b} {{ it }}", "/w/x", "", "{{ env.HOME }}"]
     assert (agent.timeout, agent.env) == (7.0, {"A": "{{ x }}"})
@@ -188,3 +194,73 @@ def test_hidden_files_come_from_the_directory_of_the_case_in_fixtures(
         assert found.startswith(
             f"5:29: there is no '{name}' in the directory 'add' of fixtures; that is https://github"
         )
+
+
+def test_the_default_repository_of_fixtures_can_be_replaced(
+    case: Callable[..., LoadedSpec], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root, asked = tmp_path_factory.mktemp("clone").resolve(), []
+    (root / "add").mkdir()
+    (root / "add" / "a.py").write_text("pass")
+    (root / "add" / "rubric.md").write_text("good?")
+
+    def clone(url: str, commit: str) -> Path:
+        asked.append(url)
+        return root
+
+    graders = "graders:\n  - {type: tests, cmd: a, inject: [a.py]}\n  - {type: model_judge, rubric: rubric.md}\n"
+    monkeypatch.setenv("TOUCHSTONE_FIXTURES_REPO", "https://host/own.git")
+    for repository in ("krimvp/touchstone-eval-fixtures", "a/b"):
+        loaded = case(HEAD + graders + f"fixtures: {{repo: {repository}, commit: c}}\n", clone=clone)
+        assert {root / "add" / "a.py", root / "add" / "rubric.md"} <= loaded.withheld
+    assert asked == ["https://host/own.git", "https://github.com/a/b.git"]
+
+
+PIECES = [
+    "{prompt}",
+    "{model}",
+    "{sandbox}",
+    "{mcp}",
+    "{{",
+    "}}",
+    "{",
+    "}",
+    "\\",
+    "a",
+    " ",
+    "{{x}}",
+    "$",
+    "{x}",
+    "{model!r}",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=6))
+@example(["{{", "{{"])
+@example(["\\", "{{", "{{"])
+@example(["a", "{sandbox}", "{{", "{sandbox}"])
+def test_every_argument_is_what_str_format_makes_of_it(pieces: list[str]) -> None:
+    token = "".join(pieces)
+    values = {"prompt": "p {{ q }}", "model": "\\", "mcp": "", "artifacts_dir": ""}
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "harnesses.yaml").write_text(json.dumps({"mine": {"argv": ["a", token]}}))
+        model, prompt = json.dumps(values["model"]), json.dumps(values["prompt"])
+        head = f"id: a\ntask: {{prompt: {prompt}}}\nmatrix: {{harnesses: [mine], models: [{model}]}}\n"
+        (directory / "case.yaml").write_text(head + GRADERS)
+        try:
+            loaded = load(directory / "case.yaml", CheckTypes())
+        except SpecError:
+            loaded = None
+    try:
+        expected = token.format(**{**values, "sandbox": "\0"})
+    except (ValueError, KeyError, IndexError):
+        assert loaded is None
+        return
+    # What an expression can't follow, and what we don't have.
+    assert (loaded is None) == (re.search(r"[{\\]\0", expected) is not None or "!r" in token)
+    if loaded is None:
+        return
+    assert loaded.additions is not None
+    agent: Any = interpolate(loaded.additions.agents["mine", values["model"]], {"workspace": "/w"})
+    assert agent.command == ["a", expected.replace("\0", "/w")]

@@ -12,7 +12,7 @@ from yaml.nodes import MappingNode, Node
 from keystone_action.spec.diagnostics import shown
 from keystone_action.spec.dialects.additions import Additions
 from keystone_action.spec.dialects.touchstone_graders import Graders, read_graders
-from keystone_action.spec.dialects.touchstone_harnesses import Harness, Harnesses, model_of, too_long
+from keystone_action.spec.dialects.touchstone_harnesses import Harness, Harnesses, check_call, model_of
 from keystone_action.spec.dialects.touchstone_reading import Field, Reader
 from keystone_action.spec.dialects.touchstone_setup import Prepared, read_preparation
 from keystone_action.spec.dialects.touchstone_sources import Repositories, read_fixtures, read_source
@@ -215,11 +215,12 @@ class _Case:
     ) -> dict[tuple[str, str], Harness]:
         """The harness of each pair; each is looked up, and its problems are told, once."""
         by_name: dict[str, Harness | None] = {}
-        for (name, _), (field, _) in pairs.items():
+        for (name, _), (field, model) in pairs.items():
             if name not in by_name:
-                harness = by_name[name] = harnesses.find(self.reader, field)
-                if harness is not None:
-                    too_long(self.reader, harness, prompt, prompt_node)
+                by_name[name] = harnesses.find(self.reader, field)
+            harness = by_name[name]
+            if harness is not None:
+                check_call(self.reader, harness, model, prompt, prompt_node)
         return {pair: harness for pair in pairs if (harness := by_name[pair[0]]) is not None}
 
     def _observe(self, found: Mapping[tuple[str, str], Harness], graders: Graders) -> None:

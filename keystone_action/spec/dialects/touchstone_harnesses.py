@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -50,9 +51,13 @@ class Harness:
     stdin: bool = False
     keys: tuple[str, ...] = ()
 
+    def values(self, model: str, prompt: str) -> dict[str, str]:
+        """What placeholders stand for; without artifacts there are none."""
+        return {"prompt": prompt, "model": model, "artifacts_dir": "", "mcp": ""}
+
     def agent(self, model: str, prompt: str, spec_directory: Path) -> dict[str, Any]:
         """The fields of the agent for a model; its texts are for interpolation."""
-        values = {"prompt": prompt, "model": model, "artifacts_dir": "", "mcp": ""}
+        values = self.values(model, prompt)
         document: dict[str, Any] = {
             "type": "command",
             "command": ["".join(_text(_joined(parts, values))) for parts in self.argv],
@@ -174,7 +179,7 @@ class Harnesses:
         assert self.file is not None
         reader = self.reader
         fields = reader.fields(self.declared[name], ("argv", "dir", "env", "timeout_s", "trace"), required=("argv",))
-        argv = [_argument(reader, item) for item in reader.texts(fields.get("argv"))]
+        argv = [_argument(reader, item) for item in reader.items(fields.get("argv"))]
         if "argv" in fields and fields["argv"].value == []:
             reader.problem(fields["argv"].node, f"{name}.argv: expected a program and its arguments")
         env = {key: _variable(one.value) for key, one in reader.strings(fields.get("env")).items()}
@@ -230,6 +235,9 @@ def is_outside(path: str) -> bool:
 def _argument(reader: Reader, item: Field) -> tuple[str | tuple[str], ...]:
     """One argument by the rules of `str.format`: `{name}`, and `{{` for a brace."""
     parts: list[str | tuple[str]] = []
+    if not isinstance(item.value, str):
+        reader.problem(item.node, f"{item.name}: expected a text", found=shown(item.value))
+        return ()
     try:
         pieces = list(Formatter().parse(item.value))
     except ValueError as error:
@@ -247,19 +255,23 @@ def _argument(reader: Reader, item: Field) -> tuple[str | tuple[str], ...]:
             reader.problem(item.node, message, expected=expected, suggestion=close, help=advice)
         elif form or conversion:
             reader.problem(item.node, f"{item.name}: {{{name}}} takes no format or conversion", found=shown(item.value))
-        elif name == "sandbox" and literal.endswith(("\\", "{")):
-            message = f"{item.name}: {{sandbox}} can't follow {shown(literal[-1])}"
-            reader.problem(item.node, message, help="the harness starts in that directory: use a relative path")
         else:
             parts.append((name,))
     return tuple(parts)
 
 
-def too_long(reader: Reader, harness: Harness, prompt: str, at: Node) -> None:
-    """Report a prompt that this harness can't be given."""
+def check_call(reader: Reader, harness: Harness, model: Field, prompt: str, prompt_node: Node) -> None:
+    """Report what this harness can't be called with."""
     most = max((parts.count(("prompt",)) for parts in harness.argv), default=0)
     size = len(prompt.encode("utf-8", "surrogatepass")) * most
     if size > PROMPT_LIMIT:
         message = f"the prompt has {size >> 10:,} KiB, and the harness {shown(harness.name)} takes it as an argument"
         advice = "let it read the file that the variable KEYSTONE_PROMPT_FILE names"
-        reader.problem(at, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
+        reader.problem(prompt_node, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
+    values = harness.values(model.value, prompt)
+    for joined in (_joined(parts, values) for parts in harness.argv):
+        before = {str(piece)[-1:] for piece, after in pairwise(joined) if after is None} & {"{", "\\"}
+        if before:
+            message = f"the harness {shown(harness.name)} has {{sandbox}} after {shown(min(before))}"
+            advice = "the harness starts in that directory: use a relative path"
+            reader.problem(model.node, f"{message}, which is not supported", help=advice)
