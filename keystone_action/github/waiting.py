@@ -57,7 +57,7 @@ def _retry_after(value: str, now: float) -> float | None:
     """Seconds, or a date (RFC 9110, 10.2.3)."""
     seconds = _number(value)
     if seconds is not None:
-        return seconds
+        return min(seconds, _LONGEST)
     date = _date(value)
     return None if date is None else min(date - now, _LONGEST)
 
@@ -66,7 +66,7 @@ def _number(value: str) -> float | None:
     value = value.strip()
     if not value.isascii() or not value.isdecimal():
         return None
-    return _LONGEST * 10 if len(value) > 12 else float(value)
+    return 10.0**12 if len(value) > 12 else float(value)
 
 
 def _date(value: str) -> float | None:
