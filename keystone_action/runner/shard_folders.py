@@ -17,7 +17,7 @@ from typing import IO
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.runner.journal import FILE_NAME, entry_of, output_error
 from keystone_action.sandbox.copying import copy_entries
-from keystone_action.scoring.document import cell_to_document, require_schema_version, run_from_document
+from keystone_action.scoring.document import require_schema_version, run_from_document
 from keystone_action.scoring.results import CellResult, RunResult
 
 RESULTS = "results.json"
@@ -116,7 +116,7 @@ def _agree(folder: Path, run: RunResult) -> None:
                     f"{folder / FILE_NAME} is cut: it lacks cells that {RESULTS} has, such as {cell.id[:200]}",
                     help="run that job again",
                 )
-            if sha256 != spec.sha256 or cell_to_document(found) != cell_to_document(cell):
+            if sha256 != spec.sha256 or found != cell:
                 raise HarnessError(
                     f"{folder}: {RESULTS} and {FILE_NAME} contradict each other about the cell {cell.id[:200]}",
                     help="run that job again",

@@ -104,8 +104,10 @@ def _check_cell(shard: ShardRun, spec_id: str, cell: CellResult) -> None:
         raise malformed(shard, f"verdict {cell.verdict} of {cell.id} with the composite {cell.composite}")
     if cell.composite is not None and not 0 <= cell.composite <= 1:
         raise malformed(shard, f"composite {cell.composite} of {cell.id}")
-    amounts = [*cell.usage.values(), *cell.judge_usage.values(), *(check.weight for check in cell.invariants)]
-    if not all(0 <= amount <= _MOST for amount in (cell.duration_s, *amounts)):
+    amounts = [cell.duration_s, *cell.usage.values(), *cell.judge_usage.values()]
+    amounts += [amount for check in cell.invariants for amount in (check.weight, check.duration_s)]
+    amounts += [] if cell.agent is None else [cell.agent.duration_s]
+    if not all(0 <= amount <= _MOST for amount in amounts):
         raise malformed(shard, f"a time, usage or weight of {cell.id} is out of range")
     if not all(check.score is None or 0 <= check.score <= 1 for check in cell.invariants):
         raise malformed(shard, f"a score of {cell.id} is not between 0 and 1")

@@ -91,6 +91,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(path=("started_at",), value="9999-12-31T23:59:59-23:59")
 @example(path=("specs", 0, "positions", "holds"), value=-(10**30))
 @example(path=("specs", 0, "cells", 0, "agent", "duration_s"), value=1e308)
+@example(path=("specs", 0, "cells", 0, "agent", "duration_s"), value=10**309)
+@example(path=("specs", 0, "cells", 0, "usage", "input_tokens"), value=10**309)
+@example(path=("specs", 0, "cells", 0, "invariants", 0, "duration_s"), value=10**309)
+@example(path=("duration_s",), value=10**309)
 @example(path=("specs", 0, "cells", 0, "agent", "exit_code"), value=10**300)
 def test_one_value_of_a_shard_replaced(folder: Path, path: tuple[Any, ...], value: Any) -> None:
     leave(folder, replaced(DOCUMENT, path, value))
