@@ -13,6 +13,7 @@ from typing import Any
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line
+from keystone_action.scoring.composite import TOLERANCE
 from keystone_action.scoring.results import CellResult, GroupResult, InvariantResult, RunResult, SpecResult
 
 MAX_REASONS = 5
@@ -133,12 +134,22 @@ def _row(results: list[InvariantResult]) -> InvariantRow:
 
 
 def needs(specs: Sequence[SpecResult]) -> str:
-    """`needs 0.85`, with its source when that is not the spec; empty when the specs differ."""
+    """`needs 0.85`, with its source when that is not the spec; empty when the specs differ. Where a cell passed below
+    that, its checks decided each for itself, as the scorers of an AgenticAssure suite do."""
+    if any(_passed_below(spec) for spec in specs):
+        return "every scorer has to pass"
     found = {(spec.pass_threshold, spec.threshold_source) for spec in specs}
     if len(found) != 1:
         return ""
     threshold, source = found.pop()
     return f"needs {words.score(threshold)}{' (set by the threshold input)' if source == 'input' else ''}"
+
+
+def _passed_below(spec: SpecResult) -> bool:
+    return any(
+        cell.verdict == "pass" and cell.composite is not None and cell.composite < spec.pass_threshold - TOLERANCE
+        for cell in spec.cells
+    )
 
 
 def came_to_cells(run: RunResult) -> bool:

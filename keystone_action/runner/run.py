@@ -111,10 +111,22 @@ async def _run_cells(
         assembly.results[cell.id] = result
         progress.cell(cell.loaded.spec.id, result)
 
+    schedule, notices = make_schedule(planned, options, finished)
+    await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce)
+    return [*notices, *fail_fast_notices(schedule)]
+
+
+def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, CellResult]) -> tuple[Schedule, list[str]]:
+    """How the cells are run, and what people should know of it."""
     loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
     specs = {spec_id: one.spec for spec_id, one in loaded.items()}
     additions = {spec_id: one.additions for spec_id, one in loaded.items() if one.additions is not None}
     fail_fast = frozenset(spec_id for spec_id, one in additions.items() if one.fail_fast)
+    whole: list[str] = []
+    if options.shard is not None:
+        # Shards run at the same time, and `keystone merge` wants every cell of each.
+        whole = [f"fail_fast of {spec_id} is for runs without shards: all its cells are run" for spec_id in fail_fast]
+        fail_fast = frozenset()
     asked = {
         # Whoever stops at the first failure runs one after the other, whatever the call says.
         spec_id: 1
@@ -134,8 +146,7 @@ async def _run_cells(
         fail_fast=fail_fast,
         stopped=stopped_before(planned, finished, fail_fast),
     )
-    await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce)
-    return fail_fast_notices(schedule)
+    return schedule, sorted(whole)
 
 
 def stopped_before(planned: Plan, finished: Mapping[str, CellResult], fail_fast: Collection[str]) -> dict[str, str]:

@@ -56,6 +56,9 @@ def test_whether_it_passed_decides_and_the_score_is_the_credit(
     assert (check["status"], check["score"], check["message"]) == (verdict, float(score), "because")
     assert check["details"] == {"seen": "yes please"}
     assert called.cells[0]["composite"] == pytest.approx((1.0 + float(score)) / 2)
+    if verdict == "pass":
+        assert "every scorer has to pass" in called.err
+        assert "needs 1.00" not in called.err
 
 
 def test_a_threshold_of_the_call_decides_by_the_composite(tmp_path: Path) -> None:

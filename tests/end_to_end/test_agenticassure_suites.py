@@ -234,6 +234,13 @@ def test_a_resumed_run_stays_stopped(tmp_path: Path) -> None:
     assert (healed.code, set(verdicts(healed).values()), len(healed.cells)) == (0, {"pass"}, 4)
 
 
+def test_shards_run_all_their_cells_so_that_they_can_be_joined(tmp_path: Path) -> None:
+    files = answering({"a": {"output": "x"}, "b": {"output": ""}})
+    called = run_suite(tmp_path, FAIL_FAST, files, "--shard", "2/2")
+    assert verdicts(called) == {"two": "fail", "four": "pass"}
+    assert "fail_fast of fast is for runs without shards: all its cells are run" in called.document["notices"]
+
+
 def test_fail_fast_stops_at_an_error_too(tmp_path: Path) -> None:
     suite = FAIL_FAST.replace("{name: one, input: a}", "{name: one, input: a, scorers: [broken]}")
     files = adapter("return AgentResult(output='x')")
