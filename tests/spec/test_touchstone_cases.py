@@ -133,6 +133,24 @@ environment: {kind: uv}
     }
 
 
+@pytest.mark.parametrize(
+    ("grader", "column"),
+    [
+        ("{type: tests, gate: true, cmd: a, pass_threshold: 0.5}", 39),
+        ("{type: tests, gate: true, cmd: a, pass_threshold: 1.0}", None),
+        ("{type: tests, gate: true, cmd: a}", None),
+        ("{type: efficiency, gate: true, target_tokens: 1}", 24),
+        ("{type: tests, cmd: a, pass_threshold: 0.5}", None),
+    ],
+)
+def test_a_gate_that_cannot_be_lowered_says_so(
+    case: Callable[..., LoadedSpec], grader: str, column: int | None
+) -> None:
+    loaded = case(HEAD + GRADERS + f"  - {grader}\n")
+    said = [one for one in loaded.warnings if "a gate needs a score of 1.0" in one.message]
+    assert [(one.line, one.column) for one in said] == ([(6, column)] if column else [])
+
+
 def test_an_environment_without_venv_is_inert(case: Callable[..., LoadedSpec]) -> None:
     loaded = case(HEAD + GRADERS + "environment: {venv: false, requirements: [six], commands: ['false']}\n")
     assert (loaded.spec.setup.packages, loaded.spec.setup.commands) == ([], [])

@@ -133,6 +133,7 @@ class _Grader:
             # Cap-only: it disqualifies and never adds credit, and one that can't apply is left out.
             outer = {"gate": self.fields["gate"].node, "on_skip": "ignore", "weight": 0}
             self.reader.number(weight, 0.0, above=-math.inf)
+            self._warn_of_threshold()
         elif weight is not None:
             outer = {"weight": weight.node}
         adapt = _ADAPTED.get(self.kind)
@@ -145,6 +146,12 @@ class _Grader:
         ]
         check = MappingNode(at.tag, [*pairs, *added], at.start_mark, at.end_mark)
         return built({**outer, "check": check}, at)
+
+    def _warn_of_threshold(self) -> None:
+        given = self.fields.get("pass_threshold")
+        at = given if given is not None and given.value != 1 else self.fields["gate"]
+        if at is given or (given is None and self.kind in ("model_judge", "efficiency")):
+            self.reader.warning(at.key, f"{self.item.name}: a gate needs a score of 1.0, whatever its pass_threshold")
 
     def dropped(self, name: str, warning: str) -> dict[str, Any]:
         """A field that says nothing to us, with a warning when it is there."""
