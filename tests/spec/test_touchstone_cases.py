@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -276,7 +277,8 @@ def test_every_argument_is_what_str_format_makes_of_it(pieces: list[str]) -> Non
         assert loaded is None
         return
     # What an expression can't follow, and what we don't have.
-    assert (loaded is None) == (re.search(r"[{\\]\0", expected) is not None or "!r" in token)
+    converted = any(conversion for *_, conversion in Formatter().parse(token))
+    assert (loaded is None) == (converted or re.search(r"[{\\]\0", expected) is not None)
     if loaded is None:
         return
     assert loaded.additions is not None

@@ -9,6 +9,7 @@ import pytest
 from support.touchstone_specs import GRADERS, HEAD, Write, case, errors
 
 from keystone_action.spec.dialects.clones import CloneFailed
+from keystone_action.spec.loader import LoadedSpec
 
 __all__ = ["case", "errors"]
 
@@ -213,3 +214,34 @@ def test_a_clone_that_fails_says_what_git_said(errors: Callable[..., list[str]])
     grader = "graders:\n  - {type: pytest, inject: [hidden/a.py]}\n  - {type: pytest, inject: [hidden/b.py]}\n"
     (found,) = errors(HEAD + grader + "fixtures: {repo: a/b, commit: c}\n", clone=clone)
     assert found.startswith("7:1: fixtures: the repository can't be had at 'c': could not resolve host: github.com;")
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("{repo: a/b, commit: c}", True),
+        ("{repo: a/b, commit: d, subdir: add}", True),
+        ("{repo: a/b, commit: d, subdir: .}", True),
+        ("{repo: a/b, commit: d, subdir: add/source}", False),
+        ("{repo: a/b, commit: c, subdir: add}", False),
+        ("{repo: a/other, commit: c}", False),
+    ],
+)
+def test_a_source_that_holds_the_hidden_tests(
+    case: Callable[..., LoadedSpec],
+    errors: Callable[..., list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+    source: str,
+    found: bool,
+) -> None:
+    root = tmp_path_factory.mktemp("clone").resolve()
+    for name in ("hidden", "source"):
+        (root / "add" / name).mkdir(parents=True)
+    (root / "add" / "hidden" / "a.py").write_text("pass")
+    text = HEAD + "graders:\n  - {type: tests, cmd: a, inject: [hidden/a.py]}\n"
+    text += f"fixtures: {{repo: a/b, commit: c}}\nsource: {source}\n"
+    if not found:
+        assert case(text, clone=lambda *_: root).additions is not None
+        return
+    (message,) = errors(text, clone=lambda *_: root)
+    assert message.startswith("7:16: the workspace would hold what the agent must not see: add/hidden/a.py, of")

@@ -77,7 +77,7 @@ class _Case:
         self._observe(found, graders)
         self._unsupported()
         hidden = [self.path, *([harnesses.file] if harnesses.file else []), *self._hidden()]
-        start = read_source(reader, fields.get("source"), self.repositories, hidden)
+        start = read_source(reader, fields.get("source"), self.repositories, hidden, fixtures)
         agents = {pair: harness.agent(pair[1], prompt, self.directory) for pair, harness in found.items()}
         keys: dict[str, Any] = {
             "version": 1,

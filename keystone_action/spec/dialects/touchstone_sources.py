@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from yaml.nodes import Node
@@ -66,7 +66,7 @@ class Repositories:
 
 @dataclass(slots=True)
 class Fixtures:
-    """The repository of hidden tests, cloned when the first of them is asked for."""
+    """The repository of hidden tests, cloned when the first of them is asked for. named: their paths in it."""
 
     repositories: Repositories
     declared: Field | None
@@ -74,6 +74,7 @@ class Fixtures:
     commit: str = ""
     subdirectory: str = ""
     used: bool = False
+    named: list[str] = field(default_factory=list)
     _root: Path | None = None
 
     def asset(self, reader: Reader, item: Field, kind: str) -> Node | None:
@@ -89,6 +90,7 @@ class Fixtures:
             self._root = self.repositories.files(reader, self.declared, self.url, self.commit)
         if self._root is None:
             return None
+        self.named.append(os.path.normpath(f"{self.subdirectory}/{path}"))
         place = (self._root / self.subdirectory / path).resolve()
         if place.is_relative_to(self._root) and place.exists():
             return built(str(place), item.node)
@@ -124,7 +126,9 @@ class Start:
     left_out: tuple[str, ...] = ()
 
 
-def read_source(reader: Reader, of: Field | None, repositories: Repositories, hidden: list[Path]) -> Start:
+def read_source(
+    reader: Reader, of: Field | None, repositories: Repositories, hidden: list[Path], fixtures: Fixtures
+) -> Start:
     """`source`. hidden: files and directories of the author's that the agent may not see."""
     if of is None:
         return Start()
@@ -137,7 +141,7 @@ def read_source(reader: Reader, of: Field | None, repositories: Repositories, hi
     isolation = reader.choice(fields.get("isolation"), words, "auto")
     commit = repositories.commit(reader, fields.get("commit"))
     if repository is not None:
-        return _repository(reader, fields, repositories, commit, isolation)
+        return _repository(reader, fields, repositories, commit, isolation, fixtures)
     assert path is not None
     name = reader.text(path)
     if "subdir" in fields:
@@ -166,7 +170,12 @@ def _clone_of_path(reader: Reader, path: Field, place: Path, commit: str, hidden
 
 
 def _repository(
-    reader: Reader, fields: dict[str, Field], repositories: Repositories, commit: str, isolation: str
+    reader: Reader,
+    fields: dict[str, Field],
+    repositories: Repositories,
+    commit: str,
+    isolation: str,
+    fixtures: Fixtures,
 ) -> Start:
     repository = fields["repo"]
     if "commit" not in fields:
@@ -175,6 +184,7 @@ def _repository(
         reader.problem(fields["isolation"].node, f"isolation: {isolation} is for a path", help="a repo is cloned")
     url = repositories.url(reader, repository)
     subdirectory = fields.get("subdir")
+    _refuse_hidden(reader, repository, url, commit, subdirectory, fixtures)
     if subdirectory is None:
         if not url or not commit:
             return Start()
@@ -188,3 +198,18 @@ def _repository(
         reader.problem(subdirectory.node, f"there is no directory {shown(name)} in {shown_url(url)} at {commit}")
         return Start()
     return Start({"workspace": built(str(place), subdirectory.node)}, LEFT_OUT)
+
+
+def _refuse_hidden(
+    reader: Reader, repository: Field, url: str, commit: str, subdirectory: Field | None, fixtures: Fixtures
+) -> None:
+    """Report a source that would hold the hidden tests: of the same commit a copy leaves them out, a clone, with its
+    history, or a copy of another commit does not."""
+    if not url or url != fixtures.url or (subdirectory is not None and commit == fixtures.commit):
+        return
+    top = os.path.normpath(str(subdirectory.value)) if subdirectory is not None else "."
+    inside = [one for one in fixtures.named if top == "." or PurePosixPath(one).is_relative_to(top)]
+    if inside:
+        message = f"the workspace would hold what the agent must not see: {inside[0]}, of fixtures"
+        advice = "name the directory of the source by source.subdir, apart from the hidden files"
+        reader.problem(repository.node, message, help=advice)
