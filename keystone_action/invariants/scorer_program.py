@@ -2,8 +2,9 @@
 
 An order comes on stdin: `{"directory": path, "modules": […], "library": path, "answer": name, "scorer": text or null,
 "scenario": {…}, "result": {…}}`. The modules are imported for what they register; without a scorer the answer is the
-names that they registered. The answer is a JSON file with a name that is made for this run, in the directory that this
-starts in: nothing that is printed, or was there before, can be taken for it.
+names that they registered. A result that is no AgentResult is `malformed`: the agent's fault. The answer is a JSON file
+with a name that is made for this run, in the directory that this starts in: nothing that is printed, or was there
+before, can be taken for it.
 
 It runs under whatever python3 the sandbox has, so it is written for 3.8.
 """
@@ -64,8 +65,11 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
         names = ", ".join(registry.list_scorers())
         modules = ", ".join(order["modules"])
         raise Broken(f"no scorer {order['scorer']!r} is registered when {modules} is imported, only {names}")
-    scenario = imported("agenticassure.scenario").Scenario(**order["scenario"])
-    result = imported("agenticassure.results").AgentResult(**order["result"])
+    scenario = made(imported("agenticassure.scenario").Scenario, order["scenario"])
+    try:
+        result = made(imported("agenticassure.results").AgentResult, order["result"])
+    except Broken as malformed:
+        return {"malformed": str(malformed)}
     return found(score(registry.get_scorer(order["scorer"]), scenario, result))
 
 
@@ -75,6 +79,13 @@ def imported(name: str) -> Any:
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         raise Broken(f"the module {name} can't be imported: {in_words(error)}") from error
+
+
+def made(kind: Any, values: dict[str, Any]) -> Any:
+    try:
+        return kind(**values)
+    except Exception as error:  # a model of pydantic's, or of our own
+        raise Broken(f"{kind.__name__}: {in_words(error)}") from error
 
 
 def registered(registry: Any, before: dict[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,18 @@ def test_without_a_result_of_the_agent_it_fails(tmp_path: Path) -> None:
     assert (outcome.status, outcome.message) == ("fail", "There is no output: the agent raised X.")
 
 
+def test_a_result_that_is_none_is_the_agents_fault(tmp_path: Path) -> None:
+    outcome = asked(tmp_path, AgentRun(output="please", reported={"reasoning_trace": "not a list"}))
+    assert outcome.status == "fail"
+    assert "The agent's result is malformed: AgentResult: ValidationError" in outcome.message
+
+
+def test_a_scenario_that_is_none_is_the_specs(tmp_path: Path) -> None:
+    outcome = asked(tmp_path, AgentRun(output="please"), scenario={"expected_tools": 3})
+    assert outcome.status == "error"
+    assert "Scenario: ValidationError" in outcome.message
+
+
 def test_modules_of_the_agents_own_code(tmp_path: Path) -> None:
     document = {key: item for key, item in CHECK.items() if key != "dir"}
     workspace = tmp_path / "workspace"

@@ -64,6 +64,8 @@ class Scorer(Check):
             )
         except NotAnswered as problem:
             return broken(f"the scorer {self.scorer}: {problem}", log=problem.log)
+        if isinstance(answer.get("malformed"), str):
+            return failed(f"The agent's result is malformed: {answer['malformed']}.", log=log)
         return _outcome(answer, log)
 
     def _scorers(self, context: CheckContext) -> Scorers:

@@ -225,7 +225,6 @@ class _Translating:
         """One for each scorer; each stands where the scorer is named, or the scenario where it isn't."""
         nodes = scenario.nodes
         places = {node.value: node for node in items_of(nodes.get("scorers"))}
-        told = scenario.values.get("description") or scenario.values["name"]
         given = {
             "id": identity,
             "scorers": self._scorers(scenario, suite),
@@ -235,9 +234,8 @@ class _Translating:
         found: dict[str, tuple[Node, Node]] = {}
         for scorer in self._scorers(scenario, suite):
             at = places.get(scorer, nodes["name"])
-            invariant: dict[str, Any] = {"check": check_of(scorer, scenario, custom)}
-            if told != identity:
-                invariant["description"] = told
+            # No description: reports join what scenarios have under one name, and theirs differ.
+            invariant = {"check": check_of(scorer, scenario, custom)}
             name = invariant_name(scorer, found)
             found[name] = (built(name, at), built(invariant, at))
         node = built({}, nodes["name"])
