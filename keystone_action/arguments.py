@@ -117,7 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
     _merge(commands)
     _report(commands)
     _small(commands)
-    _later(commands)
+    _compare(commands)
     return parser
 
 
@@ -154,19 +154,23 @@ def _run(commands: Any) -> None:
     run.add_argument("--sandbox", choices=("auto", "process", "docker"), default="auto", help="where agents run [auto]")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
     run.add_argument("--retry-errors", type=_retries, metavar="N", help="tries more for a cell in error")
-    run.add_argument("--baseline", metavar="PATH", help="results to compare with (not supported yet)")
-    run.add_argument(
-        "--fail-on",
-        choices=("threshold", "regression", "error", "never"),
-        default="threshold",
-        help="what exits with 1 [threshold]; error, never: nothing does (regression: not supported yet)",
-    )
+    _deciding(run)
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
     run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop at this cost (not supported yet)")
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
     run.add_argument("--spec-from", choices=("head", "base"), default="head", help="[head] (base: not supported yet)")
     run.add_argument("--keep", action="store_true", help="keep the workspaces, and say where")
     _reporting(run)
+
+
+def _deciding(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--baseline", type=Path, metavar="PATH", help="results to compare with, or their folder")
+    parser.add_argument(
+        "--fail-on",
+        choices=("threshold", "regression", "error", "never"),
+        default="threshold",
+        help="what exits with 1 [threshold]; regression: what passed in the baseline and fails; error, never: nothing",
+    )
 
 
 def _reporting(parser: argparse.ArgumentParser) -> None:
@@ -199,12 +203,7 @@ def _merge(commands: Any) -> None:
         "directories", nargs="+", type=Path, metavar="DIR", help="results of shards, or a folder with all of them"
     )
     merge.add_argument("--output", type=Path, metavar="DIR", help="where results go [.keystone/runs/<time>-<id>]")
-    merge.add_argument(
-        "--fail-on",
-        choices=("threshold", "error", "never"),
-        default="threshold",
-        help="what exits with 1 [threshold]; error, never: nothing does",
-    )
+    _deciding(merge)
     _reporting(merge)
 
 
@@ -238,8 +237,10 @@ def _clean(commands: Any) -> None:
     only.add_argument("--run", type=_run_id, metavar="ID", help="of this run alone, going or not")
 
 
-def _later(commands: Any) -> None:
-    for name, text in (("compare", "compare two runs"),):
-        later = _add(commands, name, f"{text} (not supported yet)")
-        later.add_argument("rest", nargs="*", metavar="DIR")
-        later.add_argument("--output", type=Path, metavar="DIR")
+def _compare(commands: Any) -> None:
+    compare = _add(commands, "compare", "say what changed from one run to another")
+    compare.add_argument("base", type=Path, metavar="BASE", help="results of the earlier run, or their folder")
+    compare.add_argument("head", type=Path, metavar="HEAD", help="results of the later run, or their folder")
+    compare.add_argument(
+        "--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]"
+    )

@@ -14,11 +14,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from keystone_action.errors import EXIT_PASS, NotSupportedYet, UsageError
+from keystone_action.errors import EXIT_FAIL, EXIT_PASS, NotSupportedYet, UsageError
 
 if TYPE_CHECKING:
     from keystone_action.evaluate import Evaluation
     from keystone_action.runner.options import RunOptions
+    from keystone_action.scoring.baseline import Baseline
 
 
 def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
@@ -129,7 +130,14 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         registry_mirror=_mirror(environ),
         user_logins=True,
         agent=call.agent,
+        baseline=_baseline(call, directory),
     )
+
+
+def _baseline(call: argparse.Namespace, directory: Path) -> Baseline | None:
+    from keystone_action.runner.baseline import read_baseline
+
+    return None if call.baseline is None else read_baseline(directory / call.baseline, str(call.baseline))
 
 
 def _refuse_directory_as_summary(call: argparse.Namespace, directory: Path) -> None:
@@ -168,7 +176,6 @@ def parameters(pairs: list[tuple[str, str]]) -> dict[str, str]:
 
 def _refuse_later_options(call: argparse.Namespace) -> None:
     later = {
-        "--baseline": call.baseline is not None,
         "--max-cost-usd": call.max_cost_usd is not None,
         "--spec-from base": call.spec_from == "base",
     }
@@ -293,16 +300,32 @@ def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping
 
     _refuse_directory_as_summary(call, directory)
     options = MergeOptions(
-        places=tuple(call.directories), directory=directory, output=call.output, fail_on=call.fail_on
+        places=tuple(call.directories),
+        directory=directory,
+        output=call.output,
+        fail_on=call.fail_on,
+        baseline=_baseline(call, directory),
     )
     with _handed_over(directory / (call.output or ".keystone"), directory):
         done = join(options)
     return _reported(done, call, _format(call, environ), directory, printed=())
 
 
-def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
-    """Comes with baselines."""
-    raise NotSupportedYet("the command compare")
+def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
+    """Say what changed from one run to another: 1 when something that passed fails, else 0."""
+    from keystone_action.report.compared import print_comparison, render_comparison
+    from keystone_action.runner.baseline import read_baseline
+    from keystone_action.scoring.compare import compare
+
+    base = read_baseline(directory / call.base, str(call.base))
+    head = read_baseline(directory / call.head, str(call.head))
+    compared = compare(base.run, head.run, source=base.source)
+    kind = _format(call, environ)
+    if kind == "rich":
+        print_comparison(compared, head.run, sys.stdout)
+    else:
+        write_document(render_comparison(compared, head.run, kind))
+    return EXIT_FAIL if compared.regressions else EXIT_PASS
 
 
 def command_clean(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001

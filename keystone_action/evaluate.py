@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 
+from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.runner.run import run
 from keystone_action.scoring.aggregate import exit_code
@@ -34,5 +35,6 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     ran = anyio.run(run, options, progress)
     from keystone_action.report.write import write_reports
 
-    write_reports(ran.result, ran.directory)
-    return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))
+    result = beside_baseline(ran.result, options.baseline, options)
+    write_reports(result, ran.directory)
+    return Evaluation(result, ran.directory, exit_code(result, options.fail_on))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO
 
 from keystone_action.report import view, words
+from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.escape import first_line, log_line
 from keystone_action.scoring.results import CellResult, RunResult
 
@@ -166,7 +167,11 @@ def plain(run: RunResult, *, reported: Collection[str] = ()) -> str:
 
 def print_verdict(run: RunResult, file: IO[str]) -> None:
     """What `--format plain` leaves to stderr: the verdict, and what to know before believing it."""
+    for line in gate_lines(run.spec_changes):
+        write_line(file, log_line(line))
     write_line(file, log_line(view.headline(run)))
+    for line in baseline_lines(run.baseline, run):
+        write_line(file, log_line(line))
     for note in view.notes(run)[0]:
         if note not in run.notices:  # those were said when the run started
             write_line(file, log_line(f"note: {first_line(note, 500)}"))
@@ -178,6 +183,8 @@ def print_table(run: RunResult, file: IO[str] | None = None, *, summary: Path | 
     from rich.text import Text
 
     console = _console(sys.stdout if file is None else file)
+    for line in gate_lines(run.spec_changes):
+        console.print(Text(log_line(line), style="yellow"), soft_wrap=True)
     for item in view.spec_views(run):
         # Not as the table's title: that would be wrapped, and a line could begin anywhere in it.
         title = f"{item.spec.id}: {', '.join(item.facts)}"
@@ -262,6 +269,7 @@ def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:
         yield f"  {reason.verdict}: {where}{': ' if where else ''}{reason.text}", STYLES[reason.verdict]
     if more:
         yield f"  … and {more} more", "dim"
+    yield from ((line, "") for line in baseline_lines(run.baseline, run))
     notes, more_notes = view.notes(run)
     yield from ((f"note: {first_line(note, 500)}", "yellow") for note in notes)
     if more_notes:

@@ -8,6 +8,7 @@ import json
 from importlib.resources import files
 
 from keystone_action.report import view
+from keystone_action.report.compared import baseline_view, gate_view
 from keystone_action.report.templating import html_environment
 from keystone_action.scoring.document import json_value
 from keystone_action.scoring.results import InvariantResult, RunResult
@@ -28,6 +29,8 @@ def render_html(run: RunResult) -> str:
     notes, more_notes = view.notes(run)
     return environment.get_template(TEMPLATE).render(
         result=run,
+        gate=gate_view(run.spec_changes),
+        baseline=baseline_view(run.baseline, run),
         style=style,
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         icon="■" if run.cancelled else MARKS[run.verdict],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from keystone_action.report import view
+from keystone_action.report.compared import baseline_view, gate_view
 from keystone_action.report.ladder import SUMMARY_LIMIT, Level, fit
 from keystone_action.report.templating import markdown_environment
 from keystone_action.scoring.results import RunResult
@@ -27,6 +28,8 @@ def _pieces(template: Template, run: RunResult, level: Level) -> Iterator[str]:
     notes, more_notes = view.notes(run)
     return template.generate(
         result=run,
+        gate=gate_view(run.spec_changes),
+        baseline=baseline_view(run.baseline, run),
         icon=view.icon(run),
         headline=view.headline(run),
         facts=view.facts(run),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.report import escape, view, words
+from keystone_action.report import compared, escape, view, words
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
@@ -25,6 +25,7 @@ SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "is_sentences": escape.is_sentences,
     "icon": words.ICONS.__getitem__,
     "agent_sentence": words.agent,
+    "change_icon": compared.ICONS.__getitem__,
     "parameters": view.parameters,
     "reason": view.cell_reason,
     "sandbox_sentence": words.sandbox,

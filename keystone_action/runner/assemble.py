@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keystone_action import __version__
+from keystone_action.runner.baseline import no_baseline_notice
 from keystone_action.runner.engine import Facilities
 from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecResult
@@ -45,6 +46,8 @@ class Assembly:
         found += [warning for loaded in self.specs for warning in loaded.warning_sentences]
         if self.options.no_secrets_reason:
             found.append(self.options.no_secrets_reason)
+        options = self.options
+        found += filter(None, [no_baseline_notice(options.fail_on, options.baseline, options.baseline_problem)])
         found += self.facilities.notices
         found += self._mixed()
         return tuple(dict.fromkeys(found))

@@ -12,11 +12,13 @@ from keystone_action import __version__
 from keystone_action.errors import UsageError
 from keystone_action.plan import digest_of
 from keystone_action.runner import journal
+from keystone_action.runner.baseline import NO_BASELINE, beside_baseline, no_baseline_notice
 from keystone_action.runner.journal import Entry
 from keystone_action.runner.options import FailOn, RunOptions
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.runner.shard_folders import Copying, find, read_shard
 from keystone_action.sandbox.run_lock import new_run_id
+from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.merge import merge
 from keystone_action.scoring.shard_run import ShardRun
 
@@ -30,7 +32,8 @@ class MergeOptions:
 
     places: folders with the results of shards, or folders above them. directory: what paths in messages and a default
     output are relative to. output: where results go; None = as for a run. threshold, fail_on_skipped: what the
-    shards must have been judged by, when the caller says so. run_id: None = a new one.
+    shards must have been judged by, when the caller says so. run_id: None = a new one. baseline, baseline_problem: as
+    for a run.
     """
 
     places: tuple[Path, ...]
@@ -40,6 +43,8 @@ class MergeOptions:
     fail_on_skipped: bool = False
     fail_on: FailOn = "threshold"
     run_id: str | None = None
+    baseline: Baseline | None = None
+    baseline_problem: str = ""
 
 
 def merge_shards(options: MergeOptions) -> Ran:
@@ -60,7 +65,14 @@ def merge_shards(options: MergeOptions) -> Ran:
     if left_out:
         notice = f"{left_out} of the shards' files were left out: no plain files, not readable, or too large"
         run = replace(run, notices=(*run.notices, notice))
-    return Ran(run, directory)
+    return Ran(_beside_baseline(run, options), directory)
+
+
+def _beside_baseline(run: RunResult, options: MergeOptions) -> RunResult:
+    """All cells are here now: what the shards said of their own parts goes."""
+    notice = no_baseline_notice(options.fail_on, options.baseline, options.baseline_problem)
+    notices = [one for one in run.notices if not one.startswith(NO_BASELINE)]
+    return beside_baseline(replace(run, notices=(*notices, *filter(None, [notice]))), options.baseline)
 
 
 def _shown(folder: Path, directory: Path) -> str:

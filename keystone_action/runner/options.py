@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.results import CellResult
 
 FailOn = Literal["threshold", "regression", "error", "never"]
@@ -26,6 +27,8 @@ class RunOptions:
     machine shares with us, for workspaces; None = the system's temporary one. registry_mirror: stands for Docker Hub;
     registry_username, registry_password: for it, or for Docker Hub. user_logins: whether `docker login` of our own user
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
+    baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
+    asked for, empty otherwise.
     """
 
     specs: tuple[str, ...]
@@ -59,6 +62,8 @@ class RunOptions:
     user_logins: bool = False
     docker_network: str | None = None
     agent: str | None = None
+    baseline: Baseline | None = None
+    baseline_problem: str = ""
 
 
 class Progress(Protocol):

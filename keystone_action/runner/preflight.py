@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
@@ -40,8 +40,6 @@ def load_specs(options: RunOptions) -> list[LoadedSpec]:
 
 def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -> Facilities:
     """What the cells will run in. Refuses what this machine or this version can't do: raises UsageError."""
-    if options.fail_on == "regression":
-        raise NotSupportedYet("--fail-on regression", help="--fail-on threshold decides by each spec's pass_threshold")
     planned_ids = {cell.loaded.spec.id for cell in planned.cells}
     wanted = [loaded for loaded in specs if loaded.spec.id in planned_ids]
     facilities = find_facilities(wanted, options)

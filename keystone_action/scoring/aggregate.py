@@ -120,11 +120,13 @@ def add_usage(usages: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> dict[
 
 def exit_code(run: RunResult, fail_on: str = "threshold") -> int:
     """0 pass or flaky, 1 fail, 3 error, 130 cancelled. `fail_on` of `error` or `never` lets a fail end with 0;
-    an error is never hidden."""
+    `regression` asks the baseline instead of the verdict, where there is one; an error is never hidden."""
     if run.cancelled:
         return EXIT_CANCELLED
     if run.verdict == "error":
         return EXIT_ERROR
+    if fail_on == "regression" and run.baseline is not None:
+        return EXIT_FAIL if run.baseline.regressions else EXIT_PASS
     if run.verdict == "fail":
         return EXIT_PASS if fail_on in ("error", "never") else EXIT_FAIL
     return EXIT_PASS

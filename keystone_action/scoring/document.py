@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
@@ -18,13 +19,16 @@ from keystone_action.errors import UsageError
 from keystone_action.scoring.results import (
     SCHEMA_VERSION,
     AgentResult,
+    BaselineComparison,
     CellResult,
+    Difference,
     ForbiddenResult,
     GroupResult,
     InvariantResult,
     PlanInfo,
     RunResult,
     SandboxInfo,
+    SpecChanges,
     SpecResult,
 )
 
@@ -59,6 +63,8 @@ def run_to_document(run: RunResult) -> Document:
         "cancelled": run.cancelled,
         "error": _text(run.error),
         "plan": None if run.plan is None else _plan(run.plan),
+        "spec_changes": None if run.spec_changes is None else _spec_changes(run.spec_changes),
+        "baseline": None if run.baseline is None else _baseline(run.baseline),
     }
 
 
@@ -220,6 +226,45 @@ def _sandbox(sandbox: SandboxInfo) -> Document:
 def _plan(plan: PlanInfo) -> Document:
     specs = {_text(spec_id): sha256 for spec_id, sha256 in plan.specs.items()}
     return {"shard": plan.shard, "cells": plan.cells, "digest": plan.digest, "specs": specs}
+
+
+def _spec_changes(changes: SpecChanges) -> Document:
+    return {
+        "base": _text(changes.base),
+        "base_name": _text(changes.base_name),
+        "spec_from": changes.spec_from,
+        "specs": [
+            {"path": _text(one.path), "change": one.change, "differences": _texts(one.differences)}
+            for one in changes.specs
+        ],
+        "problem": _text(changes.problem),
+    }
+
+
+def _baseline(baseline: BaselineComparison) -> Document:
+    return {
+        "source": _text(baseline.source),
+        "verdict": baseline.verdict,
+        "composite": _finite(baseline.composite, "the baseline's composite"),
+        "git_sha": _text(baseline.git_sha),
+        "started_at": _text(baseline.started_at),
+        "specs": [_difference(one) for one in baseline.specs],
+        "groups": [_difference(one) for one in baseline.groups],
+        "invariants": [_difference(one) for one in baseline.invariants],
+        "changed_specs": _texts(baseline.changed_specs),
+        "partial": baseline.partial,
+        "regressions": baseline.regressions,
+    }
+
+
+def _difference(one: Difference) -> Document:
+    document: Document = {field.name: getattr(one, field.name) for field in fields(one)}
+    for name, value in document.items():
+        if isinstance(value, str):
+            document[name] = _text(value)
+        elif isinstance(value, float):
+            document[name] = _finite(value, f"{name} of {one.spec}")
+    return {**document, "params": json_value(one.params)}
 
 
 def _amounts(amounts: Mapping[str, float], always: tuple[str, ...] = ()) -> Document:

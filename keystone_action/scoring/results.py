@@ -134,9 +134,83 @@ class PlanInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SpecChange:
+    """One spec that is not what it is at the base commit. path: of the file, relative to where the run was called.
+    differences: a sentence each (`threshold 0.85 → 0.5`, `changed files: hidden/test_x.py (+3 −10)`), what can let more
+    pass first; none for a spec that was added or deleted."""
+
+    path: str
+    change: Literal["changed", "added", "deleted"]
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpecChanges:
+    """What a change does to its own gate (contract, 5.4): the specs, and the files that they name, against the base
+    commit. base: its sha, None when there is none. base_name: what it is, in words. spec_from: where the specs of this
+    run come from. problem: why the comparison could not be made, and what to do; empty when it was."""
+
+    base: str | None
+    base_name: str
+    spec_from: Literal["head", "base"] = "head"
+    specs: tuple[SpecChange, ...] = ()
+    problem: str = ""
+
+
+Outcome = Literal["pass", "flaky", "fail", "error", "skip"]
+Change = Literal["same", "fixed", "broken", "flaky", "steadied", "ungraded", "new", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A spec, a group of replicas or one invariant of a group, in the baseline (before) and in this run (after).
+
+    scenario: None for a spec. invariant: None for a spec and for a group. before, after: None where there is none.
+    Scores are means in [0, 1] over what was graded; passed of total counts graded cells, of an invariant its graded
+    results. p_value: how probable so large a difference is by chance alone; None where there are no repetitions.
+    """
+
+    change: Change
+    spec: str
+    scenario: str | None
+    params: dict[str, Any]
+    invariant: str | None
+    before: Outcome | None
+    after: Outcome | None
+    score_before: float | None = None
+    score_after: float | None = None
+    passed_before: int = 0
+    total_before: int = 0
+    passed_after: int = 0
+    total_after: int = 0
+    p_value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineComparison:
+    """This run beside an earlier one. source: where its results were found, in words. verdict, composite, git_sha,
+    started_at: the earlier run's. specs: all of both runs; groups and invariants: those that are not the same.
+    changed_specs: ids of specs whose files were other ones. partial: this run has only a part of the cells, so that
+    nothing is said to be gone. regressions: how many groups and invariants passed there and fail here."""
+
+    source: str
+    verdict: Verdict
+    composite: float | None
+    git_sha: str | None
+    started_at: str
+    specs: tuple[Difference, ...]
+    groups: tuple[Difference, ...]
+    invariants: tuple[Difference, ...]
+    changed_specs: tuple[str, ...] = ()
+    partial: bool = False
+    regressions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """A whole run. error: the message of exit 2 or of a failure before the first cell, else None. notices: what
-    belongs into every report's head (substituted services, skipped judges, shard, fork)."""
+    belongs into every report's head (substituted services, skipped judges, shard, fork). spec_changes: None where
+    nothing was to be compared. baseline: None without one."""
 
     run_id: str
     keystone_version: str
@@ -155,3 +229,5 @@ class RunResult:
     cancelled: bool = False
     error: str | None = None
     plan: PlanInfo | None = None
+    spec_changes: SpecChanges | None = None
+    baseline: BaselineComparison | None = None

@@ -253,7 +253,7 @@ def test_what_can_not_be_joined(ready: Path, change: Any, code: int, said: str) 
         ([], "DIR"),
         (["nowhere"], "nowhere is not there"),
         (["empty"], "there are no results in"),
-        (["empty", "--fail-on", "regression"], "none of threshold, error, never"),
+        (["empty", "--fail-on", "regressions"], "none of threshold, regression, error, never"),
         (["empty", "--threshold", "0.5"], "unrecognized arguments"),
         (["empty", "--summary", "empty"], "is a directory"),
     ],

@@ -161,6 +161,8 @@ def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None
     why, more = view.reasons(result)
     text = environment.get_template("mine").render(
         result=result,
+        gate=None,
+        baseline=None,
         icon=view.icon(result),
         headline=view.headline(result),
         facts=[],

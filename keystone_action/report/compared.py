@@ -1,0 +1,230 @@
+"""What changed, in words: a change of the gate against its base commit, and a run beside its baseline.
+
+Plain text and numbers, nothing escaped: each report renders them by its own rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from keystone_action.report import words
+from keystone_action.report.escape import first_line, log_line
+from keystone_action.scoring.results import BaselineComparison, Change, Difference, RunResult, SpecChange, SpecChanges
+from keystone_action.scoring.statistics import SIGNIFICANT
+
+MAX_ROWS = 30
+MAX_CHANGED_SPECS = 50
+MAX_SENTENCE = 1_500
+ICONS: dict[Change, str] = {
+    "broken": "❌",
+    "flaky": "⚠️",
+    "ungraded": "➖",
+    "fixed": "✅",
+    "steadied": "✅",
+    "new": "🆕",
+    "gone": "🗑️",
+    "same": "▪️",
+}
+_ORDER = tuple(ICONS)
+_TITLES: dict[Change, str] = {"ungraded": "not comparable", "steadied": "no longer flaky", "same": "unchanged"}
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """The change of the gate. headline: one sentence. lines: (path, what changed) of each spec, at most
+    MAX_CHANGED_SPECS."""
+
+    headline: str
+    lines: tuple[tuple[str, str], ...] = ()
+    left_out: int = 0
+
+
+def gate_view(changes: SpecChanges | None) -> GateView | None:
+    """What to say before anything else; None when the gate is as it was, or nothing was to be compared."""
+    if changes is None or not (changes.problem or changes.specs):
+        return None
+    if changes.problem:
+        return GateView(f"Whether this change weakens its own gate is not known: {changes.problem}")
+    base = changes.base_name + (f" ({changes.base[:12]})" if changes.base else "")
+    if changes.spec_from == "base":
+        headline = f"The specs of {base} decided; those of this change differ and had no effect:"
+    else:
+        headline = f"This change alters its own gate, compared with {base}:"
+    shown = changes.specs[:MAX_CHANGED_SPECS]
+    lines = tuple((one.path, change_sentence(one)) for one in shown)
+    return GateView(headline, lines, len(changes.specs) - len(shown))
+
+
+def change_sentence(change: SpecChange) -> str:
+    """What became of one spec, in one line: `threshold 0.85 → 0.5; removed: tests_pass`."""
+    first = {"added": "spec added", "deleted": "spec deleted", "changed": ""}[change.change]
+    return first_line("; ".join(filter(None, [first, *change.differences])), MAX_SENTENCE)
+
+
+def gate_lines(changes: SpecChanges | None) -> Iterator[str]:
+    """The same for terminals and logs, a line each, not yet escaped."""
+    view = gate_view(changes)
+    if view is None:
+        return
+    yield view.headline
+    yield from (f"  {path}: {what}" for path, what in view.lines)
+    if view.left_out:
+        yield f"  … and {words.count(view.left_out, 'spec')} more"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """One line of a comparison. where: ids, outermost first. before, after: outcome with its count where there are
+    replicas; scores: `0.90 → 0.77 (−0.13)`, empty without any; noise: what the test says, empty where it can't."""
+
+    change: Change
+    title: str
+    where: tuple[str, ...]
+    before: str
+    after: str
+    scores: str
+    noise: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineView:
+    """A run beside its baseline. facts: the numbers in words; specs: one row for each spec, when there are several;
+    rows: what changed, worst first, at most MAX_ROWS; notes: what to know before believing it."""
+
+    headline: str
+    facts: tuple[str, ...]
+    specs: tuple[ChangeRow, ...]
+    rows: tuple[ChangeRow, ...]
+    left_out: int
+    notes: tuple[str, ...]
+
+
+def baseline_view(baseline: BaselineComparison | None, run: RunResult) -> BaselineView | None:
+    """None without a baseline."""
+    if baseline is None:
+        return None
+    several = len(baseline.specs) > 1
+    whole = [one for one in baseline.specs if one.change in ("new", "gone")]
+    found = [*whole, *baseline.groups, *baseline.invariants]
+    found.sort(key=lambda one: _ORDER.index(one.change))
+    rows = tuple(_row(one, several=several) for one in found[:MAX_ROWS])
+    return BaselineView(
+        headline=_headline(found),
+        facts=tuple(_facts(baseline, run)),
+        specs=tuple(_row(one, several=True) for one in baseline.specs) if several else (),
+        rows=rows,
+        left_out=len(found) - len(rows),
+        notes=tuple(_notes(baseline)),
+    )
+
+
+def _headline(found: list[Difference]) -> str:
+    counts = Counter(one.change for one in found)
+    said = [f"{counts[change]:,} {_TITLES.get(change, change)}" for change in _ORDER if counts[change]]
+    return ", ".join(said) or "no check or cell changed its outcome"
+
+
+def _facts(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
+    yield baseline.source
+    if baseline.git_sha:
+        yield f"commit {baseline.git_sha[:12]}"
+    yield f"{baseline.verdict} → {run.verdict}"
+    if scores := _scores(baseline.composite, run.composite):
+        yield f"composite {scores}"
+    if len(baseline.specs) == 1 and (noise := _noise(baseline.specs[0])):
+        one = baseline.specs[0]
+        counts = f"{one.passed_before}/{one.total_before} → {one.passed_after}/{one.total_after}"
+        yield f"cells passed {counts}: {noise}"
+
+
+def _notes(baseline: BaselineComparison) -> Iterator[str]:
+    if baseline.changed_specs:
+        shown = ", ".join(baseline.changed_specs[:10]) + (" …" if len(baseline.changed_specs) > 10 else "")
+        yield f"Other spec files than in the baseline: {shown}. What is compared may not be the same."
+    if baseline.partial:
+        yield "Only a part of the cells ran here; what the baseline has besides is not called gone."
+
+
+def _row(one: Difference, *, several: bool) -> ChangeRow:
+    place = [one.spec] if several or one.scenario is None else []
+    if one.scenario is not None:
+        params = ", ".join(f"{name}={value}" for name, value in one.params.items())
+        place.append(f"{one.scenario} ({params})" if params else one.scenario)
+    if one.invariant is not None:
+        place.append(one.invariant)
+    return ChangeRow(
+        change=one.change,
+        title=_TITLES.get(one.change, one.change),
+        where=tuple(first_line(part, 200) for part in place),
+        before=_outcome(one.before, one.passed_before, one.total_before),
+        after=_outcome(one.after, one.passed_after, one.total_after),
+        scores=_scores(one.score_before, one.score_after),
+        noise=_noise(one),
+    )
+
+
+def _outcome(outcome: str | None, passed: int, total: int) -> str:
+    if outcome is None:
+        return "–"
+    return f"{outcome} ({passed}/{total})" if total > 1 else outcome
+
+
+def _scores(before: float | None, after: float | None) -> str:
+    if before is None and after is None:
+        return ""
+    if before is None or after is None:
+        return f"{words.score(before)} → {words.score(after)}"
+    if abs(after - before) < 1e-9:
+        return words.score(after)
+    delta = after - before
+    shown = words.score(abs(delta))
+    return f"{words.score(before)} → {words.score(after)} ({'+' if delta > 0 else '−'}{shown})"
+
+
+def _noise(one: Difference) -> str:
+    if one.p_value is None or (one.passed_before, one.total_before) == (one.passed_after, one.total_after):
+        return ""
+    p_value = "p < 0.001" if one.p_value < 0.001 else f"p = {one.p_value:.2g}"
+    return f"{'more than noise' if one.p_value < SIGNIFICANT else 'could be noise'} ({p_value})"
+
+
+def baseline_lines(baseline: BaselineComparison | None, run: RunResult) -> Iterator[str]:
+    """A comparison for terminals and logs, a line each, not yet escaped."""
+    view = baseline_view(baseline, run)
+    if view is None:
+        return
+    yield f"against the baseline: {view.headline} ({', '.join(view.facts)})"
+    for row in (*view.specs, *view.rows):
+        extra = "; ".join(filter(None, [row.scores and f"score {row.scores}", row.noise]))
+        yield f"  {row.title}: {' › '.join(row.where)}: {row.before} → {row.after}{f' ({extra})' if extra else ''}"
+    if view.left_out:
+        yield f"  … and {view.left_out:,} more"
+    yield from view.notes
+
+
+def render_comparison(compared: BaselineComparison, head: RunResult, kind: str) -> str:
+    """What `keystone compare` prints: lines, or with `json` the document that results have as `baseline`."""
+    if kind == "json":
+        from dataclasses import replace
+
+        from keystone_action.scoring.document import run_to_document
+
+        document = run_to_document(replace(head, specs=(), baseline=compared))["baseline"]
+        return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return "".join(f"{log_line(line)}\n" for line in baseline_lines(compared, head))
+
+
+def print_comparison(compared: BaselineComparison, head: RunResult, file: IO[str]) -> None:
+    """The same for a terminal, coloured."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=file, markup=False, highlight=False, emoji=False)
+    styles = {"broken": "red", "flaky": "yellow", "fixed": "green", "no longer flaky": "green"}
+    for number, line in enumerate(baseline_lines(compared, head)):
+        title = line.strip().partition(":")[0]
+        console.print(Text(log_line(line), style="bold" if number == 0 else styles.get(title, "")), soft_wrap=True)

@@ -1,0 +1,86 @@
+"""Reading the results that a run is compared with (contract, 5.4): a results file, or the folder that holds one."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+from keystone_action.errors import UsageError
+from keystone_action.runner.options import RunOptions
+from keystone_action.scoring.baseline import Baseline, baseline_of
+from keystone_action.scoring.compare import compare
+from keystone_action.scoring.document import run_from_document
+from keystone_action.scoring.results import RunResult
+
+FILE = "results.json"
+READ_LIMIT = 256 << 20
+"""Bytes of one results file."""
+NO_BASELINE = "no baseline: "
+_HELP = "name results.json of an earlier run, or the folder that holds it"
+
+
+def read_baseline(path: Path, source: str = "") -> Baseline:
+    """The results in a file or a folder. source: where they are from, in words; the path when empty.
+
+    The file is never followed through a link, and no special file is waited for. Raises UsageError for whatever is
+    missing, no results, of another version of the format, or more than is read.
+    """
+    if path.is_dir() and not path.is_symlink():
+        path = path / FILE
+    source = source or str(path)
+    document = _document(path)
+    try:
+        return baseline_of(run_from_document(document), source)
+    except UsageError as error:
+        if str(path) in error.message or source in error.message:
+            raise
+        raise UsageError(f"the baseline {path}: {error.message}", help=error.help) from None
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        content = _content(path)
+    except FileNotFoundError:
+        raise UsageError(f"there is no baseline {path}", help=_HELP) from None
+    except OSError as error:
+        why = "it is a link, which is not followed" if path.is_symlink() else error.strerror
+        raise UsageError(f"the baseline {path} can't be read: {why}", help=_HELP) from None
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the baseline {path} is no JSON document: {error}", help=_HELP) from None
+    if not isinstance(document, dict):
+        raise UsageError(f"the baseline {path} holds no results; expected a JSON object", help=_HELP)
+    return document
+
+
+def _content(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"the baseline {path} is no regular file", help=_HELP)
+        content = file.read(READ_LIMIT + 1) if status.st_size <= READ_LIMIT else b""
+        if status.st_size > READ_LIMIT or len(content) > READ_LIMIT:
+            raise UsageError(f"the baseline {path} has {status.st_size:,} bytes; at most {READ_LIMIT:,} are read")
+        return content
+
+
+def beside_baseline(run: RunResult, baseline: Baseline | None, options: RunOptions | None = None) -> RunResult:
+    """The run with what changed since the baseline. options: what it was called with; None = it has all its cells."""
+    if baseline is None:
+        return run
+    chosen = options is not None and bool(options.shard or options.filter or options.tags or options.params)
+    compared = compare(baseline.run, run, source=baseline.source, partial=chosen or run.cancelled)
+    return replace(run, baseline=compared)
+
+
+def no_baseline_notice(fail_on: str, baseline: Baseline | None, problem: str) -> str:
+    """What to say where there is nothing to compare with although somebody asked for it; empty otherwise."""
+    if baseline is not None or not (problem or fail_on == "regression"):
+        return ""
+    why = problem or "fail-on is regression, but no baseline is named"
+    return f"{NO_BASELINE}{why}" + ("; each spec's threshold decides" if fail_on == "regression" else "")
