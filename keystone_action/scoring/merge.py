@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.scoring.decide import decide_run, decide_spec
-from keystone_action.scoring.results import CellResult, RunResult, SandboxInfo, SpecResult
+from keystone_action.scoring.results import CellResult, RunResult, SandboxInfo, SpecChanges, SpecResult
 from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed, shard_notice, shown
 
 _NAMED = 20
@@ -137,21 +137,26 @@ def _joined(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]])
         by_spec.setdefault(spec_id, []).append(cell)
     runs = [shard.run for shard in shards]
     started, duration_s = _times(shards)
-    head = RunResult(
+    head = replace(
+        runs[0],
         run_id="",
-        keystone_version=runs[0].keystone_version,
         git_sha=next((run.git_sha for run in runs if run.git_sha), None),
-        verdict="error",
-        composite=None,
         started_at=started,
         duration_s=duration_s,
-        specs=(),
         sandbox=_weakest([run.sandbox for run in runs if any(spec.cells for spec in run.specs)]),
         notices=_notices(shards),
         substituted=tuple(dict.fromkeys(sentence for run in runs for sentence in run.substituted)),
         plan=replace(shards[0].plan, shard=None),
+        spec_changes=_spec_changes(runs),
+        baseline=None,  # a shard compared its own cells; whoever joins compares them all
     )
     return decide_run(head, [decide_spec(heads[spec_id], found) for spec_id, found in by_spec.items()])
+
+
+def _spec_changes(runs: Sequence[RunResult]) -> SpecChanges | None:
+    """Every shard compared the same files with the same commit: the one that could do so, and found most."""
+    found = [run.spec_changes for run in runs if run.spec_changes is not None]
+    return max(found, key=lambda changes: (not changes.problem, len(changes.specs)), default=None)
 
 
 def _notices(shards: Sequence[ShardRun]) -> tuple[str, ...]:

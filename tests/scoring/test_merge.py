@@ -18,7 +18,15 @@ from keystone_action.scoring.aggregate import exit_code
 from keystone_action.scoring.decide import rule_name, rule_of
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.merge import merge
-from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo
+from keystone_action.scoring.results import (
+    BaselineComparison,
+    CellResult,
+    PlanInfo,
+    RunResult,
+    SandboxInfo,
+    SpecChange,
+    SpecChanges,
+)
 from keystone_action.scoring.shard_run import ShardRun
 
 
@@ -235,6 +243,25 @@ def test_what_isolated_all_of_them() -> None:
     assert sandbox(container, container, container) == container
     assert sandbox(container, user, both) == user
     assert sandbox(container, none, both) == none
+
+
+def test_what_a_change_does_to_its_own_gate_is_never_lost() -> None:
+    """One shard may have failed to look, and hide nothing by that."""
+    weaker = SpecChange("keystone.yaml", "changed", ("threshold 0.85 → 0.5",))
+    seen = SpecChanges("b" * 40, "main", specs=(weaker,))
+    failed = SpecChanges(None, "main", problem="the base commit could not be fetched")
+    assert join(three()).spec_changes is None
+    assert join(three(n1=changed(spec_changes=failed), n3=changed(spec_changes=seen))).spec_changes == seen
+    assert join(three(n2=changed(spec_changes=failed))).spec_changes == failed
+    clean = SpecChanges("b" * 40, "main")
+    assert join(three(n1=changed(spec_changes=clean), n2=changed(spec_changes=seen))).spec_changes == seen
+
+
+def test_what_shards_compared_with_a_baseline_is_not_the_whole() -> None:
+    part = BaselineComparison(
+        "main", "pass", 1.0, None, "2026-01-01T00:00:00Z", (), (), (), partial=True, regressions=3
+    )
+    assert join(three(n1=changed(baseline=part))).baseline is None
 
 
 def test_times_are_from_the_first_start_to_the_last_end() -> None:
