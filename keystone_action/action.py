@@ -14,10 +14,12 @@ from keystone_action.errors import EXIT_ERROR, EXIT_PASS, Cancelled, HarnessErro
 from keystone_action.github.annotations import annotations_of, annotations_of_spec_error
 from keystone_action.github.commands import Commands
 from keystone_action.github.event import Event, read_event
-from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings
+from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings
 from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.progress import LogProgress
+from keystone_action.github.reader import InputReader
+from keystone_action.github.reporting import Reporting
 from keystone_action.github.results import output_values, planned_values
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import append_summary, append_text
@@ -74,15 +76,20 @@ class _Step:
         self.environ = environ
         self.commands = commands
         self.settings: Settings | None = None
+        self.reporting: Reporting | None = None
 
     def run(self, evaluate: Evaluate | None) -> int:
         _mask_keys(self.environ, self.commands)
-        settings = self.settings = Settings.from_environ(self.environ)
         event = read_event(self.environ)
+        settings = self.settings = self._read_settings(event)
         self._say(settings, event)
-        event.refuse_foreign_code()
+        if settings.mode == "comment":
+            return self._comment(settings)
+        event.refuse_foreign_code(allowed=settings.allow_pull_request_target)
         if settings.mode == "plan":
             return self._plan(settings, event)
+        if self.reporting is not None:
+            self.reporting.start()
         evaluation = self._evaluate(settings, event, evaluate)
         found = annotations_of(
             evaluation.run,
@@ -95,6 +102,17 @@ class _Step:
             self.commands.annotate(annotation)
         self._report(evaluation.run, evaluation.directory)
         return evaluation.exit_code
+
+    def _read_settings(self, event: Event) -> Settings:
+        """Who is to be told of a wrong input is known, as far as the inputs that say so are right."""
+        reader = InputReader(self.environ)
+        settings = read_settings(reader)
+        if settings.mode in ("run", "merge"):
+            self.reporting = Reporting(settings, event, self.environ, self.commands)
+        reader.raise_problems()
+        if self.reporting is not None:
+            self.reporting.directory = settings.output_dir
+        return settings
 
     def failed(self, error: KeystoneError, duration_s: float) -> int:
         """Reports what kept a run from being finished."""
@@ -128,11 +146,19 @@ class _Step:
             self.commands.warning(warning)
         if event.problem:
             self.commands.warning(event.problem)
-        if settings.comment == "auto":
-            self.commands.log("comment: auto posts nothing in this version of Keystone, and no status is set")
         for name in settings.env:
             if name not in self.environ:
                 self.commands.log(f"{name} is named by the input env, but not set in this step's environment")
+
+    def _comment(self, settings: Settings) -> int:
+        """Posts what another run found; nothing runs, and its verdict is none of this job's."""
+        from keystone_action.github.comment_mode import ForeignComment
+
+        foreign = ForeignComment(settings, self.environ, self.commands)
+        posted, well = foreign.post()
+        outputs = output_values(foreign.run, directory=None, workspace=settings.workspace)
+        self._write({**outputs, **posted.outputs(settings.workspace)})
+        return EXIT_PASS if well else EXIT_ERROR
 
     def _plan(self, settings: Settings, event: Event) -> int:
         """Says which jobs a matrix needs; nothing runs."""
@@ -161,7 +187,7 @@ class _Step:
             hand_over([*left, *made], settings.workspace)
 
     def _run(self, options: RunOptions, engine: Evaluate) -> Evaluation:
-        progress = LogProgress(self.commands)
+        progress = LogProgress(self.commands, None if self.reporting is None else self.reporting.live)
         try:
             return engine(options, progress)
         finally:
@@ -194,11 +220,16 @@ class _Step:
             self.commands.warning(f"{error.message}; after a cancelled run, containers may be left")
 
     def _report(self, run: RunResult, directory: Path | None) -> None:
-        """Writes outputs and summary. What can't be written is a warning: reporting never changes the verdict."""
+        """Writes outputs and summary, then tells the pull request. What can't be written or posted is a warning:
+        reporting never changes the verdict, and whatever becomes of the posting, the rest is there."""
         self._write(output_values(run, directory=directory, workspace=self._workspace))
         self._summarize(lambda path: append_summary(path, run))
         score = "" if run.composite is None else f", composite {run.composite:.2f}"
         self.commands.log(f"verdict: {run.verdict}{score}")
+        if self.reporting is not None:
+            posted = self.reporting.finish(run)
+            if posted.ids or posted.file:
+                self._write(posted.outputs(self._workspace))
 
     def _write(self, outputs: Mapping[str, str]) -> None:
         try:

@@ -19,6 +19,17 @@ _TRUSTED_CONTEXT = frozenset({"pull_request_target", "workflow_run"})
 """Events that run with secrets and a token that may write, whoever proposed the code."""
 _MERGE_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-(\d+)-[0-9a-f]+")
 
+_REFUSED = """
+Why: on this event GitHub hands secrets and a token that may write to the job, although somebody from outside proposed
+the code. Code of an agent runs here; it could take both along.
+
+What to do instead, the first being the best:
+- Run on pull_request. Forks then get no secrets and a token that may only read; judges are skipped, and said.
+- To have a comment on their pull requests all the same, let a second workflow on workflow_run post it with
+  mode: comment. It runs no code of theirs.
+- Set the input allow-pull-request-target to true. Then everybody who can open a pull request can run code beside your
+  secrets: only for repositories where a maintainer approves every run (an environment with reviewers)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -46,18 +57,33 @@ class Event:
             return "this run was started by Dependabot, and GitHub passes only Dependabot secrets to such runs"
         return ""
 
-    def refuse_foreign_code(self) -> None:
+    @property
+    def read_only_reason(self) -> str:
+        """Why this run's token may not write, told before anything is tried; empty when it may, as far as the event
+        tells."""
+        if self.name in _TRUSTED_CONTEXT:
+            return ""
+        if self.is_fork:
+            return "this pull request comes from a fork, and the token of such a run may only read"
+        if self.is_dependabot:
+            return "this run was started by Dependabot, and the token of such a run may only read"
+        if self.problem and self.name.startswith("pull_request"):
+            return f"whether this pull request comes from a fork is not known ({self.problem})"
+        return ""
+
+    def refuse_foreign_code(self, *, allowed: bool = False) -> None:
         """Raises UsageError when code of a fork would run beside secrets and a token that may write.
 
-        An event of this kind that can't be read is refused too: nothing then says whose code it is.
+        An event of this kind that can't be read is refused too: nothing then says whose code it is. allowed: the input
+        allow-pull-request-target.
         """
-        if self.name not in _TRUSTED_CONTEXT or not (self.is_fork or self.problem):
+        if allowed or self.name not in _TRUSTED_CONTEXT or not (self.is_fork or self.problem):
             return
         whose = "the code of a fork" if self.is_fork else f"code of unknown origin ({self.problem})"
         raise UsageError(
             f"{self.name} would run {whose} with this repository's secrets and token; "
-            "that is refused (input allow-pull-request-target is false)",
-            help="run on pull_request instead; forks then get no secrets and judges are skipped",
+            f"that is refused (input allow-pull-request-target is false)\n{_REFUSED}",
+            help="docs/forks.md has workflows that work for forks, in full",
         )
 
 
@@ -73,14 +99,15 @@ def read_event(environ: Mapping[str, str]) -> Event:
     if not name:
         return Event(head_sha=sha)
     try:
-        payload = _load(environ.get("GITHUB_EVENT_PATH", ""))
+        payload = load_event(environ.get("GITHUB_EVENT_PATH", ""))
     except (OSError, ValueError, RecursionError) as error:
         problem = f"the event file could not be read: {_reason(error)}"
         return Event(name=name, is_dependabot=dependabot, head_sha=sha, problem=problem)
     return _interpret(name, payload, environ, is_dependabot=dependabot)
 
 
-def _load(path: str) -> dict[str, Any]:
+def load_event(path: str) -> dict[str, Any]:
+    """The payload that GITHUB_EVENT_PATH names. Raises OSError, and ValueError or RecursionError for what is none."""
     if not path:
         raise ValueError("GITHUB_EVENT_PATH is not set")
     file = Path(path)

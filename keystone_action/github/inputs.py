@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from keystone_action.github.reader import InputReader
+from keystone_action.errors import UsageError
+from keystone_action.github.api_errors import BadSetting
+from keystone_action.github.reader import InputReader, variable
+from keystone_action.github.tls import read_ca_bundle
 from keystone_action.spec.registry_names import parse_mirror
 
 DEFAULT_SPECS = ("keystone.yaml", "evals/**")
@@ -19,19 +22,21 @@ MAX_ANNOTATIONS = 50
 DENIED_PREFIXES = ("GITHUB_", "ACTIONS_", "INPUT_", "RUNNER_", "STATE_")
 """Variables of the runner itself, its tokens among them: no input can pass them on."""
 
-Mode = Literal["run", "plan", "merge"]
+Mode = Literal["run", "plan", "merge", "comment"]
+CommentPolicy = Literal["auto", "always", "on-failure", "never"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAM_NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+MAX_CONTEXT = 255
+"""Characters of a status' name."""
 MAX_SHARDS = 256
 """Jobs that GitHub makes of one matrix."""
 _NOT_YET = (
     "baseline",
     "summary-template",
     "max-cost-usd",
-    "ca-bundle",
 )
 
 
@@ -41,9 +46,10 @@ class Settings:
 
     workspace: the checkout, absolute. directory: `working-directory`, which other paths are relative to.
     registry_mirror: stands for Docker Hub; registry_username, registry_password: for it, else for Docker Hub.
-    shards: jobs at most, of mode plan. results: folders with the results of shards, absolute, of mode merge.
+    shards: jobs at most, of mode plan. results: folders with the results of other jobs, absolute, of modes merge and
+    comment. status_context: empty for no status. ca_bundle: certificates as PEM. comment_key: tells our comments apart.
     output_dir, cache_dir: absolute. env: names of variables that secrets may read. annotations: at most so many
-    in all. comment: `auto` posts nothing in this version. timeout: seconds. verbose: step debugging is on.
+    in all. timeout: seconds. verbose: step debugging is on.
     warnings: sentences about inputs that were read but look wrong.
     """
 
@@ -63,7 +69,11 @@ class Settings:
     shard: tuple[int, int] | None = None
     fail_on: Literal["threshold", "error", "never"] = "threshold"
     fail_on_skipped: bool = False
-    comment: Literal["auto", "never"] = "auto"
+    comment: CommentPolicy = "auto"
+    comment_key: str = ""
+    status_context: str = ""
+    ca_bundle: str | None = None
+    allow_pull_request_target: bool = False
     annotations: int = DEFAULT_ANNOTATIONS
     summary: bool = True
     judge_fast: str | None = None
@@ -92,10 +102,9 @@ class Settings:
 def read_settings(reader: InputReader) -> Settings:
     """Asks the reader for every input there is. What is wrong is in `reader.problems`, with a default in its place."""
     _refuse_what_this_version_lacks(reader)
-    reader.text("comment-key")  # names the comment, and nothing is posted yet
     workspace = reader.workspace()
     directory = reader.directory("working-directory", workspace)
-    mode: Mode = reader.choice("mode", ("run", "plan", "merge"), not_yet=("comment",))
+    mode: Mode = reader.choice("mode", ("run", "plan", "merge", "comment"))
     return Settings(
         workspace=workspace,
         directory=directory,
@@ -113,7 +122,11 @@ def read_settings(reader: InputReader) -> Settings:
         shard=_shard(reader, mode),
         fail_on=reader.choice("fail-on", ("threshold", "error", "never"), not_yet=("regression",)),
         fail_on_skipped=reader.boolean("fail-on-skipped", default=False),
-        comment=reader.choice("comment", ("auto", "never"), not_yet=("always", "on-failure")),
+        comment=reader.choice("comment", ("auto", "always", "on-failure", "never")),
+        comment_key=_comment_key(reader),
+        status_context=_status_context(reader),
+        ca_bundle=_ca_bundle(reader, directory),
+        allow_pull_request_target=reader.boolean("allow-pull-request-target", default=False),
         annotations=_annotations(reader),
         summary=reader.boolean("summary", default=True),
         judge_fast=reader.text("judge-fast"),
@@ -133,16 +146,38 @@ def read_settings(reader: InputReader) -> Settings:
 
 def _refuse_what_this_version_lacks(reader: InputReader) -> None:
     reader.choice("spec-from", ("head",), not_yet=("base",))
-    if reader.boolean("allow-pull-request-target", default=False):
-        reader.not_yet("allow-pull-request-target", "true")
-    status = reader.text("status-context")
-    # The default in action.yml names the job; only a name of the user's own asks for a status.
-    if status is not None and status != f"keystone/{reader.environ.get('GITHUB_JOB', '')}":
-        reader.not_yet("status-context", status)
     for name in _NOT_YET:
         value = reader.text(name)
         if value is not None:
             reader.not_yet(name, value)
+
+
+def _comment_key(reader: InputReader) -> str:
+    """By default what action.yml says, for runners that leave defaults out."""
+    workflow, action = (reader.environ.get(name, "") for name in ("GITHUB_WORKFLOW_REF", "GITHUB_ACTION"))
+    return reader.text("comment-key") or f"{workflow}-{action}-0"
+
+
+def _status_context(reader: InputReader) -> str:
+    """Left out is the default; empty is none."""
+    value = reader.text("status-context")
+    if value is None:
+        left_out = variable("status-context") not in reader.environ
+        return f"keystone/{reader.environ.get('GITHUB_JOB') or 'run'}" if left_out else ""
+    if not value.isprintable() or len(value) > MAX_CONTEXT:
+        reader.problem("status-context", f"one line of at most {MAX_CONTEXT} characters")
+    return value
+
+
+def _ca_bundle(reader: InputReader, directory: Path) -> str | None:
+    value = reader.text("ca-bundle")
+    if value is None:
+        return None
+    try:
+        return read_ca_bundle(value, directory)
+    except BadSetting as error:
+        reader.problems.append(UsageError(error.message, help=error.help))
+        return None
 
 
 def _annotations(reader: InputReader) -> int:
@@ -208,8 +243,10 @@ def _results(reader: InputReader, mode: str, directory: Path, *, inside: tuple[P
     given = reader.text("results") is not None
     if mode == "merge" and not given:
         reader.problem("results", "the folder with the results of the shards, since mode is merge")
-    elif mode != "merge" and given:
-        reader.problem("results", "nothing unless mode is merge")
+    elif mode == "comment" and len(paths) != 1:
+        reader.problem("results", "the one folder with the results of the other run, since mode is comment")
+    elif mode not in ("merge", "comment") and given:
+        reader.problem("results", "nothing unless mode is merge or comment")
     return paths
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 from keystone_action.github.commands import MIN_MASK, Commands
+from keystone_action.github.live import Live
 from keystone_action.report import words
 from keystone_action.report.view import cell_reason
 from keystone_action.scoring.results import CellResult
 
 
 class LogProgress:
-    """A `runner.options.Progress` that writes to the log."""
+    """A `runner.options.Progress` that writes to the log. live: is told how far the run is."""
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: Commands, live: Live | None = None) -> None:
         self._commands = commands
+        self._live = live
         self._warned = False
 
     def started(self, *, cells: int, finished: int, output: Path, notices: tuple[str, ...]) -> None:
         """Opens the folded part."""
         for notice in notices:
             self._commands.log(notice)
+        if self._live is not None:
+            self._live.cells(cells, finished)
         done = f", {finished} of them finished before" if finished else ""
         self._commands.group(f"Keystone runs {cells} {'cell' if cells == 1 else 'cells'}{done}")
         self._commands.debug(f"results go to {output}")
@@ -31,6 +35,8 @@ class LogProgress:
 
     def cell(self, spec_id: str, result: CellResult) -> None:
         """One line: verdict, which cell, composite, duration, and why it is not a pass."""
+        if self._live is not None:
+            self._live.cell(passed=result.verdict == "pass")
         composite = "" if result.composite is None else f"  composite {result.composite:.2f}"
         reason = "" if result.verdict == "pass" else f"  {cell_reason(result)}"
         name = result.id if result.id.startswith(spec_id) else f"{spec_id} {result.id}"

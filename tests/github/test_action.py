@@ -99,7 +99,6 @@ def test_a_failed_run_is_reported_everywhere(tmp_path: Path) -> None:
     assert "customers.csv" in step.summary
     (issue,) = step.issues
     assert (issue.level, issue.file, issue.line) == ("error", "keystone.yaml", 7)
-    assert step.text.count("posts nothing in this version") == 1
 
 
 def test_the_engine_is_asked_what_the_inputs_say(tmp_path: Path) -> None:

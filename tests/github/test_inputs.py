@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.certificates import make_certificate
 
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.github.inputs import Settings, read_settings
@@ -56,6 +57,9 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
             "fail-on": "never",
             "fail-on-skipped": "TRUE",
             "comment": "never",
+            "comment-key": "mine",
+            "status-context": "my gate",
+            "allow-pull-request-target": "true",
             "annotations": "0",
             "summary": "false",
             "judge-fast": "anthropic:a",
@@ -90,6 +94,9 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         fail_on="never",
         fail_on_skipped=True,
         comment="never",
+        comment_key="mine",
+        status_context="my gate",
+        allow_pull_request_target=True,
         annotations=0,
         summary=False,
         judge_fast="anthropic:a",
@@ -140,15 +147,20 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("docker-network", "host", "a network of the job's own"),
         ("docker-network", "container:x", "a network of the job's own"),
         ("docker-network", "--privileged", "the name of a network"),
-        ("mode", "evaluate", "one of run, plan, merge"),
+        ("mode", "evaluate", "one of run, plan, merge, comment"),
+        ("mode", "comment", "input results is not set; expected the one folder"),
         ("mode", "plan", "input shards is not set; expected how many jobs"),
         ("mode", "merge", "input results is not set; expected the folder"),
         ("shards", "0", "a whole number from 1 to 256"),
         ("shards", "257", "a whole number from 1 to 256"),
         ("shards", "3", "nothing unless mode is plan"),
-        ("results", "downloaded", "nothing unless mode is merge"),
+        ("results", "downloaded", "nothing unless mode is merge or comment"),
         ("results", "../elsewhere", "inside of the workspace"),
-        ("comment", "sometimes", "one of auto, never"),
+        ("comment", "sometimes", "one of auto, always, on-failure, never"),
+        ("status-context", "a\nb", "one line of at most 255"),
+        ("status-context", "x" * 256, "one line of at most 255"),
+        ("ca-bundle", "missing.pem", "can't be read"),
+        ("allow-pull-request-target", "yes", "true or false"),
         ("timeout", "soon", "a duration"),
         ("timeout", "0", "a duration"),
         ("params", "model", "name=value"),
@@ -203,17 +215,11 @@ def test_a_link_out_of_the_workspace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("mode", "comment"),
-        ("comment", "always"),
-        ("comment", "on-failure"),
-        ("status-context", "my gate"),
         ("baseline", "auto"),
         ("fail-on", "regression"),
         ("spec-from", "base"),
         ("max-cost-usd", "5"),
         ("summary-template", "summary.md.j2"),
-        ("ca-bundle", "ca.pem"),
-        ("allow-pull-request-target", "true"),
     ],
 )
 def test_what_this_version_lacks_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
@@ -270,9 +276,26 @@ def test_an_unrelated_variable_only_warns(tmp_path: Path) -> None:
     assert found.warnings == ("there is no input quartz; it has no effect",)
 
 
-def test_the_default_status_context_is_no_request(tmp_path: Path) -> None:
-    settings(tmp_path, {"status-context": "keystone/evaluate"}, GITHUB_JOB="evaluate")
-    assert isinstance(refusal(tmp_path, {"status-context": "keystone/other"}, GITHUB_JOB="evaluate"), NotSupportedYet)
+def test_the_status_has_a_name_unless_it_is_empty(tmp_path: Path) -> None:
+    assert settings(tmp_path, GITHUB_JOB="evaluate").status_context == "keystone/evaluate"
+    assert settings(tmp_path, {"status-context": "my gate"}, GITHUB_JOB="evaluate").status_context == "my gate"
+    assert settings(tmp_path, {"status-context": " "}, GITHUB_JOB="evaluate").status_context == ""
+
+
+def test_a_job_that_comments(tmp_path: Path) -> None:
+    inputs = {"mode": "comment", "results": "downloaded", "comment": "on-failure", "comment-key": "mine"}
+    found = settings(tmp_path, inputs)
+    assert (found.mode, found.results) == ("comment", (tmp_path.resolve() / "downloaded",))
+    assert (found.comment, found.comment_key) == ("on-failure", "mine")
+    assert "the one folder" in refusal(tmp_path, {**inputs, "results": "a, b"}).message
+
+
+def test_certificates_are_read_before_anything_runs(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    pem = settings(tmp_path, {"ca-bundle": "certificate.pem"}).ca_bundle
+    assert pem is not None
+    assert pem.startswith("-----BEGIN CERTIFICATE-----")
+    assert settings(tmp_path, {"ca-bundle": pem}).ca_bundle == pem
 
 
 def test_params_on_one_line(tmp_path: Path) -> None:
@@ -286,13 +309,15 @@ def test_action_yml_declares_exactly_what_is_read() -> None:
 
 
 def test_defaults_of_action_yml_are_those_of_the_code(tmp_path: Path) -> None:
-    contexts = {"github.token": "t", "github.job": "evaluate"}
+    contexts = {"github.token": "t", "github.job": "evaluate", "github.workflow_ref": "w", "github.action": "a"}
+    contexts["strategy.job-index"] = "0"
+    environ = {"GITHUB_JOB": "evaluate", "GITHUB_WORKFLOW_REF": "w", "GITHUB_ACTION": "a"}
     inputs = {
         name: re.sub(r"\$\{\{\s*([\w.-]+)\s*\}\}", lambda match: contexts.get(match[1], "x"), entry["default"])
         for name, entry in ACTION["inputs"].items()
         if "default" in entry
     }
-    assert settings(tmp_path, inputs, GITHUB_JOB="evaluate") == settings(tmp_path, {"github-token": "t"})
+    assert settings(tmp_path, inputs, **environ) == settings(tmp_path, {"github-token": "t"}, **environ)
 
 
 def test_every_input_and_output_is_described() -> None:

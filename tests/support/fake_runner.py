@@ -21,6 +21,7 @@ from keystone_action import action
 
 if TYPE_CHECKING:
     from support.container_step import ContainerStep
+    from support.fake_github import FakeGitHub
 
 ROOT = Path(__file__).parents[2]
 EVENTS = ROOT / "tests" / "data" / "events"
@@ -73,7 +74,8 @@ class FakeRunner:
     """One job: a workspace, and steps that use the action in it.
 
     event: a fixture of tests/data/events without `.json`; its name starts with the event's own. owner: the user that
-    the runner runs as, who owns the tree; None = ours.
+    the runner runs as, who owns the tree; None = ours. github: what the job's token and addresses are of; without one
+    the steps post nothing, unless their inputs ask for it. token: its kind.
     """
 
     def __init__(
@@ -85,7 +87,11 @@ class FakeRunner:
         repository: str = REPOSITORY,
         actor: str = "ada",
         owner: int | None = None,
+        github: FakeGitHub | None = None,
+        token: str = "write",
     ) -> None:
+        self.github = github
+        self.token = token
         self.repository = repository
         self.actor = actor
         self.run_number = str(secrets.randbelow(10**10))
@@ -242,6 +248,10 @@ class FakeRunner:
     def _inputs(self, given: Mapping[str, str]) -> dict[str, str]:
         declared = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
         values = {name: self._expand(str(entry.get("default", ""))) for name, entry in declared.items()}
+        if self.github is None:
+            values |= {"comment": "never", "status-context": ""}
+        else:
+            values["github-token"] = self.github.token(self.token)
         values.update(given)
         return {f"INPUT_{name.replace(' ', '_').upper()}": value for name, value in values.items()}
 
@@ -261,7 +271,7 @@ class FakeRunner:
             "GITHUB_ACTIONS": "true",
             "GITHUB_ACTION": "__self",
             "GITHUB_ACTOR": self.actor,
-            "GITHUB_API_URL": "http://127.0.0.1:9",
+            "GITHUB_API_URL": self.github.url if self.github else "http://127.0.0.1:9",
             "GITHUB_EVENT_NAME": self.event_name,
             "GITHUB_EVENT_PATH": str(self.event_file),
             "GITHUB_JOB": "evaluate",

@@ -1,0 +1,93 @@
+"""The one comment of a key on a pull request: found by its hidden marker and its author, updated where it is.
+
+A comment of somebody else is never touched, whatever marker it has. When two jobs made one each at the same time, the
+older is kept and the other refers to it: so there are never two that say different things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keystone_action.github.api_errors import NotFound, TooLong
+from keystone_action.github.api_types import Comment
+from keystone_action.github.client import GitHubClient
+from keystone_action.report.comment import render_superseded
+from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment_marker import Marker
+from keystone_action.report.ladder import COMMENT_LIMIT
+
+Render = Callable[[Remembered | None, int], str]
+"""Makes a comment of what the last one remembers and of a number of characters."""
+
+SMALLER = 16_384
+"""Characters of a second try, where GitHub took no more."""
+_MAX_ROUNDS = 3
+
+
+class StickyComment:
+    """The comment of one key on one pull request. number: of the pull request. Raises GitHubError (`api_errors`)."""
+
+    def __init__(self, github: GitHubClient, number: int, marker: Marker) -> None:
+        self._github = github
+        self._number = number
+        self._marker = marker
+
+    def find(self) -> list[Comment]:
+        """All comments of this key that are ours, the oldest first, over all pages."""
+        login = self._github.authenticated_login().lower()
+        found = [
+            comment
+            for comment in self._github.comments(self._number)
+            if comment.author.lower() == login and self._marker.is_in(comment.body)
+        ]
+        return sorted(found, key=lambda comment: comment.id)
+
+    def write(self, render: Render, *, create: bool = True) -> Comment | None:
+        """Updates the comment, or makes it. create: False leaves a pull request alone that has none, and returns None.
+
+        What another job wrote meanwhile is looked at after every comment that was made; a comment that was deleted
+        meanwhile is made again. A text that GitHub finds too long is made smaller, once.
+        """
+        try:
+            return self._write(lambda before: render(before, COMMENT_LIMIT), create=create)
+        except TooLong:
+            return self._write(lambda before: render(before, SMALLER), create=create)
+
+    def _write(self, render: Callable[[Remembered | None], str], *, create: bool) -> Comment | None:
+        found, made_now = self.find(), False
+        for _ in range(_MAX_ROUNDS):
+            if not found and not create:
+                return None
+            if not found:
+                made = self._create(render(None))
+                # Whoever else made one at the same time sees both, as we do now: the oldest is everybody's. Ours
+                # counts even where the list does not have it yet.
+                there = {made.id: made} | {comment.id: comment for comment in self.find()}
+                found, made_now = sorted(there.values(), key=lambda comment: comment.id), True
+                continue
+            kept, *others = found
+            # One that was made a moment ago remembers this very run.
+            body = render(None if made_now else Remembered.decode(self._marker.remembered(kept.body)))
+            try:
+                written = kept if _same(kept.body, body) else self._github.update_comment(kept.id, body)
+            except NotFound:
+                # Somebody deleted it just now. When it is still listed, it is there, and we may not see why.
+                again = self.find()
+                if any(comment.id == kept.id for comment in again):
+                    raise
+                found = again
+                continue
+            self._supersede(others, written)
+            return written
+        raise NotFound(f"the comment on #{self._number} could not be posted: it is deleted as often as it is made")
+
+    def _create(self, body: str) -> Comment:
+        return self._github.create_comment(self._number, body, find_existing=lambda: next(iter(self.find()), None))
+
+    def _supersede(self, others: list[Comment], kept: Comment) -> None:
+        for other in others:
+            self._github.update_comment(other.id, render_superseded(kept.url))
+
+
+def _same(one: str, other: str) -> bool:
+    return one.replace("\r\n", "\n").strip() == other.strip()

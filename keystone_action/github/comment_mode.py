@@ -1,0 +1,99 @@
+"""`mode: comment`: posts the results of a run that may not write itself, from a `workflow_run` workflow.
+
+Of that run nothing is believed: its results are read as data, its comment is not read at all; marker, key and size are
+made here; and which pull request it is about comes from GitHub's event and API. It sets no status: whoever can change
+the workflow of a fork could choose what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keystone_action.errors import OutputError
+from keystone_action.github.api_errors import GitHubError
+from keystone_action.github.client import GitHubClient
+from keystone_action.github.commands import Commands
+from keystone_action.github.comment import StickyComment
+from keystone_action.github.foreign_results import read_foreign_results
+from keystone_action.github.inputs import Settings
+from keystone_action.github.links import run_url
+from keystone_action.github.pulls import TriggeringRun, pulls_of_run, read_triggering_run
+from keystone_action.github.reporting import LIMITS, Posted, leave_comment
+from keystone_action.report.comment import CommentFacts, render_comment
+from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment_marker import Marker
+from keystone_action.report.ladder import COMMENT_LIMIT
+from keystone_action.scoring.results import RunResult
+
+
+class ForeignComment:
+    """The results of another run, and where they go. Raises UsageError for an event or results that can't be used."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], commands: Commands) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._commands = commands
+        self._origin = read_triggering_run(environ)
+        self.run: RunResult = read_foreign_results(settings.results[0])
+        self._marker = Marker.of_key(settings.comment_key)
+
+    def post(self) -> tuple[Posted, bool]:
+        """Whether all went well is the second: nobody else would notice that no comment is there."""
+        posted = Posted()
+        if self._settings.comment == "never":
+            return posted, True
+        try:
+            self._post(posted)
+        except GitHubError as error:
+            self._commands.error(f"not posted: {error.sentences}")
+            self._leave(posted)
+            return posted, False
+        return posted, True
+
+    def _post(self, posted: Posted) -> None:
+        settings = self._settings
+        with GitHubClient.from_environ(
+            self._environ,
+            token=settings.github_token,
+            ca_bundle=settings.ca_bundle,
+            log=self._commands.log,
+            limits=LIMITS,
+        ) as github:
+            numbers = pulls_of_run(github, self._origin, self._environ.get("GITHUB_REPOSITORY", ""))
+            if not numbers:
+                self._commands.log(
+                    f"no open pull request is at commit {self._origin.head_sha[:7]} of that run (it may have moved on, "
+                    "or be closed), so there is none to comment on"
+                )
+            create = self.run.verdict not in ("pass", "flaky") or settings.comment != "on-failure"
+            for number in numbers:
+                comment = StickyComment(github, number, self._marker).write(self._render, create=create)
+                if comment is not None:
+                    posted.ids = (*posted.ids, comment.id)
+                    self._commands.log(f"the comment is at {comment.url}")
+
+    def _render(self, before: Remembered | None, limit: int) -> str:
+        origin = self._origin
+        facts = CommentFacts(
+            sha=origin.head_sha,
+            run_url=run_url(self._environ, run_id=str(origin.id), attempt=str(origin.attempt)),
+            origin=_origin_in_words(origin, self._environ.get("GITHUB_REPOSITORY", "")),
+            before=before,
+        )
+        return render_comment(self.run, self._marker, facts, limit=limit)
+
+    def _leave(self, posted: Posted) -> None:
+        settings = self._settings
+        try:
+            posted.file = leave_comment(settings.output_dir, settings.workspace, self._render(None, COMMENT_LIMIT))
+        except OutputError as error:
+            self._commands.warning(error.sentences)
+
+
+def _origin_in_words(origin: TriggeringRun, repository: str) -> str:
+    if origin.head_repository.lower() == repository.lower():
+        whose = "a run whose token may not write"
+    else:
+        whose = f"a run of code from {origin.head_repository}, without secrets of this repository"
+    said = f" GitHub says that the run ended with {origin.conclusion}." if origin.conclusion else ""
+    return f"This is what {whose} says of itself.{said}"

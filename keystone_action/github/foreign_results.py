@@ -1,0 +1,70 @@
+"""Results that another workflow run has left in an artifact, perhaps a fork's: read as the work of an enemy.
+
+Nothing but `results.json` is read, whatever else lies there; no link is followed, no FIFO waited for, nothing larger
+than the limit; and what is in it must be a document of ours to the last field. Its texts stay data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from keystone_action.errors import UsageError
+from keystone_action.scoring.results import RunResult
+
+NAME = "results.json"
+MAX_RESULTS = 32 * 1024 * 1024
+"""Bytes."""
+MAX_FOLDERS = 100
+_HELP = "results takes the folder that the artifact of the other run was downloaded to"
+
+
+def read_foreign_results(folder: Path) -> RunResult:
+    """The results in a folder, or in the only folder in it that has some, as `actions/download-artifact` makes one for
+    each artifact. Raises UsageError."""
+    from keystone_action.scoring.document import run_from_document
+
+    place = _place(folder)
+    content = _read(place)
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{place} holds no JSON", help=_HELP) from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{place} holds no results", help=_HELP)
+    return run_from_document(document)
+
+
+def _place(folder: Path) -> Path:
+    try:
+        if _is_file(folder / NAME):
+            return folder / NAME
+        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+    except OSError as error:
+        raise UsageError(f"{folder} can't be read: {error.strerror}", help=_HELP) from None
+    found = [folder / name / NAME for name in inner[:MAX_FOLDERS] if _is_file(folder / name / NAME)]
+    if len(found) != 1:
+        how_many = "no" if not found else f"{len(found)} files named"
+        raise UsageError(f"there are {how_many} {NAME} in {folder}; one is expected", help=_HELP)
+    return found[0]
+
+
+def _is_file(path: Path) -> bool:
+    """Whether something is there that is worth opening; a link is, so that it is refused by name."""
+    return os.path.lexists(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"{path} is no file", help=_HELP)
+            content = file.read(MAX_RESULTS + 1)
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}", help=f"links are not followed; {_HELP}") from None
+    if len(content) > MAX_RESULTS:
+        raise UsageError(f"{path} is larger than {MAX_RESULTS:,} bytes", help="nothing of ours is")
+    return content

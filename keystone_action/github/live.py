@@ -1,0 +1,120 @@
+"""What GitHub is told while a run is under way: a pending status at once, and in long runs how far it is.
+
+A thread of its own, so that neither a slow nor a dead API ever delays a cell. What fails here is said once and left:
+the end of the run is what matters, and that is posted by `reporting`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from keystone_action.github.api_errors import GitHubError
+from keystone_action.github.client import GitHubClient
+from keystone_action.github.status import CommitStatus
+from keystone_action.github.waiting import Clock, Limits
+from keystone_action.report.comment import Progress
+
+Connect = Callable[[Limits, Clock], GitHubClient]
+Show = Callable[[GitHubClient, Progress], bool]
+"""Brings the comments up to date; False when there are none to keep, so that it need not be called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds. first: a run that is over by then shows no progress. between: from one update to the next."""
+
+    first: float = 30.0
+    between: float = 30.0
+
+
+class _Stopped(Exception):  # noqa: N818 - never seen outside
+    """The run ended while we waited."""
+
+
+class Live:
+    """One run's thread. status: None for none. show: None for no comment. log: takes lines, from that thread too."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        status: CommitStatus | None,
+        show: Show | None,
+        pace: Pace,
+        log: Callable[[str], None],
+    ) -> None:
+        self._connect = connect
+        self._status = status
+        self._show = show
+        self._pace = pace
+        self._log = log
+        self._began = time.monotonic()
+        self._progress = Progress(0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="live report")
+        self._sent_at: float | None = None
+
+    def start(self) -> None:
+        """Returns at once."""
+        if self._status is not None or self._show is not None:
+            self._thread.start()
+
+    def cells(self, cells: int, finished: int) -> None:
+        """So many cells, of which an earlier run finished some."""
+        self._progress = replace(self._progress, cells=cells, passed=finished)
+
+    def cell(self, *, passed: bool) -> None:
+        """One more is done."""
+        now = self._progress
+        self._progress = replace(now, passed=now.passed + passed, failed=now.failed + (not passed))
+
+    def stop(self, seconds: float) -> bool:
+        """Waits for what is being sent, at most so long. Returns whether the thread ended."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def since_sent(self) -> float | None:
+        """Seconds since the last thing that was sent; None for nothing."""
+        return None if self._sent_at is None else time.monotonic() - self._sent_at
+
+    def _run(self) -> None:
+        try:
+            with self._connect(Limits(tries=2, waiting=5.0), Clock(sleep=self._sleep)) as github:
+                self._set_pending(github)
+                if self._show is not None:
+                    self._keep_showing(github, self._show)
+        except _Stopped:
+            return
+        except GitHubError as error:
+            self._log(f"while cells run, nothing is posted: {error.sentences}")
+
+    def _set_pending(self, github: GitHubClient) -> None:
+        if self._status is None:
+            return
+        try:
+            self._status.pending(github)
+            self._sent_at = time.monotonic()
+        except GitHubError as error:
+            self._log(error.sentences)
+
+    def _keep_showing(self, github: GitHubClient, show: Show) -> None:
+        seconds = self._pace.first
+        while not self._stop.wait(seconds):
+            if self._progress.cells == 0:
+                seconds = self._pace.between
+                continue
+            now = replace(self._progress, seconds=time.monotonic() - self._began)
+            shown = show(github, now)
+            self._sent_at = time.monotonic()
+            if not shown:
+                return
+            seconds = self._pace.between
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise _Stopped

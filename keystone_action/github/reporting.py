@@ -1,0 +1,278 @@
+"""What a step tells the pull request: a status and a comment, from its start to its end.
+
+Reporting never changes a verdict, an exit code or a file. Whatever could not be posted is said in the log, with its
+cause and the permission or setting to change, and the comment is left as a file.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keystone_action.errors import KeystoneError, OutputError
+from keystone_action.github.api_errors import GitHubError, NoPermission
+from keystone_action.github.client import GitHubClient
+from keystone_action.github.commands import Commands
+from keystone_action.github.comment import Render, StickyComment
+from keystone_action.github.event import Event
+from keystone_action.github.inputs import Settings
+from keystone_action.github.links import run_url
+from keystone_action.github.live import Live, Pace
+from keystone_action.github.ownership import hand_over, missing_folders
+from keystone_action.github.pulls import pulls_of_commit
+from keystone_action.github.status import CommitStatus, status_sha
+from keystone_action.github.waiting import Clock, Limits
+from keystone_action.report.comment import CommentFacts, Progress, render_comment, render_running
+from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment_marker import Marker
+from keystone_action.report.ladder import COMMENT_LIMIT
+from keystone_action.scoring.results import RunResult
+
+COMMENT_FILE = "comment.md"
+PACE = Pace()
+LIMITS = Limits()
+HURRY = Limits(tries=1, seconds=1.5, waiting=0.0, between_writes=0.0)
+"""When the job is cancelled: the runner gives ten seconds, and cleaning up needs most of them."""
+HURRY_SECONDS = 2.0
+_LIVE_SECONDS = 11.0
+"""Until what is being sent must have been answered or given up: one try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of the comment that others fill, as finished Markdown; see `CommentFacts`."""
+
+    gate_changes: str = ""
+    baseline: str = ""
+
+
+@dataclass(slots=True)
+class Posted:
+    """What became of the comment. missing: one that was wanted is not there. ids: of those that were written. file:
+    that holds the one that is missing."""
+
+    missing: bool = False
+    ids: tuple[int, ...] = ()
+    file: Path | None = None
+
+    def outputs(self, workspace: Path) -> dict[str, str]:
+        """The outputs of the step that tell of it; several ids are separated by commas."""
+        path = self.file
+        if path is not None and path.is_relative_to(workspace):
+            path = path.relative_to(workspace)
+        ids = ",".join(str(one) for one in self.ids)
+        return {"comment-id": ids, "comment-written": "" if path is None else path.as_posix()}
+
+
+class Reporting:
+    """One step's. Nothing is asked of GitHub before `start`. Never raises.
+
+    directory: where a comment that can't be posted is left; None = nowhere.
+    """
+
+    def __init__(self, settings: Settings, event: Event, environ: Mapping[str, str], commands: Commands) -> None:
+        self._settings = settings
+        self._event = event
+        self._environ = environ
+        self._commands = commands
+        self._repository = environ.get("GITHUB_REPOSITORY", "")
+        self._marker = Marker.of_key(settings.comment_key)
+        sha = event.head_sha or ""
+        self._facts = CommentFacts(sha=sha, run_url=run_url(environ))
+        self._may_write = not event.read_only_reason and bool(settings.github_token)
+        self.directory: Path | None = None
+        self._is_part = settings.shard is not None
+        self._wants_comment = self._is_comment_wanted()
+        self._status = self._wanted_status()
+        shows = self._may_write and self._wants_comment and settings.comment != "on-failure"
+        self.live = Live(
+            self._connect,
+            status=self._status if self._may_write else None,
+            show=self._show if shows else None,
+            pace=PACE,
+            log=commands.log,
+        )
+
+    def start(self) -> None:
+        """Says that a run is under way, without waiting for it."""
+        if self._is_part and self._settings.comment != "never":
+            self._commands.log("a shard posts neither comment nor status: the job that joins the shards does")
+        self.live.start()
+
+    def finish(self, run: RunResult, blocks: Blocks | None = None) -> Posted:
+        """Posts the result. Ends soon when the job is being cancelled."""
+        posted = Posted(missing=self._wants_comment)
+        blocks = blocks or Blocks()
+        self._facts = replace(self._facts, gate_changes=blocks.gate_changes, baseline=blocks.baseline)
+        try:
+            if run.cancelled:
+                self._hurry(run, posted)
+            elif self._is_anything_wanted():
+                self.live.stop(_LIVE_SECONDS)
+                self._post(run, posted, LIMITS)
+        except KeyboardInterrupt:
+            self._commands.log("the job is being cancelled: what is not posted within two seconds is left")
+            self._hurry(run, posted)
+        except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
+            self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
+        self._leave_file(run, posted)
+        return posted
+
+    def _is_comment_wanted(self) -> bool:
+        policy = self._settings.comment
+        if self._is_part or policy == "never":
+            return False
+        return policy == "always" or self._event.name.startswith("pull_request")
+
+    def _wanted_status(self) -> CommitStatus | None:
+        sha = status_sha(self._event)
+        context = self._settings.status_context
+        if sha is None or not context or self._is_part:
+            return None
+        return CommitStatus(sha, context, self._facts.run_url or None)
+
+    def _is_anything_wanted(self) -> bool:
+        return self._wants_comment or self._status is not None
+
+    def _connect(self, limits: Limits, clock: Clock) -> GitHubClient:
+        return GitHubClient.from_environ(
+            self._environ,
+            token=self._settings.github_token,
+            ca_bundle=self._settings.ca_bundle,
+            log=self._commands.log,
+            limits=limits,
+            clock=clock,
+        )
+
+    def _hurry(self, run: RunResult, posted: Posted) -> None:
+        if not self._is_anything_wanted():
+            return
+        thread = threading.Thread(target=self._post_quietly, args=(run, posted), daemon=True, name="hurried report")
+        try:
+            self.live.stop(0.2)
+            thread.start()
+            thread.join(HURRY_SECONDS)
+        except KeyboardInterrupt:
+            return
+
+    def _post_quietly(self, run: RunResult, posted: Posted) -> None:
+        try:
+            self._post(run, posted, HURRY)
+        except Exception as error:  # noqa: BLE001 - in a thread that nobody looks at
+            self._commands.log(f"posting to GitHub broke: {type(error).__name__}: {error}")
+
+    def _post(self, run: RunResult, posted: Posted, limits: Limits) -> None:
+        if not self._may_write:
+            reason = self._event.read_only_reason
+            why = f"{reason}; see docs/forks.md" if reason else "the input github-token is empty"
+            self._commands.log(f"neither comment nor status is posted: {why}")
+            return
+        problems: list[GitHubError] = []
+        try:
+            with self._connect(limits, Clock()) as github:
+                self._pause(limits.between_writes)
+                problems += self._post_status(github, run)
+                problems += self._post_comments(github, run, posted)
+        except GitHubError as error:
+            problems.append(error)
+        self._say(problems)
+
+    def _pause(self, seconds: float) -> None:
+        """GitHub asks for a second between writes, whichever thread does them."""
+        since = self.live.since_sent()
+        if since is not None and since < seconds:
+            time.sleep(seconds - since)
+
+    def _post_status(self, github: GitHubClient, run: RunResult) -> list[GitHubError]:
+        if self._status is None:
+            return []
+        try:
+            self._status.result(github, run)
+        except GitHubError as error:
+            return [error]
+        return []
+
+    def _post_comments(self, github: GitHubClient, run: RunResult, posted: Posted) -> list[GitHubError]:
+        if not self._wants_comment:
+            return []
+        problems: list[GitHubError] = []
+        create = run.cancelled or run.verdict not in ("pass", "flaky") or self._settings.comment != "on-failure"
+        try:
+            numbers = self._numbers(github)
+        except GitHubError as error:
+            return [error]
+        posted.missing = False
+        for number in numbers:
+            try:
+                comment = StickyComment(github, number, self._marker).write(self._result_of(run), create=create)
+            except GitHubError as error:
+                posted.missing = True
+                problems.append(error)
+                continue
+            if comment is not None:
+                posted.ids = (*posted.ids, comment.id)
+                self._commands.log(f"the comment is at {comment.url}")
+        return problems
+
+    def _say(self, problems: list[GitHubError]) -> None:
+        """A token that may not write is a choice under `auto`, and so is a status without permission; all else is a
+        warning, one for everything."""
+        for error in problems:
+            self._commands.log(f"not posted: {error.sentences}")
+        wanted = self._settings.comment in ("always", "on-failure")
+        serious = [error for error in problems if wanted or not isinstance(error, NoPermission)]
+        if serious:
+            self._commands.warning("\n".join(dict.fromkeys(f"not posted: {error.sentences}" for error in serious)))
+
+    def _numbers(self, github: GitHubClient) -> list[int]:
+        """The pull requests that get the comment."""
+        if self._event.name.startswith("pull_request"):
+            return [] if self._event.pull_request is None else [self._event.pull_request]
+        sha = self._event.head_sha or ""
+        found = pulls_of_commit(github, sha, self._repository)
+        if not found:
+            self._commands.log(f"no open pull request holds commit {sha[:7]}, so there is none to comment on")
+        return found
+
+    def _result_of(self, run: RunResult) -> Render:
+        return lambda before, limit: render_comment(run, self._marker, replace(self._facts, before=before), limit=limit)
+
+    def _leave_file(self, run: RunResult, posted: Posted) -> None:
+        if not posted.missing or self.directory is None:
+            return
+        try:
+            posted.file = leave_comment(
+                self.directory, self._settings.workspace, self._result_of(run)(None, COMMENT_LIMIT)
+            )
+            self._commands.log(f"the comment that was not posted is in {posted.file}")
+        except KeystoneError as error:
+            self._commands.warning(error.sentences)
+
+    def _show(self, github: GitHubClient, progress: Progress) -> bool:
+        """While cells run."""
+        numbers = self._numbers(github)
+        for number in numbers:
+            StickyComment(github, number, self._marker).write(lambda before, _: self._running(progress, before))
+        return bool(numbers)
+
+    def _running(self, progress: Progress, before: Remembered | None) -> str:
+        return render_running(progress, self._marker, replace(self._facts, before=before))
+
+
+def leave_comment(directory: Path, workspace: Path, text: str) -> Path:
+    """A comment that could not be posted, as a file in the folder of the results, which is made if need be and belongs
+    to the workspace's owner. Raises OutputError."""
+    from keystone_action.report.write import write_file
+
+    made = missing_folders(directory, workspace)
+    path = directory / COMMENT_FILE
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{directory} can't be made: {error.strerror}") from error
+    write_file(path, [text])
+    hand_over([path, *made], workspace)
+    return path

@@ -1,0 +1,203 @@
+"""The comment on a pull request: verdict and composite first, then what changed, what failed and why, in few lines.
+
+Everything of others in it is escaped as in the summary. What is a link is built from texts that were checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.report import view, words
+from keystone_action.report.comment_history import Changes, Remembered, changes
+from keystone_action.report.comment_marker import Marker, without_hidden
+from keystone_action.report.ladder import COMMENT_LIMIT, Level, fit
+from keystone_action.report.templating import markdown_environment
+from keystone_action.scoring.results import InvariantResult, RunResult
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+TEMPLATE = "comment.md.j2"
+RUNNING = "running.md.j2"
+MAX_ROWS = 40
+"""Failing checks in the table."""
+MAX_NAMES = 8
+"""Names in a list of what changed."""
+MAX_CELLS = 10
+"""Failed cells with what they printed."""
+_URL = re.compile(r"https?://[A-Za-z0-9.:-]+(?:/[A-Za-z0-9._~-]+)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommentFacts:
+    """What a comment says beside the result.
+
+    sha: the commit that people see. run_url: of the workflow's run, left out unless it is a plain address. origin: a
+    sentence about where results of others come from. before: what the last comment remembers. gate_changes, baseline:
+    blocks of finished Markdown, the first right below the verdict; empty for none.
+    """
+
+    sha: str = ""
+    run_url: str = ""
+    origin: str = ""
+    before: Remembered | None = None
+    gate_changes: str = ""
+    baseline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. cells: how many there are; passed, failed: of those that finished, errors among the failed."""
+
+    cells: int
+    passed: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def finished(self) -> int:
+        """Cells that are done."""
+        return self.passed + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A failing check. where: its spec, where there are several."""
+
+    where: str
+    row: view.InvariantRow
+
+
+def render_comment(run: RunResult, marker: Marker, facts: CommentFacts, *, limit: int = COMMENT_LIMIT) -> str:
+    """The comment in at most `limit` characters: what cells printed gives way first, the verdict never. Its last line
+    is the marker."""
+    remembered = _remembered(run, facts)
+    template = markdown_environment().get_template(TEMPLATE)
+    room = limit - marker.size(remembered)
+    # Before the text is fitted, since what is made harmless grows.
+    text = fit(lambda level: map(without_hidden, _pieces(template, run, facts, level)), room)
+    return marker.sign(text, remembered)
+
+
+def render_running(progress: Progress, marker: Marker, facts: CommentFacts) -> str:
+    """The comment while cells run. What the last result was stays in it, and is remembered."""
+    template = markdown_environment().get_template(RUNNING)
+    text = template.render(
+        progress=progress,
+        facts=[f"{progress.passed:,} passed, {progress.failed:,} did not", words.duration(progress.seconds)],
+        before=facts.before,
+        last=None if facts.before is None else _in_words(facts.before),
+        icon=None if facts.before is None else words.ICONS[facts.before.verdict],
+        sha=facts.sha,
+        run_url=_link(facts.run_url),
+    )
+    return marker.sign(text, "" if facts.before is None else facts.before.encode())
+
+
+def render_superseded(url: str) -> str:
+    """What stands in a comment that another one of ours replaces. url: of that one."""
+    link = _link(url.partition("#")[0])
+    anchor = url.partition("#")[2]
+    if link and re.fullmatch(r"[A-Za-z0-9-]+", anchor):
+        return f"Superseded by [another comment]({link}#{anchor}) of this run: two jobs wrote at the same time.\n"
+    return "Superseded by another comment of this run: two jobs wrote at the same time.\n"
+
+
+def headline(run: RunResult) -> str:
+    """Verdict and composite, as the first line has them."""
+    line = view.headline(run)
+    if run.composite is None or "composite" in line:
+        return line
+    return f"{line}, composite {words.score(run.composite)} of what was graded"
+
+
+def _remembered(run: RunResult, facts: CommentFacts) -> str:
+    """A run that judged nothing, or not all, leaves what was known before."""
+    if _is_judged(run):
+        return Remembered.of(run, facts.sha).encode()
+    return "" if facts.before is None else facts.before.encode()
+
+
+def _is_judged(run: RunResult) -> bool:
+    return bool(run.specs) and not run.cancelled
+
+
+def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Level) -> Iterator[str]:
+    why, more_why = view.reasons(run)
+    notes, more_notes = view.notes(run)
+    rows = list(_failing(run))
+    return template.generate(
+        result=run,
+        icon=view.icon(run),
+        headline=headline(run),
+        facts=view.facts(run),
+        origin=facts.origin,
+        gate_changes=_ours(facts.gate_changes),
+        baseline=_ours(facts.baseline),
+        changed=_change_lines(changes(facts.before, run), run) if _is_judged(run) else None,
+        misleading=view.misleading_composite(run),
+        reasons=why,
+        reasons_left_out=more_why,
+        notes=notes,
+        notes_left_out=more_notes,
+        rows=rows[:MAX_ROWS],
+        rows_left_out=max(0, len(rows) - MAX_ROWS),
+        several=any(len(spec.cells) > 1 for spec in run.specs),
+        cells=_failed_cells(run) if level == "everything" else [],
+        sha=facts.sha,
+        run_url=_link(facts.run_url),
+    )
+
+
+def _failing(run: RunResult) -> Iterator[_Row]:
+    for item in view.spec_views(run):
+        for row in item.rows:
+            if row.status in ("fail", "error"):
+                yield _Row(item.spec.id if len(run.specs) > 1 else "", row)
+
+
+def _failed_cells(run: RunResult) -> list[dict[str, Any]]:
+    cells = [cell for item in view.spec_views(run) for cell in item.failed][:MAX_CELLS]
+    return [{"cell": cell, "checks": [check for check in cell.invariants if _tells_more(check)]} for cell in cells]
+
+
+def _tells_more(check: InvariantResult) -> bool:
+    """Whether a check's message is more than the line that the table has of it."""
+    return check.status in ("fail", "error") and "\n" in check.message.strip()
+
+
+def _change_lines(found: Changes | None, run: RunResult) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    after = Remembered(run.verdict, run.composite)
+    same = (found.before.verdict, found.before.composite) == (after.verdict, after.composite)
+    named = (("fixed", found.fixed), ("broken", found.broken), ("new", found.new))
+    return {
+        "before": f"{words.ICONS[found.before.verdict]} {_in_words(found.before)}",
+        "after": f"{words.ICONS[after.verdict]} {_in_words(after)}",
+        "sha": found.before.sha[:7],
+        "nothing": same and not found.moved,
+        "named": [(word, names[:MAX_NAMES], max(0, len(names) - MAX_NAMES)) for word, names in named if names],
+        "gone": found.gone,
+    }
+
+
+def _in_words(before: Remembered) -> str:
+    composite = "" if before.composite is None else f", composite {words.score(before.composite)}"
+    return f"{words.TITLES[before.verdict]}{composite}"
+
+
+def _link(url: str) -> Markup | None:
+    """An address that a link may have; None for anything else."""
+    return _ours(url) if _URL.fullmatch(url) else None
+
+
+def _ours(text: str) -> Markup:
+    """Markdown or an address of our own making."""
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704 - made by us, or checked
