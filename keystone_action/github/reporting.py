@@ -41,14 +41,6 @@ _LIVE_SECONDS = 11.0
 """Until what is being sent must have been answered or given up: one try."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Blocks of the comment that others fill, as finished Markdown; see `CommentFacts`."""
-
-    gate_changes: str = ""
-    baseline: str = ""
-
-
 @dataclass(slots=True)
 class Posted:
     """What became of the comment. missing: one that was wanted is not there. ids: of those that were written. file:
@@ -102,11 +94,9 @@ class Reporting:
             self._commands.log("a shard posts neither comment nor status: the job that joins the shards does")
         self.live.start()
 
-    def finish(self, run: RunResult, blocks: Blocks | None = None) -> Posted:
+    def finish(self, run: RunResult) -> Posted:
         """Posts the result. Ends soon when the job is being cancelled."""
         posted = Posted(missing=self._wants_comment)
-        blocks = blocks or Blocks()
-        self._facts = replace(self._facts, gate_changes=blocks.gate_changes, baseline=blocks.baseline)
         try:
             if run.cancelled:
                 self._hurry(run, posted)

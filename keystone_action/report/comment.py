@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.report import view, words
-from keystone_action.report.comment_history import Changes, Remembered, changes
+from keystone_action.report.comment_history import Changes, Remembered, changes_since
 from keystone_action.report.comment_marker import Marker, without_hidden
+from keystone_action.report.compared import baseline_view, gate_view
 from keystone_action.report.ladder import COMMENT_LIMIT, Level, fit
 from keystone_action.report.templating import markdown_environment
 from keystone_action.scoring.results import InvariantResult, RunResult
@@ -37,16 +38,13 @@ class CommentFacts:
     """What a comment says beside the result.
 
     sha: the commit that people see. run_url: of the workflow's run, left out unless it is a plain address. origin: a
-    sentence about where results of others come from. before: what the last comment remembers. gate_changes, baseline:
-    blocks of finished Markdown, the first right below the verdict; empty for none.
+    sentence about where results of others come from. before: what the last comment remembers.
     """
 
     sha: str = ""
     run_url: str = ""
     origin: str = ""
     before: Remembered | None = None
-    gate_changes: str = ""
-    baseline: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +134,9 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
         headline=headline(run),
         facts=view.facts(run),
         origin=facts.origin,
-        gate_changes=_ours(facts.gate_changes),
-        baseline=_ours(facts.baseline),
-        changed=_change_lines(changes(facts.before, run), run) if _is_judged(run) else None,
+        gate=gate_view(run.spec_changes),
+        baseline=baseline_view(run.baseline, run),
+        changed=_change_lines(changes_since(facts.before, run), run) if _is_judged(run) else None,
         misleading=view.misleading_composite(run),
         reasons=why,
         reasons_left_out=more_why,

@@ -92,7 +92,7 @@ class Changes:
         return bool(self.fixed or self.broken or self.new or self.gone)
 
 
-def changes(before: Remembered | None, run: RunResult) -> Changes | None:
+def changes_since(before: Remembered | None, run: RunResult) -> Changes | None:
     """None when there is nothing to compare with."""
     if before is None:
         return None

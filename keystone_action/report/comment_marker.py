@@ -53,7 +53,8 @@ class Marker:
 def without_hidden(text: str) -> str:
     """text with the beginning of every HTML comment shown instead: in a code span or a block it would be harmless on
     the page, but not to a program that looks for a marker."""
-    return text.replace("<!--", "<!- -")
+    # What a template gives knows that it is markup, and would escape what is put into it.
+    return str(text).replace("<!--", "<!- -")
 
 
 def _lines(body: str) -> str:

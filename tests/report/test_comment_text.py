@@ -1,0 +1,277 @@
+"""The comment's text: verdict and composite first, nothing of others acts, never too long, known by its last line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown import LINKED_BY_THE_FORGE, tokens
+from samples import HOSTILE, NO_LOGS, SAMPLES, TESTS_FAIL, TESTS_PASS, cell, check, passing, run, spec
+
+from keystone_action.report.comment import (
+    CommentFacts,
+    Progress,
+    render_comment,
+    render_running,
+    render_superseded,
+)
+from keystone_action.report.comment_history import MAX_CHECKS, Remembered, changes_since
+from keystone_action.report.comment_marker import MAX_REMEMBERED, Marker
+from keystone_action.report.ladder import COMMENT_LIMIT
+from keystone_action.scoring.results import AgentResult, RunResult
+
+GOLDEN = Path(__file__).parent / "golden"
+KEY = "octo/agents/.github/workflows/evaluate.yml@refs/pull/17/merge-__self-0"
+MARKER = Marker.of_key(KEY)
+RUN_URL = "https://github.com/octo/agents/actions/runs/6001/attempts/1"
+FACTS = CommentFacts(sha="2" * 40, run_url=RUN_URL)
+OUR_HTML = re.compile(
+    r"<details( open)?>\n<summary>[^<>]*(<b>([^<>]|</?code>)*</b>)?[^<>]*</summary>\n|</details>\n|<br>|</?sub>"
+    r"|<!-- keystone-action (remembers|comment): [A-Za-z0-9+/=]+ -->\n?"
+    r"|<!-- keystone-action remembers: [A-Za-z0-9+/=]+ -->\n<!-- keystone-action comment: [0-9a-f]{32} -->\n?"
+)
+PARTS = [*"@#!`<>[]()|*_~&\\-=+:/ \n\t\r\x1b\u202e$.a1", "<!--", "-->", MARKER.line, "\n" + MARKER.line]
+ORIGIN = "This is what a run of code from mallory/agents says of itself."
+
+
+def comment(result: RunResult, facts: CommentFacts = FACTS, **more: Any) -> str:
+    return render_comment(result, MARKER, facts, **more)
+
+
+def assert_harmless(text: str) -> None:
+    """No HTML, image, mention, reference or link but ours, and no hidden line but the last ones."""
+    found = list(tokens(text))
+    foreign = [t.content for t in found if t.type.startswith("html_") and not OUR_HTML.fullmatch(t.content)]
+    assert foreign == []
+    assert not {t.type for t in found} & {"image", "s_open", "hr", "code_block", "em_open"}
+    links = {t.attrs["href"] for t in found if t.type == "link_open"}
+    assert links <= {RUN_URL, f"{RUN_URL}#artifacts"}
+    assert not [t.content for t in found if t.type == "text" and LINKED_BY_THE_FORGE.search(t.content)]
+    assert not [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+    assert text.count("<!--") == len(re.findall(r"^<!-- keystone-action ", text, re.MULTILINE)) <= 2
+
+
+def before(**more: Any) -> Remembered:
+    return replace(Remembered.of(passing(), "1" * 40), **more)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_comment_is_as_reviewed(name: str) -> None:
+    path = GOLDEN / name / "comment.md"
+    text = comment(SAMPLES[name](), replace(FACTS, before=before()))
+    if os.environ.get("KEYSTONE_UPDATE_GOLDEN"):
+        path.write_bytes(text.encode())
+    assert text == path.read_bytes().decode()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_verdict_and_composite_come_first_and_nothing_acts(name: str) -> None:
+    result = SAMPLES[name]()
+    text = comment(result, replace(FACTS, origin=ORIGIN))
+    first = text.split("\n", 1)[0]
+    assert first.startswith("## ")
+    assert result.composite is None or "composite" in first
+    assert f"[run]({RUN_URL})" in text
+    assert_harmless(text)
+    assert MARKER.is_in(text)
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "https://x.example/a)b", "https://x.example/ y", "http://a@b/c", "//x", "https://"]
+)
+def test_no_address_but_a_plain_one_is_linked(url: str) -> None:
+    assert "](" not in comment(passing(), replace(FACTS, run_url=url))
+
+
+def test_an_address_of_a_comment_is_linked_where_it_is_plain() -> None:
+    assert "(https://github.com/o/r/pull/1#issuecomment-5)" in render_superseded(
+        "https://github.com/o/r/pull/1#issuecomment-5"
+    )
+    assert "](" not in render_superseded("https://github.com/o/r/pull/1#x)![i](//evil")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(PARTS), max_size=40).map("".join))
+def test_text_of_others_is_only_text(text: str) -> None:
+    bad = cell(
+        f"c {text}",
+        check(f"n {text}", "fail", message=text, description=text),
+        verdict="fail",
+        composite=0.0,
+        reason=text,
+        agent=AgentResult(1, timed_out=False, duration_s=1.0, output=text),
+    )
+    result = run(
+        spec("s", bad, verdict="fail", composite=0.0), verdict="fail", composite=0.0, notices=(text,), error=text
+    )
+    written = comment(result, replace(FACTS, origin=text))
+    assert_harmless(written)
+    assert written.count(MARKER.line) == 1
+
+
+def big(cells: int, message: str) -> RunResult:
+    failed = [
+        cell(
+            f"c{n}",
+            check("tests", "fail", message=message),
+            verdict="fail",
+            composite=0.0,
+            reason=message,
+            agent=AgentResult(1, timed_out=False, duration_s=1.0, output=message),
+        )
+        for n in range(cells)
+    ]
+    return run(
+        *(spec(f"s{n}", one, verdict="fail", composite=0.0) for n, one in enumerate(failed)),
+        verdict="fail",
+        composite=0.0,
+    )
+
+
+@pytest.mark.parametrize("limit", [COMMENT_LIMIT, 16_384, 6_000])
+@pytest.mark.parametrize("message", ["é\n" * 5_000, "```\n" * 3_000, "<!-- x " * 3_000, "|\n@a " * 3_000])
+def test_a_comment_is_never_too_long(limit: int, message: str) -> None:
+    text = comment(big(60, message), limit=limit)
+    assert len(text) <= limit
+    assert text.startswith("## ❌ Failed")
+    assert MARKER.is_in(text)
+    assert text.count("<details") == text.count("</details>")
+
+
+def test_only_the_last_line_tells_a_comment() -> None:
+    assert MARKER.is_in(f"text\n\n{MARKER.line}\n")
+    assert MARKER.is_in(f"text\r\n\r\n{MARKER.line}\r\n \n")
+    for body in ("", MARKER.line, f"{MARKER.line}\ntext", f"text {MARKER.line}", f"text\n{MARKER.line} text"):
+        assert not MARKER.is_in(body)
+    assert not Marker.of_key("other").is_in(comment(passing()))
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_two_keys_have_two_markers(one: str, other: str) -> None:
+    assert (Marker.of_key(one) == Marker.of_key(other)) == (one == other)
+    assert re.fullmatch("<!-- keystone-action comment: [0-9a-f]{32} -->", Marker.of_key(one).line)
+
+
+def test_what_is_remembered_comes_back() -> None:
+    result = SAMPLES["matrix"]()
+    text = comment(result)
+    found = Remembered.decode(MARKER.remembered(text))
+    assert found == Remembered.of(result, FACTS.sha)
+    assert changes_since(found, result) is not None
+    assert "nothing changed" in comment(result, replace(FACTS, before=found))
+
+
+def test_what_changed_is_said_by_name() -> None:
+    old = run(
+        spec("s", cell("c", TESTS_FAIL, check("a"), check("old"), verdict="fail", composite=0.0)),
+        verdict="fail",
+        composite=0.0,
+    )
+    new = run(
+        spec("s", cell("c", TESTS_PASS, check("a", "fail"), NO_LOGS, verdict="fail", composite=0.5)),
+        verdict="fail",
+        composite=0.5,
+    )
+    text = comment(new, replace(FACTS, before=Remembered.of(old, "1" * 40)))
+    (line,) = [line for line in text.splitlines() if "Since the last comment" in line]
+    assert "(`1111111`)" in line
+    assert "composite 0.00 → ❌ Failed, composite 0.50" in line
+    assert "fixed: `tests_pass`; broken: `a`; new: `no_debug_logs`; 1 check gone" in line
+
+
+@pytest.mark.parametrize("name", ["usage_error", "cancelled"])
+def test_a_run_that_judged_nothing_leaves_what_was_known(name: str) -> None:
+    text = comment(SAMPLES[name](), replace(FACTS, before=before()))
+    assert Remembered.decode(MARKER.remembered(text)) == before()
+    assert "Since the last comment" not in text
+    assert MARKER.remembered(comment(SAMPLES[name]())) == ""
+
+
+def test_of_very_many_checks_only_the_verdict_is_remembered() -> None:
+    many = run(spec("s", cell("c", *(check(f"n{n}") for n in range(MAX_CHECKS + 1)))))
+    found = Remembered.of(many, "")
+    assert found.checks is None
+    assert changes_since(found, many) is not None
+    most = run(spec("s", cell("c", *(check(f"n{n}") for n in range(MAX_CHECKS)))))
+    assert len(Remembered.of(most, "1" * 64).encode()) <= MAX_REMEMBERED
+    assert Remembered.decode(Remembered.of(most, "1" * 64).encode()) == Remembered.of(most, "1" * 64)
+
+
+def encoded(**changed: Any) -> str:
+    document = {"v": 1, "verdict": "pass", "composite": 1.0, "sha": "", "checks": {"A" * 12: "p"}}
+    return base64.b64encode(json.dumps({**document, **changed}).encode()).decode()
+
+
+def test_a_whole_document_is_read() -> None:
+    assert Remembered.decode(encoded()) == Remembered("pass", 1.0, "", {"A" * 12: "pass"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "!",
+        "AAAA",
+        "A" * (MAX_REMEMBERED + 4),
+        base64.b64encode(b"[" * 9_000).decode(),
+        base64.b64encode(b"[]").decode(),
+        encoded(v=2),
+        encoded(verdict="great"),
+        encoded(verdict=["pass"]),
+        encoded(composite=2),
+        encoded(composite=True),
+        encoded(composite=float("nan")),
+        encoded(composite="1"),
+        encoded(sha="HEAD"),
+        encoded(sha=None),
+        encoded(checks=[]),
+        encoded(checks={"": "p"}),
+        encoded(checks={"<img>": "p"}),
+        encoded(checks={"A" * 12: "x"}),
+        encoded(checks={"A" * 12: None}),
+        encoded(checks={f"{n:012}": "p" for n in range(MAX_CHECKS + 1)}),
+    ],
+)
+def test_what_was_not_written_by_us_is_not_remembered(text: str) -> None:
+    assert Remembered.decode(text) is None
+
+
+@given(st.binary(max_size=200))
+def test_no_memory_breaks_the_reader(content: bytes) -> None:
+    Remembered.decode(base64.b64encode(content).decode())
+    Remembered.decode(content.decode("latin-1"))
+
+
+def test_only_the_line_before_the_marker_is_a_memory() -> None:
+    real, forged = encoded(), encoded(verdict="fail")
+    body = f"<!-- keystone-action remembers: {forged} -->\ntext\n{MARKER.line}\n"
+    assert MARKER.remembered(body) == ""
+    assert MARKER.remembered(MARKER.sign(f"<!-- keystone-action remembers: {forged} -->", real)) == real
+    assert MARKER.remembered(body.replace(MARKER.line, "")) == ""
+
+
+def test_a_running_comment_says_how_far_and_keeps_the_last_result() -> None:
+    text = render_running(Progress(12, 3, 1, 95.0), MARKER, replace(FACTS, before=before()))
+    assert text.startswith("## ⏳ Running: 4 of 12 cells finished\n")
+    assert "3 passed, 1 did not · 1 min 35 s" in text
+    assert "`1111111`, was: ✅ Passed, composite 0.96" in text
+    assert Remembered.decode(MARKER.remembered(text)) == before()
+    assert_harmless(text)
+    assert "The last result" not in render_running(Progress(1), MARKER, FACTS)
+
+
+def test_the_hostile_sample_reaches_the_comment() -> None:
+    """So that what is said of it above is said of something."""
+    text = comment(SAMPLES["hostile"]())
+    assert "closes" in text
+    assert "evil.example" in text
+    assert "\n<!- - comment\n" in text
+    assert HOSTILE not in text
