@@ -15,7 +15,9 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.command_line import ROOT
-from support.differences import differences, released_verdicts, unexpected
+from support.compatibility import SYSTEMS, differences, released_verdicts, suite_files
+from support.differences import unexpected
+from support.graded_tests import lay_out
 from support.released import released
 from support.released_agenticassure import run_ours, run_released
 
@@ -49,17 +51,11 @@ def test_suites(programs: Path, tmp_path: Path) -> None:
 
 
 def test_suites_that_are_refused(programs: Path, tmp_path: Path) -> None:
-    """What the released tool runs, to the verdict that the table has, and Keystone refuses (the page's own test)."""
-    expected = {}
-    for name, (files, verdict) in released_verdicts("agenticassure").items():
-        (suite,) = files.values()
-        document = yaml.safe_load(suite)
-        place = tmp_path / "scenarios" / f"{name}.yaml"
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(yaml.safe_dump({**document, "suite": {**document.get("suite", {}), "name": name}}))
-        expected[name] = verdict
-    shutil.copy(SUITES / "adapter.py", tmp_path)
-    shutil.copy(SUITES / "agenticassure.yaml", tmp_path)
+    """What the released tool runs to the verdict that the table has. tests/test_compatibility.py has it refused."""
+    expected = released_verdicts("agenticassure")
+    for name in expected:
+        files = suite_files(name, SYSTEMS["agenticassure"][name]["refused"])
+        lay_out(tmp_path, {**files, f"scenarios/{name}.yaml": files["suite.yaml"]})
     theirs, _ = run_released(programs, tmp_path)
     assert {name.rpartition(" ")[0]: one.verdict for name, one in theirs.items()} == expected
 

@@ -13,7 +13,8 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.command_line import ROOT
-from support.differences import differences, unexpected
+from support.compatibility import case_of, differences, released_verdicts
+from support.differences import unexpected
 from support.graded_tests import files_of, lay_out, pytest_for_sandboxes
 from support.released import released
 from support.released_touchstone import run_ours, run_released, write_cases
@@ -21,6 +22,7 @@ from support.released_touchstone import run_ours, run_released, write_cases
 CASES: dict[str, dict[str, Any]] = yaml.safe_load(
     (ROOT / "tests" / "data" / "differential" / "touchstone.yaml").read_text("utf-8")
 )
+LEXERS = ("lexers/__init__.py", "lexers/_mapping.py", "lexers/diff.py", "lexers/python.py")
 IN_TRACES = {"what-was-not-observed-is-left-out"}
 """Differences that only a traced cell can show."""
 
@@ -32,11 +34,23 @@ def programs() -> Path:
 
 def test_cases_of_a_table(programs: Path, tmp_path: Path) -> None:
     with pytest_for_sandboxes() as place:
-        write_cases(tmp_path, CASES, files_of(place, "packages"))
+        packages = files_of(place, "packages")
+    # Hundreds of languages to colour, copied for each cell, are most of what it would take.
+    few = {path: text for path, text in packages.items() if "/lexers/" not in path or path.endswith(LEXERS)}
+    write_cases(tmp_path, CASES, few)
     theirs, (ours, _) = run_released(programs, tmp_path), run_ours(tmp_path)
     named = {cell: CASES[cell.split()[0]].get("differs", ()) for cell in {*theirs, *ours}}
     assert unexpected(theirs, ours, named) == ""
     assert {name for names in named.values() for name in names} == differences("touchstone") - IN_TRACES
+
+
+def test_cases_that_are_refused(programs: Path, tmp_path: Path) -> None:
+    """What the released tool runs to the verdict that the table has. tests/test_compatibility.py has it refused."""
+    expected = released_verdicts("touchstone")
+    for name in expected:
+        lay_out(tmp_path, {f"evals/{name}/case.yaml": yaml.safe_dump(case_of(name))})
+    theirs = run_released(programs, tmp_path)
+    assert {cell.split()[0]: one.verdict for cell, one in theirs.items()} == expected
 
 
 FAKE_CLAUDE = """#!/usr/bin/python3

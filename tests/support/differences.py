@@ -1,36 +1,12 @@
 """Where Keystone decides otherwise than the released tools whose files it reads, each by its name.
 
-The names are those of rows of docs/compatibility.md; tests/data/compatibility.yaml says which rows they are.
+The names are the ids of rows of docs/compatibility.md: see `compatibility.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import yaml
-from support.command_line import ROOT
-
-ROWS: Mapping[str, Mapping[str, Mapping[str, object]]] = yaml.safe_load(
-    (ROOT / "tests" / "data" / "compatibility.yaml").read_text("utf-8")
-)
-"""System → name of the row → what shows that it is true."""
-
-
-def differences(system: str) -> set[str]:
-    """The names that cases of a system may name, and each of which some case must."""
-    return {name for name, row in ROWS[system].items() if row.get("shown") == "by comparison"}
-
-
-def released_verdicts(system: str) -> dict[str, tuple[dict[str, str], str]]:
-    """Rows of what is refused here and runs there: name → the files, and the released tool's verdict."""
-    found = {}
-    for name, row in ROWS[system].items():
-        if "released" in row:
-            files, verdict = row["refused"], row["released"]
-            assert isinstance(files, dict)
-            found[name] = files, str(verdict)
-    return found
 
 
 @dataclass(frozen=True)
