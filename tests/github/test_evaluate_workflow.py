@@ -1,0 +1,137 @@
+"""The reusable workflow, played from its own file: plan → shards → merge, with artifacts as GitHub lays them out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.artifacts import Artifacts
+from support.fake_runner import ROOT
+from support.workflow_play import Played, Player
+
+from keystone_action import __version__
+
+WORKFLOW = (ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8")
+DOCUMENT: dict[Any, Any] = yaml.safe_load(WORKFLOW)
+SPEC = """\
+version: 1
+id: suite
+task: {prompt: "do it"}
+agent: {type: command, command: 'test "$REPLICA" = 1 || touch done.txt', env: {REPLICA: "{{ cell.replica }}"}}
+parallelism: {replicas: 3}
+scenarios: [{id: add, prompt: a}, {id: edit, prompt: b}]
+invariants:
+  done: {check: {type: file_exists, path: done.txt}}
+scoring: {replica_aggregation: RULE}
+"""
+
+
+def evaluate(tmp_path: Path, *, rule: str = "majority", folder: str = ".", **options: Any) -> Played:
+    def checkout(workspace: Path) -> None:
+        (workspace / folder / "evals").mkdir(parents=True, exist_ok=True)
+        (workspace / folder / "evals" / "suite.keystone.yaml").write_text(SPEC.replace("RULE", rule))
+
+    inputs = {"shards": 3, **options.pop("inputs", {})}
+    return Player(tmp_path, WORKFLOW, checkout, inputs=inputs, **options).play()
+
+
+@pytest.mark.parametrize(("rule", "verdict", "result"), [("majority", "flaky", "success"), ("all", "fail", "failure")])
+def test_three_shards_come_to_one_verdict(tmp_path: Path, rule: str, verdict: str, result: str) -> None:
+    played = evaluate(tmp_path, rule=rule)
+    assert [leg.ours.exit_code for leg in played.jobs["run"]] == [0, 0, 0]
+    assert [leg.ours.outputs["total"] for leg in played.jobs["run"]] == ["2", "2", "2"]
+    assert played.result("merge") == result
+    assert played.outputs["verdict"] == verdict
+    assert (played.outputs["passed"], played.outputs["failed"], played.outputs["errors"]) == ("4", "2", "0")
+    assert (played.outputs["total"], float(played.outputs["composite"])) == ("6", pytest.approx(2 / 3))
+    shards = [f"keystone-evaluate-shard-{index}" for index in range(3)]
+    assert played.artifacts.names == [*shards, "keystone-results-evaluate"]
+    kept = json.loads((played.artifacts.folder("keystone-results-evaluate") / "results.json").read_text())
+    assert (kept["verdict"], kept["counts"]["cells"]) == (verdict, 6)
+
+
+def test_only_the_last_job_annotates(tmp_path: Path) -> None:
+    played = evaluate(tmp_path, rule="all")
+    assert [leg.ours.issues for leg in played.jobs["run"]] == [[], [], []]
+    assert any(issue.level == "error" for issue in played.jobs["merge"][0].ours.issues)
+
+
+def test_one_shard_is_not_in_a_folder_of_its_name(tmp_path: Path) -> None:
+    played = evaluate(tmp_path, inputs={"shards": 1})
+    assert (played.result("merge"), played.outputs["verdict"], played.outputs["total"]) == ("success", "flaky", "6")
+
+
+def test_a_folder_and_a_name_of_ones_own(tmp_path: Path) -> None:
+    inputs = {"working-directory": "project", "spec": "evals/suite.keystone.yaml", "name": "nightly"}
+    played = evaluate(tmp_path, folder="project", inputs=inputs)
+    assert played.outputs["verdict"] == "flaky"
+    assert "keystone-results-nightly" in played.artifacts.names
+
+
+def test_inputs_reach_the_jobs_that_they_are_for(tmp_path: Path) -> None:
+    inputs = {"replicas": "1", "threshold": "0.5", "tags": "", "fail-on-skipped": True, "fail-on": "error"}
+    played = evaluate(tmp_path, rule="all", inputs=inputs)
+    kept = json.loads((played.artifacts.folder("keystone-results-evaluate") / "results.json").read_text())
+    assert (kept["counts"]["cells"], kept["specs"][0]["pass_threshold"]) == (2, 0.5)
+    assert kept["specs"][0]["threshold_source"] == "input"
+
+
+def test_without_the_gate_a_failure_does_not_fail(tmp_path: Path) -> None:
+    played = evaluate(tmp_path, rule="all", inputs={"fail-on": "never"})
+    assert (played.result("merge"), played.outputs["verdict"]) == ("success", "fail")
+
+
+def test_a_lost_shard_is_never_green(tmp_path: Path) -> None:
+    def lose(job: str, artifacts: Artifacts) -> None:
+        if job == "merge":
+            shutil.rmtree(artifacts.folder("keystone-evaluate-shard-1"))
+
+    played = evaluate(tmp_path, inputs={"fail-on": "never"}, between=lose)
+    assert (played.result("merge"), played.outputs["verdict"]) == ("failure", "error")
+    assert "missing: shard 2/3" in played.jobs["merge"][0].ours.text
+
+
+def test_nothing_to_run_ends_with_the_plan(tmp_path: Path) -> None:
+    played = evaluate(tmp_path, inputs={"tags": "none"})
+    assert [played.result(job) for job in ("plan", "run", "merge")] == ["failure", "skipped", "skipped"]
+    assert played.outputs["verdict"] == ""
+
+
+def test_keys_reach_the_jobs_that_run_cells_and_no_other(tmp_path: Path) -> None:
+    secret = "sk-secret-of-the-agent"
+    text = SPEC.replace("REPLICA: ", 'KEY: "{{ secrets.AGENT_API_KEY }}", REPLICA: ').replace("RULE", "majority")
+    text = text.replace("|| touch", '&& test -n "$KEY" || touch') + "secrets: [AGENT_API_KEY]\n"
+
+    def checkout(workspace: Path) -> None:
+        (workspace / "keystone.yaml").write_text(text)
+
+    inputs = {"shards": 2, "env": "AGENT_API_KEY"}
+    played = Player(tmp_path, WORKFLOW, checkout, inputs=inputs, secrets={"AGENT_API_KEY": secret}).play()
+    assert played.outputs["verdict"] == "flaky"
+    assert secret not in "".join(
+        step.log.replace(f"::add-mask::{secret}", "") for leg in played.jobs["run"] for step in leg.steps
+    )
+    without = [step for job in ("plan", "merge") for step in DOCUMENT["jobs"][job]["steps"]]
+    assert not any("secrets." in str(step) for step in without)
+
+
+def test_only_the_job_that_runs_nobodys_code_has_what_the_caller_gives() -> None:
+    jobs = DOCUMENT["jobs"]
+    assert "permissions" not in DOCUMENT
+    assert jobs["plan"]["permissions"] == jobs["run"]["permissions"] == {"contents": "read"}
+    assert "permissions" not in jobs["merge"]
+
+
+def test_callers_get_the_action_of_the_same_version() -> None:
+    named = {
+        step["uses"]
+        for job in DOCUMENT["jobs"].values()
+        for step in job["steps"]
+        if step["uses"].startswith("keystone-action/")
+    }
+    assert named == {f"keystone-action/keystone-action@v{__version__}"}
+    assert f"evaluate.yml@v{__version__}\n" in WORKFLOW

@@ -1,0 +1,283 @@
+"""Plays a workflow file without GitHub: its jobs in the order of `needs`, each on a fake runner with our action where it
+is used, GitHub's own actions as far as they move files, and `run` steps by bash. Expressions are the file's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from support.artifacts import ArtifactError, Artifacts
+from support.fake_runner import ROOT, TOKEN, FakeRunner, StepResult
+from support.runner_rules import parse_env_file
+from support.workflow_expressions import Open, as_text, condition, interpolate, value_of
+
+OURS = ("keystone-action/keystone-action@", "./")
+"""How a step names our action: from elsewhere, and within its own repository."""
+_DEFAULTS: dict[str, Any] = {"string": "", "boolean": False, "number": 0}
+
+Result = Literal["success", "failure", "skipped"]
+
+
+@dataclass
+class PlayedStep:
+    """name: what tells it from others in a message. of_ours: what our action left, when it was that."""
+
+    name: str
+    outcome: Result
+    conclusion: Result
+    outputs: dict[str, str] = field(default_factory=dict)
+    of_ours: StepResult | None = None
+    log: str = ""
+
+
+@dataclass
+class PlayedJob:
+    """One job, or one leg of its matrix."""
+
+    result: Result
+    steps: list[PlayedStep]
+    outputs: dict[str, str]
+    runner: FakeRunner | None = None
+
+    @property
+    def ours(self) -> StepResult:
+        """What the only step with our action left."""
+        (found,) = [step.of_ours for step in self.steps if step.of_ours is not None]
+        return found
+
+
+@dataclass
+class Played:
+    """jobs: legs by the job's id. outputs: of a workflow that was called."""
+
+    jobs: dict[str, list[PlayedJob]]
+    outputs: dict[str, str]
+    artifacts: Artifacts
+
+    def result(self, job: str) -> Result:
+        return _joined([leg.result for leg in self.jobs[job]])
+
+
+class Player:
+    """One run of a workflow.
+
+    checkout: puts the repository into a workspace. inputs, secrets: what the caller gives, by the rules of
+    `workflow_call`. between: called with the id of each job before it starts, to break things.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        workflow: str,
+        checkout: Callable[[Path], None],
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        event: str = "push",
+        between: Callable[[str, Artifacts], None] | None = None,
+    ) -> None:
+        self._root = root
+        self._document: dict[Any, Any] = yaml.safe_load(workflow)
+        self._checkout = checkout
+        self._event = event
+        self._between = between
+        self._secrets = Open(secrets or {})
+        self._artifacts = Artifacts(root / "artifacts")
+        self._inputs = self._called_with(inputs or {})
+
+    def play(self) -> Played:
+        jobs: dict[str, list[PlayedJob]] = {}
+        waiting: dict[str, Any] = dict(self._document["jobs"])
+        while waiting:
+            ready = next(name for name, job in waiting.items() if set(_needs(job)) <= set(jobs))
+            if self._between is not None:
+                self._between(ready, self._artifacts)
+            jobs[ready] = self._job(ready, waiting.pop(ready), jobs)
+        ends = {name: {"outputs": Open(_outputs(legs))} for name, legs in jobs.items()}
+        declared = self._call.get("outputs", {})
+        outputs = {name: interpolate(entry["value"], {"jobs": ends}) for name, entry in declared.items()}
+        return Played(jobs, outputs, self._artifacts)
+
+    @property
+    def _call(self) -> dict[str, Any]:
+        # PyYAML reads the key `on` as true.
+        triggers = self._document[True]
+        return (triggers.get("workflow_call") or {}) if isinstance(triggers, dict) else {}
+
+    def _called_with(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        declared = self._call.get("inputs", {})
+        unknown = set(given) - set(declared)
+        assert not unknown, f"the workflow has no inputs {unknown}"
+        assert set(self._secrets) <= set(self._call.get("secrets", self._secrets))
+        return {
+            name: given.get(name, entry.get("default", _DEFAULTS[entry["type"]])) for name, entry in declared.items()
+        }
+
+    def _job(self, name: str, job: dict[str, Any], done: Mapping[str, list[PlayedJob]]) -> list[PlayedJob]:
+        ends = {need: _joined([leg.result for leg in done[need]]) for need in _needs(job)}
+        needs = {need: {"result": ends[need], "outputs": Open(_outputs(done[need]))} for need in ends}
+        contexts = {"needs": needs, "inputs": self._inputs, "secrets": self._secrets, "github": self._github({})}
+        broken = any(result != "success" for result in ends.values())
+        if not condition(str(job.get("if", "true")), contexts, _status(broken=broken)):
+            return [PlayedJob("skipped", [], {})]
+        value_of(job["runs-on"], contexts)
+        strategy = value_of(job.get("strategy", {}), contexts)
+        legs = _legs(strategy.get("matrix", {}))
+        return [self._leg(name, job, leg, index, len(legs), contexts) for index, leg in enumerate(legs)]
+
+    def _leg(
+        self, name: str, job: dict[str, Any], matrix: dict[str, Any], index: int, total: int, contexts: dict[str, Any]
+    ) -> PlayedJob:
+        root = self._root / f"{name}-{index}"
+        root.mkdir()
+        runner = FakeRunner(root, event=self._event)
+        steps: dict[str, Any] = {}
+        strategy = {"job-index": index, "job-total": total}
+        contexts = {
+            **contexts,
+            "github": self._github(json.loads(runner.event_file.read_text())),
+            "matrix": matrix,
+            "strategy": strategy,
+            "steps": steps,
+            "job": {"container": Open(), "services": Open()},
+        }
+        contexts["env"] = Open(value_of({**self._document.get("env", {}), **job.get("env", {})}, contexts))
+        played: list[PlayedStep] = []
+        for step in job["steps"]:
+            broken = any(one.conclusion == "failure" for one in played)
+            played.append(self._step(step, runner, contexts, broken=broken))
+            if "id" in step:
+                last = played[-1]
+                steps[step["id"]] = {
+                    "outputs": Open(last.outputs),
+                    "outcome": last.outcome,
+                    "conclusion": last.conclusion,
+                }
+        outputs = {key: interpolate(text, contexts) for key, text in job.get("outputs", {}).items()}
+        failed = any(one.conclusion == "failure" for one in played)
+        return PlayedJob("failure" if failed else "success", played, outputs, runner)
+
+    def _step(self, step: dict[str, Any], runner: FakeRunner, contexts: dict[str, Any], *, broken: bool) -> PlayedStep:
+        name = str(step.get("name") or step.get("id") or step.get("uses") or step.get("run"))
+        if not condition(str(step.get("if", "true")), contexts, _status(broken=broken)):
+            return PlayedStep(name, "skipped", "skipped")
+        env = {key: interpolate(as_text(text), contexts) for key, text in step.get("env", {}).items()}
+        env = {**{key: as_text(one) for key, one in contexts["env"].items()}, **env}
+        inputs = {key: interpolate(as_text(text), contexts) for key, text in step.get("with", {}).items()}
+        played = self._do(step, runner, inputs, env, contexts, name)
+        if played.outcome == "failure" and value_of(step.get("continue-on-error", False), contexts):
+            played.conclusion = "success"
+        return played
+
+    def _do(
+        self,
+        step: dict[str, Any],
+        runner: FakeRunner,
+        inputs: dict[str, str],
+        env: dict[str, str],
+        contexts: dict[str, Any],
+        name: str,
+    ) -> PlayedStep:
+        uses = step.get("uses", "")
+        try:
+            if uses.startswith("actions/checkout@"):
+                self._checkout(runner.workspace)
+                runner.own()
+            elif uses.startswith("actions/upload-artifact@"):
+                self._artifacts.upload(inputs, runner.workspace)
+            elif uses.startswith("actions/download-artifact@"):
+                self._artifacts.download(inputs, runner.workspace)
+            elif uses.startswith(OURS):
+                return _action(runner, inputs, env, tuple(self._secrets.values()), name)
+            else:
+                assert not uses, f"nobody here plays {uses}"
+                return _script(runner, interpolate(step["run"], contexts), env, name)
+        except ArtifactError as error:
+            return PlayedStep(name, "failure", "failure", log=str(error))
+        return PlayedStep(name, "success", "success")
+
+    def _github(self, payload: dict[str, Any]) -> Open:
+        return Open(
+            event=_opened(payload),
+            event_name=self._event.partition(".")[0],
+            token=TOKEN,
+            ref="refs/heads/main",
+            repository="octo/agents",
+            workflow="evaluate",
+            workflow_ref="octo/agents/.github/workflows/evaluate.yml@refs/heads/main",
+            run_id="1",
+        )
+
+
+def _action(
+    runner: FakeRunner, inputs: dict[str, str], env: dict[str, str], masked: tuple[str, ...], name: str
+) -> PlayedStep:
+    unknown = set(inputs) - set(yaml.safe_load((ROOT / "action.yml").read_text())["inputs"])
+    assert not unknown, f"the action has no inputs {unknown}"
+    left = runner.step(inputs, env=env, masked=masked)
+    outcome: Result = "failure" if left.failed else "success"
+    return PlayedStep(name, outcome, outcome, left.outputs, left, left.raw_log)
+
+
+def _script(runner: FakeRunner, text: str, env: dict[str, str], name: str) -> PlayedStep:
+    """As the runner starts bash: ends at the first command that fails, in a pipe too."""
+    output = runner.file_commands / f"set_output_{os.urandom(4).hex()}"
+    output.touch()
+    environ = {"PATH": os.environ["PATH"], "HOME": str(runner.home), **env, "GITHUB_OUTPUT": str(output)}
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text],
+        cwd=runner.workspace,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    outcome: Result = "failure" if done.returncode else "success"
+    outputs = parse_env_file(output.read_text("utf-8"))
+    return PlayedStep(name, outcome, outcome, outputs, log=done.stdout + done.stderr)
+
+
+def _needs(job: dict[str, Any]) -> list[str]:
+    needs = job.get("needs", [])
+    return [needs] if isinstance(needs, str) else list(needs)
+
+
+def _legs(matrix: dict[str, Any]) -> list[dict[str, Any]]:
+    """The combinations of the lists, then those of `include` that only add."""
+    lists = {name: values for name, values in matrix.items() if name not in {"include", "exclude"}}
+    assert "exclude" not in matrix, "nobody here plays exclude"
+    product_of = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())] if lists else []
+    return [*product_of, *matrix.get("include", [])] or [{}]
+
+
+def _joined(results: list[Result]) -> Result:
+    return "failure" if "failure" in results else "skipped" if set(results) == {"skipped"} else "success"
+
+
+def _outputs(legs: list[PlayedJob]) -> dict[str, str]:
+    """Of a matrix, the last leg that says something decides."""
+    return {name: text for leg in legs for name, text in leg.outputs.items() if text}
+
+
+def _status(*, broken: bool) -> dict[str, Callable[[], bool]]:
+    return {
+        "success": lambda: not broken,
+        "failure": lambda: broken,
+        "always": lambda: True,
+        "cancelled": lambda: False,
+    }
+
+
+def _opened(value: Any) -> Any:
+    """An event's payload has what its kind has; anything else is null."""
+    if isinstance(value, dict):
+        return Open({name: _opened(one) for name, one in value.items()})
+    return [_opened(one) for one in value] if isinstance(value, list) else value

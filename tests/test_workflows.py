@@ -1,0 +1,138 @@
+"""Every workflow there is: ours, the examples', those in README and docs. Linted, pinned, and true to action.yml."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from keystone_action import __version__
+from tools.readme_workflow import workflows
+
+ROOT = Path(__file__).parents[1]
+OURS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+EXAMPLES = sorted((ROOT / "examples" / "workflows").glob("*.yml"))
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+TEXTS = {
+    **{str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (*OURS, *EXAMPLES)},
+    **{
+        f"{path.relative_to(ROOT)} {number}": text
+        for path in PAGES
+        for number, text in enumerate(workflows(path.read_text("utf-8")), 1)
+    },
+}
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+EVALUATE: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8"))
+PINNED = re.compile(r"uses: ([\w./-]+)@([0-9a-f]{40}) # v(\d+(?:\.\d+){2})$", re.MULTILINE)
+NAME = "keystone-action/keystone-action"
+CALLED = f"{NAME}/.github/workflows/evaluate.yml@"
+
+
+def jobs(text: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load(text)["jobs"]
+    return found
+
+
+def steps(text: str) -> list[dict[str, Any]]:
+    return [step for job in jobs(text).values() for step in job.get("steps", [])]
+
+
+def lint(*files: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "tools/lint-workflows", *files]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_all_pass_the_linters() -> None:
+    done = lint()
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("permissions: {contents: rea}", "rea"),
+        ("on: pull_request_target", "dangerous"),
+        ("jobs: {a: {runs-on: ubuntu-latest, steps: [{run: 'echo ${{ matrix.x.y }}'}]}}", "is not defined"),
+        ("jobs: {a: {runs-on: ubuntu-latest, steps: [{uses: actions/checkout@v7}]}}", "unpinned"),
+    ],
+)
+def test_the_linters_find_what_is_wrong(tmp_path: Path, wrong: str, said: str) -> None:
+    document = {
+        "on": "push",
+        "permissions": {},
+        "jobs": {"a": {"runs-on": "ubuntu-latest", "steps": [{"run": "true"}]}},
+        **{("on" if key is True else key): value for key, value in yaml.safe_load(wrong).items()},
+    }
+    path = tmp_path / ".github" / "workflows" / "wrong.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    done = lint(str(path))
+    assert done.returncode != 0
+    assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_it_gives_our_action_is_there(name: str) -> None:
+    for step in steps(TEXTS[name]):
+        if str(step.get("uses", "")).startswith((f"{NAME}@", "./")):
+            assert set(step.get("with", {})) <= set(ACTION["inputs"])
+    for read in re.findall(r"steps\.(?:keystone|merge|plan|evaluate)\.outputs\.([\w-]+)", TEXTS[name]):
+        assert read in ACTION["outputs"]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_it_gives_the_reusable_workflow_is_there(name: str) -> None:
+    call = EVALUATE[True]["workflow_call"]
+    for job in jobs(TEXTS[name]).values():
+        if str(job.get("uses", "")).startswith(CALLED):
+            assert set(job.get("with", {})) <= set(call["inputs"])
+            assert set(job.get("secrets", {})) <= set(call["secrets"])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_job_ends_and_has_no_more_rights_than_it_says(name: str) -> None:
+    document = yaml.safe_load(TEXTS[name])
+    for job_id, job in document["jobs"].items():
+        assert "timeout-minutes" in job or "uses" in job, f"{job_id} has no time limit"
+        if name != ".github/workflows/evaluate.yml":
+            assert "permissions" in job or "permissions" in document
+    assert "write-all" not in TEXTS[name]
+    for step in steps(TEXTS[name]):
+        if "actions/checkout@" in str(step.get("uses", "")):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_actions_of_others_are_pinned_as_the_table_says() -> None:
+    table = (ROOT / "docs" / "releasing.md").read_text("utf-8")
+    listed = set(re.findall(r"^\| `([\w./-]+)` \| (\d+(?:\.\d+){2}) \| `([0-9a-f]{40})` \|", table, re.MULTILINE))
+    used = set()
+    for name, text in TEXTS.items():
+        for line in text.splitlines():
+            match = PINNED.search(line)
+            if match:
+                used.add((match[1], match[3], match[2]))
+            elif re.match(r" +(?:- )?uses: ", line):
+                readable = name.startswith(("README.md", "docs/scaling.md"))
+                assert readable or f"uses: {NAME}" in line or "uses: ./" in line, f"{name}: {line}"
+    assert used == listed
+
+
+def test_pages_name_the_newest_major_version() -> None:
+    majors = {match[1]: match[3].partition(".")[0] for text in TEXTS.values() for match in PINNED.finditer(text)}
+    for name, text in TEXTS.items():
+        for action, major in re.findall(r"uses: ([\w./-]+)@v(\d+)\b(?!\.)", text):
+            ours = action.startswith(NAME)
+            assert major == (__version__.partition(".")[0] if ours else majors[action]), f"{name}: {action}"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_says_what_it_is_for(path: Path) -> None:
+    head = re.match(r"(?:#.*\n)+", path.read_text("utf-8"))
+    assert head is not None
+    assert head[0].count("\n") >= 3
+    assert "ermissions" in head[0]
+    assert f"](examples/workflows/{path.name})" in (ROOT / "README.md").read_text("utf-8")
