@@ -1,0 +1,248 @@
+"""Each kind of event × each kind of token: what the action, called as by the runner, writes where on a fake GitHub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_github import FakeGitHub
+from support.fake_runner import MERGE_SHA, FakeRunner, StepResult
+
+from keystone_action.github import reporting
+from keystone_action.github.waiting import Limits
+
+HEAD = "2" * 40
+PASSING = """\
+version: 1
+id: suite
+task: {prompt: "do it"}
+agent: {type: command, command: "touch done.txt"}
+invariants:
+  done: {check: {type: file_exists, path: done.txt}}
+"""
+FAILING = PASSING.replace("path: done.txt", "path: other.txt")
+TOKENS = ("write", "read-only", "app", "person", "none")
+MAY_WRITE = ("write", "app", "person")
+AUTHORS = {"write": "github-actions[bot]", "app": "our-reviewer[bot]", "person": "octocat"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """With a token that may write. status: of which commit. comments: on which pull requests."""
+
+    fixture: str
+    policy: str = "auto"
+    status: str | None = None
+    comments: tuple[int, ...] = ()
+
+
+TABLE = [
+    Written("pull_request", status=HEAD, comments=(17,)),
+    Written("pull_request", "always", HEAD, (17,)),
+    Written("pull_request", "never", HEAD),
+    Written("pull_request_fork"),
+    Written("pull_request_fork", "always"),
+    Written("pull_request_deleted_fork"),
+    Written("pull_request_dependabot"),
+    Written("pull_request_target", status=HEAD, comments=(17,)),
+    Written("merge_group", status=HEAD),
+    Written("push", status=MERGE_SHA),
+    Written("push", "always", MERGE_SHA, (18, 19)),
+    Written("push_tag", status=MERGE_SHA),
+    Written("workflow_run", status=HEAD),
+    Written("workflow_run", "always", HEAD, (17,)),
+    Written("workflow_dispatch"),
+    Written("workflow_dispatch", "always", None, (18, 19)),
+    Written("schedule"),
+]
+
+
+@pytest.fixture
+def github() -> Iterator[FakeGitHub]:
+    """Pull request 17 of the events; two open ones of the commit that was pushed, one closed, one of another base."""
+    with FakeGitHub() as fake:
+        fake.state.repository = "octo/agents"
+        own = {"head_ref": "topic", "head_repository": "octo/agents"}
+        fake.state.add_pull(17, head_sha=HEAD, **own)
+        for number in (18, 19):
+            fake.state.add_pull(number, head_sha=MERGE_SHA, **own)
+        fake.state.add_pull(20, head_sha=MERGE_SHA, state="closed", **own)
+        yield fake
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+
+
+def step(
+    root: Path, github: FakeGitHub, fixture: str, token: str = "write", *, spec: str = PASSING, **inputs: str
+) -> StepResult:
+    actor = "dependabot[bot]" if fixture.endswith("dependabot") else "ada"
+    root.mkdir(exist_ok=True, parents=True)
+    name = str(len(list(root.iterdir())))
+    runner = FakeRunner(root / name, event=fixture, github=github, token=token, actor=actor)
+    (runner.workspace / "keystone.yaml").write_text(spec)
+    return runner.step(inputs)
+
+
+def states(github: FakeGitHub) -> list[tuple[str, str]]:
+    return [(one["state"], one["sha"]) for one in github.state.statuses]
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.fixture}-{row.policy}")
+def test_what_is_written_where(tmp_path: Path, github: FakeGitHub, row: Written, token: str) -> None:
+    done = step(tmp_path, github, row.fixture, token, comment=row.policy)
+    assert (done.exit_code, done.outputs["verdict"], done.rejected) == (0, "pass", [])
+    assert "✅ Passed" in done.summary
+    may_write = token in MAY_WRITE
+    comments = row.comments if may_write else ()
+    assert [comment.number for comment in github.state.comments] == list(comments)
+    assert {comment.created_by for comment in github.state.comments} == ({AUTHORS[token]} if comments else set())
+    assert states(github) == ([("pending", row.status), ("success", row.status)] if may_write and row.status else [])
+    assert done.outputs["comment-id"] == ",".join(str(comment.id) for comment in github.state.comments)
+
+
+READ_ONLY_EVENTS = ("pull_request_fork", "pull_request_deleted_fork", "pull_request_dependabot")
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("fixture", READ_ONLY_EVENTS)
+def test_forks_and_dependabot_are_told_before_any_call(
+    tmp_path: Path, github: FakeGitHub, fixture: str, token: str
+) -> None:
+    done = step(tmp_path, github, fixture, token, spec=FAILING)
+    assert github.calls() == []
+    assert (done.exit_code, done.outputs["comment-written"]) == (1, "keystone-results/comment.md")
+    assert done.text.count("neither comment nor status is posted") == 1
+    assert "docs/forks.md" in done.text
+    written = next(tmp_path.rglob("comment.md")).read_text()
+    assert written.startswith("## ❌ Failed: composite 0.00")
+
+
+@pytest.mark.parametrize("policy", ["auto", "always", "on-failure"])
+@pytest.mark.parametrize("token", ["read-only", "none"])
+def test_a_token_that_may_not_write_leaves_a_file_and_says_why(
+    tmp_path: Path, github: FakeGitHub, token: str, policy: str
+) -> None:
+    done = step(tmp_path, github, "pull_request", token, spec=FAILING, comment=policy)
+    assert (done.exit_code, done.outputs["verdict"]) == (1, "fail")
+    assert done.outputs["comment-written"] == "keystone-results/comment.md"
+    if token == "none":
+        assert "the input github-token is empty" in done.text
+        return
+    assert "`permissions: pull-requests: write`" in done.text
+    assert "`permissions: statuses: write`" in done.text
+    assert "a job's own block replaces the workflow's" in done.text
+    warned = [issue for issue in done.issues if issue.level == "warning"]
+    assert len(warned) == (0 if policy == "auto" else 1)
+
+
+def test_a_run_that_is_repeated_updates(tmp_path: Path, github: FakeGitHub) -> None:
+    ids = set()
+    for spec, first in ((FAILING, "## ❌ Failed"), (PASSING, "## ✅ Passed"), (PASSING, "## ✅ Passed")):
+        done = step(tmp_path, github, "pull_request", spec=spec)
+        (comment,) = github.state.comments
+        assert comment.body.startswith(first)
+        ids.add(done.outputs["comment-id"])
+    assert ids == {str(comment.id)}
+    assert "nothing changed" in comment.body
+    assert [state for state, _ in states(github)] == ["pending", "failure", "pending", "success", "pending", "success"]
+
+
+def test_what_changed_since_the_last_comment_is_said(tmp_path: Path, github: FakeGitHub) -> None:
+    step(tmp_path, github, "pull_request", spec=FAILING)
+    step(tmp_path, github, "pull_request", spec=PASSING)
+    assert "❌ Failed, composite 0.00 → ✅ Passed, composite 1.00; fixed: `done`" in github.state.comments[0].body
+
+
+def test_on_failure_speaks_of_failures_and_of_their_end(tmp_path: Path, github: FakeGitHub) -> None:
+    step(tmp_path, github, "pull_request", comment="on-failure")
+    assert github.state.comments == []
+    step(tmp_path, github, "pull_request", spec=FAILING, comment="on-failure")
+    assert github.state.comments[0].body.startswith("## ❌ Failed")
+    step(tmp_path, github, "pull_request", comment="on-failure")
+    (comment,) = github.state.comments
+    assert comment.body.startswith("## ✅ Passed")
+
+
+def test_on_failure_is_of_pull_requests(tmp_path: Path, github: FakeGitHub) -> None:
+    step(tmp_path, github, "push", spec=FAILING, comment="on-failure")
+    assert github.state.comments == []
+
+
+def test_a_push_without_a_pull_request_is_said(tmp_path: Path, github: FakeGitHub) -> None:
+    github.state.pulls.clear()
+    done = step(tmp_path, github, "push", comment="always")
+    assert (done.exit_code, done.outputs["comment-written"]) == (0, "")
+    assert "no open pull request holds commit 3333333" in done.text
+
+
+def test_two_keys_have_two_comments(tmp_path: Path, github: FakeGitHub) -> None:
+    for key in ("one", "two", "one"):
+        step(tmp_path, github, "pull_request", **{"comment-key": key})
+    assert len(github.state.comments) == 2
+
+
+@pytest.mark.parametrize(("context", "contexts"), [("my gate", {"my gate"}), ("", set())])
+def test_the_status_has_the_name_that_is_given(
+    tmp_path: Path, github: FakeGitHub, context: str, contexts: set[str]
+) -> None:
+    step(tmp_path, github, "pull_request", **{"status-context": context})
+    assert {one["context"] for one in github.state.statuses} == contexts
+
+
+def test_a_bad_spec_is_an_error_everywhere(tmp_path: Path, github: FakeGitHub) -> None:
+    done = step(tmp_path, github, "pull_request", spec="version: 1\nid: x\n")
+    assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
+    assert [state for state, _ in states(github)] == ["pending", "error"]
+    assert github.state.comments[0].body.startswith("## 💥 Error: nothing was graded")
+
+
+def test_a_wrong_input_is_told_to_github_too(tmp_path: Path, github: FakeGitHub) -> None:
+    done = step(tmp_path, github, "pull_request", threshold="85%")
+    assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
+    assert [state for state, _ in states(github)] == ["error"]
+    assert "threshold" in github.state.comments[0].body
+
+
+@pytest.mark.parametrize("fixture", ["pull_request_target_fork", "workflow_run_fork"])
+def test_code_of_a_fork_beside_secrets_is_refused_with_an_explanation(
+    tmp_path: Path, github: FakeGitHub, fixture: str
+) -> None:
+    done = step(tmp_path, github, fixture)
+    assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
+    assert "allow-pull-request-target" in done.issues[0].message
+    assert "Run on pull_request" in done.summary
+    assert states(github) == [("error", HEAD)]
+    assert not list(tmp_path.rglob("results.json"))
+
+
+@pytest.mark.parametrize("fixture", ["pull_request_target_fork", "workflow_run_fork"])
+def test_it_runs_where_it_is_allowed(tmp_path: Path, github: FakeGitHub, fixture: str) -> None:
+    done = step(tmp_path, github, fixture, **{"allow-pull-request-target": "true"})
+    assert (done.exit_code, done.outputs["verdict"]) == (0, "pass")
+    assert states(github) == [("pending", HEAD), ("success", HEAD)]
+    assert len(github.state.comments) == (1 if fixture.startswith("pull_request") else 0)
+
+
+@pytest.mark.parametrize("inputs", [{"shard": "1/1"}, {"mode": "plan", "shards": "2"}])
+def test_jobs_that_see_a_part_post_nothing(tmp_path: Path, github: FakeGitHub, inputs: dict[str, str]) -> None:
+    done = step(tmp_path, github, "pull_request", **inputs)
+    assert (done.exit_code, github.calls()) == (0, [])
+
+
+@pytest.mark.parametrize("payload", ["{", "[]", "{}", '{"pull_request": 5}'])
+def test_an_event_that_can_not_be_read_posts_nothing_and_changes_nothing(
+    tmp_path: Path, github: FakeGitHub, payload: Any
+) -> None:
+    runner = FakeRunner(tmp_path, event="pull_request", payload=payload, github=github)
+    (runner.workspace / "keystone.yaml").write_text(FAILING)
+    done = runner.step()
+    assert (done.exit_code, done.outputs["verdict"]) == (1, "fail")
+    assert github.calls() == []
+    assert done.outputs["comment-written"] == "keystone-results/comment.md"
