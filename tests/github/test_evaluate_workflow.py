@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support.artifacts import Artifacts
+from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT
 from support.workflow_play import Played, Player
 
 from keystone_action import __version__
+from keystone_action.github import reporting
+from keystone_action.github.waiting import Limits
 
 WORKFLOW = (ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8")
 DOCUMENT: dict[Any, Any] = yaml.safe_load(WORKFLOW)
@@ -30,12 +34,24 @@ scoring: {replica_aggregation: RULE}
 """
 
 
+@pytest.fixture(autouse=True)
+def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
+    """Pull request 17 of the event; no second is waited between writes."""
+    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+    with FakeGitHub() as fake:
+        fake.state.repository = "octo/agents"
+        fake.state.add_pull(17, head_sha="2" * 40, head_ref="topic", head_repository="octo/agents")
+        yield fake
+
+
 def evaluate(tmp_path: Path, *, rule: str = "majority", folder: str = ".", **options: Any) -> Played:
+    tmp_path.mkdir(exist_ok=True)
+
     def checkout(workspace: Path) -> None:
         (workspace / folder / "evals").mkdir(parents=True, exist_ok=True)
         (workspace / folder / "evals" / "suite.keystone.yaml").write_text(SPEC.replace("RULE", rule))
 
-    inputs = {"shards": 3, **options.pop("inputs", {})}
+    inputs = {"shards": 3, "comment": "never", **options.pop("inputs", {})}
     return Player(tmp_path, WORKFLOW, checkout, inputs=inputs, **options).play()
 
 
@@ -52,6 +68,29 @@ def test_three_shards_come_to_one_verdict(tmp_path: Path, rule: str, verdict: st
     assert played.artifacts.names == [*shards, "keystone-results-evaluate"]
     kept = json.loads((played.artifacts.folder("keystone-results-evaluate") / "results.json").read_text())
     assert (kept["verdict"], kept["counts"]["cells"]) == (verdict, 6)
+
+
+def test_one_comment_and_one_status_for_all_shards(tmp_path: Path, github: FakeGitHub) -> None:
+    played = evaluate(tmp_path, event="pull_request", github=github, inputs={"comment": "auto", "name": "agent"})
+    (comment,) = github.state.comments
+    assert comment.number == 17
+    assert "flaky" in comment.body.splitlines()[0].lower()
+    assert [(one["context"], one["state"]) for one in github.state.statuses][-1] == ("keystone/agent", "success")
+    assert {one["context"] for one in github.state.statuses} == {"keystone/agent"}
+    again = evaluate(
+        tmp_path / "again", event="pull_request", github=github, inputs={"comment": "auto", "name": "agent"}
+    )
+    assert [one.id for one in github.state.comments] == [comment.id]
+    assert played.outputs["verdict"] == again.outputs["verdict"] == "flaky"
+
+
+def test_a_caller_without_the_right_to_write_gets_the_verdict_all_the_same(tmp_path: Path, github: FakeGitHub) -> None:
+    played = evaluate(
+        tmp_path, event="pull_request", github=github, token="read-only", inputs={"comment": "auto"}, rule="all"
+    )
+    assert (played.result("merge"), played.outputs["verdict"], played.outputs["total"]) == ("failure", "fail", "6")
+    assert (github.state.comments, github.state.statuses) == ([], [])
+    assert "pull-requests: write" in played.jobs["merge"][0].ours.text
 
 
 def test_only_the_last_job_annotates(tmp_path: Path) -> None:

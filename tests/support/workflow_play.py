@@ -1,5 +1,5 @@
-"""Plays a workflow file without GitHub: its jobs in the order of `needs`, each on a fake runner with our action where it
-is used, GitHub's own actions as far as they move files, and `run` steps by bash. Expressions are the file's own."""
+"""Plays a workflow file without GitHub: jobs in the order of `needs`, each on a fake runner; our action where it is
+used, GitHub's own actions as far as they move files, `run` steps by bash. Expressions are the file's own."""
 
 from __future__ import annotations
 
@@ -10,19 +10,45 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from support.artifacts import ArtifactError, Artifacts
-from support.fake_runner import ROOT, TOKEN, FakeRunner, StepResult
+from support.fake_runner import EVENTS, ROOT, TOKEN, FakeRunner, StepResult
 from support.runner_rules import parse_env_file
 from support.workflow_expressions import Open, as_text, condition, interpolate, value_of
+
+if TYPE_CHECKING:
+    from support.fake_github import FakeGitHub
 
 OURS = ("keystone-action/keystone-action@", "./")
 """How a step names our action: from elsewhere, and within its own repository."""
 _DEFAULTS: dict[str, Any] = {"string": "", "boolean": False, "number": 0}
 
+_READ_ONLY = ("pull_request_fork", "pull_request_deleted_fork", "pull_request_dependabot")
+"""Where the token may only read, whatever a workflow says, and there are no secrets."""
+_EVENTS = (
+    "pull_request_target",
+    "pull_request",
+    "merge_group",
+    "workflow_run",
+    "workflow_dispatch",
+    "push",
+    "schedule",
+)
+
 Result = Literal["success", "failure", "skipped"]
+
+
+Action = Callable[[str, FakeRunner, dict[str, str], dict[str, str], tuple[str, ...]], StepResult]
+"""A step with our action: the job's id, its runner, inputs, env, and what the workflow's secrets are."""
+
+
+def in_this_process(
+    job: str, runner: FakeRunner, inputs: dict[str, str], env: dict[str, str], masked: tuple[str, ...]
+) -> StepResult:
+    """Without a container; the same code."""
+    return runner.step(inputs, env=env, masked=masked)
 
 
 @dataclass
@@ -69,7 +95,9 @@ class Player:
     """One run of a workflow.
 
     checkout: puts the repository into a workspace. inputs, secrets: what the caller gives, by the rules of
-    `workflow_call`. between: called with the id of each job before it starts, to break things.
+    `workflow_call`. github: where jobs comment that may. token: the kind that the caller gives the jobs without
+    permissions of their own; the others have what they say. between: called with the id of each job before it starts,
+    to break things. artifacts: those of an earlier run. action: runs our action for the job with this id.
     """
 
     def __init__(
@@ -81,15 +109,22 @@ class Player:
         inputs: Mapping[str, Any] | None = None,
         secrets: Mapping[str, str] | None = None,
         event: str = "push",
+        github: FakeGitHub | None = None,
+        token: str = "write",
         between: Callable[[str, Artifacts], None] | None = None,
+        artifacts: Artifacts | None = None,
+        action: Action = in_this_process,
     ) -> None:
         self._root = root
         self._document: dict[Any, Any] = yaml.safe_load(workflow)
         self._checkout = checkout
         self._event = event
+        self._github_server = github
+        self._token = token
         self._between = between
-        self._secrets = Open(secrets or {})
-        self._artifacts = Artifacts(root / "artifacts")
+        self._secrets = Open({} if event in _READ_ONLY else secrets or {})
+        self._artifacts = artifacts or Artifacts(root / "artifacts")
+        self._action = action
         self._inputs = self._called_with(inputs or {})
 
     def play(self) -> Played:
@@ -123,7 +158,8 @@ class Player:
     def _job(self, name: str, job: dict[str, Any], done: Mapping[str, list[PlayedJob]]) -> list[PlayedJob]:
         ends = {need: _joined([leg.result for leg in done[need]]) for need in _needs(job)}
         needs = {need: {"result": ends[need], "outputs": Open(_outputs(done[need]))} for need in ends}
-        contexts = {"needs": needs, "inputs": self._inputs, "secrets": self._secrets, "github": self._github({})}
+        payload = json.loads((EVENTS / f"{self._event}.json").read_text())
+        contexts = {"needs": needs, "inputs": self._inputs, "secrets": self._secrets, "github": self._github(payload)}
         broken = any(result != "success" for result in ends.values())
         if not condition(str(job.get("if", "true")), contexts, _status(broken=broken)):
             return [PlayedJob("skipped", [], {})]
@@ -137,12 +173,12 @@ class Player:
     ) -> PlayedJob:
         root = self._root / f"{name}-{index}"
         root.mkdir()
-        runner = FakeRunner(root, event=self._event)
+        runner = FakeRunner(root, event=self._event, github=self._github_server, token=self._token_of(job))
         steps: dict[str, Any] = {}
         strategy = {"job-index": index, "job-total": total}
         contexts = {
             **contexts,
-            "github": self._github(json.loads(runner.event_file.read_text())),
+            "github": Open(contexts["github"], job=name),
             "matrix": matrix,
             "strategy": strategy,
             "steps": steps,
@@ -163,6 +199,12 @@ class Player:
         outputs = {key: interpolate(text, contexts) for key, text in job.get("outputs", {}).items()}
         failed = any(one.conclusion == "failure" for one in played)
         return PlayedJob("failure" if failed else "success", played, outputs, runner)
+
+    def _token_of(self, job: dict[str, Any]) -> str:
+        if self._event in _READ_ONLY:
+            return "read-only"
+        rights = job.get("permissions", self._document.get("permissions"))
+        return self._token if rights is None else "write" if "write" in rights.values() else "read-only"
 
     def _step(self, step: dict[str, Any], runner: FakeRunner, contexts: dict[str, Any], *, broken: bool) -> PlayedStep:
         name = str(step.get("name") or step.get("id") or step.get("uses") or step.get("run"))
@@ -195,7 +237,10 @@ class Player:
             elif uses.startswith("actions/download-artifact@"):
                 self._artifacts.download(inputs, runner.workspace)
             elif uses.startswith(OURS):
-                return _action(runner, inputs, env, tuple(self._secrets.values()), name)
+                _refuse_unknown(inputs)
+                left = self._action(contexts["github"]["job"], runner, inputs, env, tuple(self._secrets.values()))
+                outcome: Result = "failure" if left.failed else "success"
+                return PlayedStep(name, outcome, outcome, left.outputs, left, left.raw_log)
             else:
                 assert not uses, f"nobody here plays {uses}"
                 return _script(runner, interpolate(step["run"], contexts), env, name)
@@ -206,7 +251,7 @@ class Player:
     def _github(self, payload: dict[str, Any]) -> Open:
         return Open(
             event=_opened(payload),
-            event_name=self._event.partition(".")[0],
+            event_name=next(name for name in _EVENTS if self._event.startswith(name)),
             token=TOKEN,
             ref="refs/heads/main",
             repository="octo/agents",
@@ -216,14 +261,9 @@ class Player:
         )
 
 
-def _action(
-    runner: FakeRunner, inputs: dict[str, str], env: dict[str, str], masked: tuple[str, ...], name: str
-) -> PlayedStep:
+def _refuse_unknown(inputs: Mapping[str, str]) -> None:
     unknown = set(inputs) - set(yaml.safe_load((ROOT / "action.yml").read_text())["inputs"])
     assert not unknown, f"the action has no inputs {unknown}"
-    left = runner.step(inputs, env=env, masked=masked)
-    outcome: Result = "failure" if left.failed else "success"
-    return PlayedStep(name, outcome, outcome, left.outputs, left, left.raw_log)
 
 
 def _script(runner: FakeRunner, text: str, env: dict[str, str], name: str) -> PlayedStep:

@@ -1,0 +1,146 @@
+"""The workflows to copy, played whole: what a newcomer gets from each when the agent does it, and when not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.fake_github import FakeGitHub
+from support.fake_runner import ROOT
+from support.workflow_play import Played, Player
+
+from keystone_action.github import reporting
+from keystone_action.github.waiting import Limits
+from tools.readme_workflow import workflows
+
+EXAMPLES = ROOT / "examples" / "workflows"
+HEAD = "2" * 40
+SPEC = """\
+version: 1
+id: suite
+task: {prompt: "do it"}
+agent: {type: command, command: 'touch "$FILE"', env: {FILE: "{{ params.model }}.txt"}}
+parallelism: {matrix: {model: [small, large]}}
+invariants:
+  done: {check: {type: file_exists, path: WANTED}}
+"""
+PASSING = SPEC.replace("WANTED", '"{{ params.model }}.txt"')
+FAILING = SPEC.replace("WANTED", "small.txt")
+
+
+@pytest.fixture
+def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
+    """Pull request 17 of the events."""
+    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+    with FakeGitHub() as fake:
+        fake.state.repository = "octo/agents"
+        fake.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="octo/agents")
+        yield fake
+
+
+def checkout(spec: str) -> Callable[[Path], None]:
+    def put(workspace: Path) -> None:
+        (workspace / "keystone.yaml").write_text(spec)
+        (workspace / "evals").mkdir(exist_ok=True)
+
+    return put
+
+
+def text(name: str) -> str:
+    return (EXAMPLES / f"{name}.yml").read_text("utf-8")
+
+
+def play(root: Path, name: str, github: FakeGitHub, spec: str = PASSING, **options: Any) -> Played:
+    root.mkdir(exist_ok=True)
+    given = {"event": "pull_request", "github": github, **options}
+    return Player(root, text(name), checkout(spec), **given).play()
+
+
+def statuses(github: FakeGitHub) -> dict[str, str]:
+    """The last state of each context."""
+    return {one["context"]: one["state"] for one in github.state.statuses}
+
+
+@pytest.mark.parametrize(("name", "event"), [
+    ("minimal", "pull_request"),
+    ("forks", "pull_request"),
+    ("forks", "pull_request_fork"),
+    ("merge-queue", "pull_request"),
+    ("merge-queue", "merge_group"),
+    ("baseline", "push"),
+    ("baseline", "schedule"),
+])  # fmt: skip
+def test_it_passes_or_fails_by_what_the_agent_did(tmp_path: Path, name: str, event: str, github: FakeGitHub) -> None:
+    passed = play(tmp_path / "passes", name, github, event=event)
+    failed = play(tmp_path / "fails", name, github, FAILING, event=event)
+    assert (passed.result("evaluate"), failed.result("evaluate")) == ("success", "failure")
+    for played, verdict in ((passed, "pass"), (failed, "fail")):
+        (leg,) = played.jobs["evaluate"]
+        assert leg.ours.outputs["verdict"] == verdict
+        (kept,) = played.artifacts.names
+        assert (played.artifacts.folder(kept) / "results.json").is_file()
+
+
+def test_minimal_comments_and_sets_no_status(tmp_path: Path, github: FakeGitHub) -> None:
+    play(tmp_path, "minimal", github)
+    assert len(github.state.comments) == 1
+    assert statuses(github) == {}
+
+
+def test_each_model_has_a_verdict_a_comment_and_a_status(tmp_path: Path, github: FakeGitHub) -> None:
+    played = play(tmp_path / "first", "matrix", github, FAILING)
+    assert [leg.ours.outputs["verdict"] for leg in played.jobs["evaluate"]] == ["pass", "fail"]
+    assert statuses(github) == {"keystone/small": "success", "keystone/large": "failure"}
+    assert len(github.state.comments) == 2
+    play(tmp_path / "again", "matrix", github)
+    assert len(github.state.comments) == 2
+    assert statuses(github) == {"keystone/small": "success", "keystone/large": "success"}
+
+
+def test_shards_have_one_verdict_one_comment_and_one_status(tmp_path: Path, github: FakeGitHub) -> None:
+    job = yaml.safe_load(text("shards"))["jobs"]["agent"]
+    called = job["uses"].partition("@")[0].removeprefix("keystone-action/keystone-action/")
+    workflow = (ROOT / called).read_text("utf-8")
+    inputs = {**job["with"], "spec": "keystone.yaml"}
+    options: dict[str, Any] = {"event": "pull_request", "github": github, "secrets": dict.fromkeys(job["secrets"], "")}
+    played = Player(tmp_path, workflow, checkout(PASSING), inputs=inputs, **options).play()
+    assert (played.outputs["verdict"], len(played.jobs["run"])) == ("pass", 2)
+    assert len(github.state.comments) == 1
+    assert statuses(github) == {"keystone/agent": "success"}
+
+
+def test_the_queue_has_a_status_and_no_comment(tmp_path: Path, github: FakeGitHub) -> None:
+    play(tmp_path, "merge-queue", github, event="merge_group")
+    assert github.state.comments == []
+    assert list(statuses(github).values()) == ["success"]
+
+
+def test_a_fork_gets_its_comment_from_the_second_workflow(tmp_path: Path, github: FakeGitHub) -> None:
+    github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="mallory/agents")
+    secrets = {"ANTHROPIC_API_KEY": "sk-key-that-forks-never-see"}
+    first = play(tmp_path / "first", "forks", github, FAILING, event="pull_request_fork", secrets=secrets)
+    assert (first.result("evaluate"), github.state.comments, github.state.statuses) == ("failure", [], [])
+    options = {"event": "workflow_run_fork", "artifacts": first.artifacts}
+    second = play(tmp_path / "second", "forks-comment", github, **options)
+    assert second.result("comment") == "success"
+    (comment,) = github.state.comments
+    assert comment.number == 17
+    assert second.jobs["comment"][0].ours.outputs["comment-id"] == str(comment.id)
+
+
+def test_own_branches_are_left_to_the_first_workflow(tmp_path: Path, github: FakeGitHub) -> None:
+    played = play(tmp_path, "forks-comment", github, event="workflow_run")
+    assert played.result("comment") == "skipped"
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "forks"), (1, "forks-comment")])
+def test_the_page_about_forks_shows_the_same_workflows(number: int, name: str) -> None:
+    shown = workflows((ROOT / "docs" / "forks.md").read_text("utf-8"))[number]
+    assert yaml.safe_load(shown) == yaml.safe_load(text(name))
+
+
+def test_no_fork_runs_on_a_machine_that_stays(tmp_path: Path, github: FakeGitHub) -> None:
+    assert play(tmp_path, "self-hosted", github, event="pull_request_fork").result("evaluate") == "skipped"
