@@ -13,6 +13,7 @@ from keystone_action.plan import Selection, plan
 from keystone_action.runner.options import RunOptions
 from keystone_action.runner.preflight import load_specs
 from keystone_action.spec.agents import PythonAgent
+from keystone_action.spec.diagnostics import SpecError
 from keystone_action.spec.discovery import discover
 from keystone_action.spec.loader import LoadedSpec, load
 
@@ -281,6 +282,39 @@ def test_directories_are_searched_for_suites_by_what_is_in_them(write: Write, di
         write("suite: {name: a}\nscenarios:\n  - {name: a", "y/broken.yaml"),
     }
     assert set(discover(["."], directory)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("scenarios: []", "1:1: no scenarios, expected at least one"),
+        ("scenarios:\n", "1:11: scenarios, found nothing, expected a list"),
+        ("scenarios: [a]", "1:13: a scenario, found 'a', expected a mapping"),
+        ("scenarios: {name: a, input: b}", "1:12: scenarios, found a mapping, expected a list"),
+        ("scenarios: [{name: a}]", "1:13: the key 'input' is missing"),
+        ("{scenarios: [{name: a, inptu: b}]}", "1:14: the key 'input' is missing"),
+        ("suite: {name: a}", "1:1: the key 'scenarios' is missing"),
+        ("task: {prompt: a}\nid: a\nmatrix: {harnesses: [echo], models: [m]}", "1:1: the key 'graders' is missing"),
+    ],
+)
+def test_a_broken_file_among_good_ones_is_not_passed_over(
+    suite: Callable[..., LoadedSpec], write: Write, directory: Path, text: str, said: str
+) -> None:
+    suite("scenarios: [{name: a, input: b}]")
+    write(text, "scenarios/broken.yaml")
+    with pytest.raises(SpecError) as caught:
+        load_specs(RunOptions(specs=("scenarios",), directory=directory))
+    assert f"scenarios/broken.yaml:{said}" in str(caught.value)
+
+
+def test_files_of_yet_others_are_passed_over(write: Write, directory: Path) -> None:
+    wanted = write("scenarios: [{name: a, input: b}]", "x.yaml")
+    write("config: {target: a}\nscenarios:\n  - flow: [{get: {url: /}}]", "artillery.yaml")
+    write("version: 3\nscenarios: []", "versioned.yaml")
+    write("task: {prompt: a}\nid: a", "task.yaml")
+    write("- scenarios: []", "list.yaml")
+    write("", "empty.yaml")
+    assert discover(["."], directory) == [wanted]
 
 
 def test_tags_choose_scenarios(suite: Callable[..., LoadedSpec]) -> None:

@@ -16,36 +16,38 @@ Translate = Callable[["Merged", Path, Path], "Translation"]
 
 _SEARCHED = 1 << 20
 """Bytes of a file in which its keys are looked for when a directory is searched."""
-_OWN = re.compile(rb"^[\"']?version[\"']?\s*:", re.MULTILINE)
-_GRADERS = re.compile(rb"^[\"']?graders[\"']?\s*:", re.MULTILINE)
-_SCENARIOS = re.compile(rb"^[\"']?scenarios[\"']?\s*:", re.MULTILINE)
-_SUITE = re.compile(rb"^[\"']?suite[\"']?\s*:", re.MULTILINE)
+_TOP_KEY = re.compile(rb"^(?:\{\s*)?[\"']?([A-Za-z_][\w-]*)[\"']?\s*:", re.MULTILINE)
 _INPUT = re.compile(rb"(?:^|[\s{,])[\"']?input[\"']?\s*:")
+_OF_SUITES = {"scenarios", "suite"}
+_OF_CASES = {"task", "matrix"}
+"""Keys that, both at the top of a file, no other file has: a case that lacks its graders is one all the same."""
 
 
 def dialect_of(data: Any) -> Dialect | None:
     """The tool that a file is of; None for a Keystone spec and for what nobody knows."""
     if not isinstance(data, dict) or "version" in data:
         return None
-    if "graders" in data:
+    if "graders" in data or data.keys() >= _OF_CASES:
         return "touchstone"
-    scenarios = data.get("scenarios")
-    if "suite" in data and "scenarios" in data:
+    if data.keys() >= _OF_SUITES or (data and data.keys() <= _OF_SUITES):
         return "agenticassure"
+    scenarios = data.get("scenarios")
     if isinstance(scenarios, list) and any(isinstance(item, dict) and "input" in item for item in scenarios):
         return "agenticassure"
     return None
 
 
 def looks_like_one(path: Path) -> bool:
-    """Whether a file found in a directory is one of another tool: by the words in it, so that one with a mistake in
-    its syntax is not passed over in silence."""
+    """Whether a file found in a directory is one of another tool: by the words in it, so that one with a mistake, in
+    its syntax or in what it lacks, is not passed over in silence."""
     try:
         with path.open("rb") as file:
             text = file.read(_SEARCHED)
     except OSError:
         return False
-    if _OWN.search(text):
+    keys = {found.decode() for found in _TOP_KEY.findall(text)}
+    if not keys or "version" in keys:
         return False
-    suite = _SCENARIOS.search(text) and (_INPUT.search(text) or _SUITE.search(text))
-    return bool(_GRADERS.search(text) or suite)
+    if "graders" in keys or keys >= _OF_CASES:
+        return True
+    return keys <= _OF_SUITES or ("scenarios" in keys and ("suite" in keys or bool(_INPUT.search(text))))

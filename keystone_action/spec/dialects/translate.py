@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.spec.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.dialects.recognised import Dialect
 from keystone_action.spec.yaml_loader import Document, construct
 
@@ -58,14 +57,6 @@ def _translate(dialect: Dialect, source: Source) -> Translation:
         from keystone_action.spec.dialects.agenticassure import translate_suite
 
         return translate_suite(source)
-    if dialect == "touchstone":
-        from keystone_action.spec.dialects.touchstone import translate_case
+    from keystone_action.spec.dialects.touchstone import translate_case
 
-        return translate_case(source)
-    key, what = {
-        "touchstone": ("graders", "a Touchstone case"),
-        "agenticassure": ("scenarios", "an AgenticAssure suite"),
-    }[dialect]
-    at = source.merged.document.position((key,), key=True)
-    advice = "write it as a Keystone spec (version: 1)"
-    raise SpecError([Diagnostic.at(at, f"this is {what}; this format is not supported yet", help=advice)])
+    return translate_case(source)
