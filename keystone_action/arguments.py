@@ -158,7 +158,12 @@ def _run(commands: Any) -> None:
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
     run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop at this cost (not supported yet)")
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
-    run.add_argument("--spec-from", choices=("head", "base"), default="head", help="[head] (base: not supported yet)")
+    run.add_argument(
+        "--spec-from",
+        choices=("head", "base"),
+        default="head",
+        help="which commit's specs run [head]; base: those of the merge base with the remote's default branch",
+    )
     run.add_argument("--keep", action="store_true", help="keep the workspaces, and say where")
     _reporting(run)
 

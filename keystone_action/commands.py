@@ -101,6 +101,7 @@ def give_up(stream: TextIO) -> None:
 
 
 def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> RunOptions:
+    from keystone_action.runner.base_commit import merge_base
     from keystone_action.runner.options import RunOptions
     from keystone_action.sandbox.run_lock import new_run_id
 
@@ -131,6 +132,8 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         user_logins=True,
         agent=call.agent,
         baseline=_baseline(call, directory),
+        spec_from=call.spec_from,
+        base=merge_base(directory) if call.spec_from == "base" else None,
     )
 
 
@@ -177,7 +180,6 @@ def parameters(pairs: list[tuple[str, str]]) -> dict[str, str]:
 def _refuse_later_options(call: argparse.Namespace) -> None:
     later = {
         "--max-cost-usd": call.max_cost_usd is not None,
-        "--spec-from base": call.spec_from == "base",
     }
     for option, used in later.items():
         if used:

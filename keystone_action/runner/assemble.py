@@ -12,7 +12,7 @@ from keystone_action import __version__
 from keystone_action.runner.baseline import no_baseline_notice
 from keystone_action.runner.engine import Facilities
 from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
-from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecResult
+from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecChanges, SpecResult
 from keystone_action.scoring.shard_run import shard_notice
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Assembly:
     started_at: str
     substituted: tuple[str, ...]
     facilities: Facilities = field(default_factory=Facilities)
+    spec_changes: SpecChanges | None = None
     sandbox: SandboxProvider | None = None
     results: dict[str, CellResult] = field(default_factory=dict)
 
@@ -94,6 +95,7 @@ def assemble(assembly: Assembly, *, cancelled: bool, duration_s: float) -> RunRe
         substituted=assembly.substituted,
         cancelled=cancelled,
         plan=assembly.plan_info,
+        spec_changes=assembly.spec_changes,
     )
     return decide_run(head, specs)
 

@@ -225,7 +225,7 @@ class _Boot:
         copy = partial(copy_tree, withheld=loaded.withheld, results=self.results)
         if self.spec.workspace is not None:
             left_out = loaded.additions.left_out if loaded.additions is not None else ()
-            report = copy(loaded.directory / self.spec.workspace, roots.workspace, ignore=left_out)
+            report = copy(loaded.code_path(self.spec.workspace), roots.workspace, ignore=left_out)
             self.notices += report.notices
         copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, self.withheld)
         agent_directory = None
@@ -233,7 +233,7 @@ class _Boot:
         unneeded = loaded.additions.agent_left_out if loaded.additions is not None else ()
         if own_code is not None:
             agent_directory = roots.area / "agent"
-            report = copy(loaded.directory / own_code, agent_directory, ignore=unneeded)
+            report = copy(loaded.code_path(own_code), agent_directory, ignore=unneeded)
             self.notices += report.notices
             make_readable(agent_directory)
         audit_log, trace = roots.private / "audit.jsonl", roots.private / "trace.jsonl"

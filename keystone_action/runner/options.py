@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from keystone_action.runner.base_commit import BaseCommit
 from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.results import CellResult
 
@@ -28,7 +29,8 @@ class RunOptions:
     registry_username, registry_password: for it, or for Docker Hub. user_logins: whether `docker login` of our own user
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
-    asked for, empty otherwise.
+    asked for, empty otherwise. spec_from: which commit's specs run. base: the commit that they are compared with;
+    base_problem: why there is none although there should be one, empty otherwise.
     """
 
     specs: tuple[str, ...]
@@ -64,6 +66,9 @@ class RunOptions:
     agent: str | None = None
     baseline: Baseline | None = None
     baseline_problem: str = ""
+    spec_from: Literal["head", "base"] = "head"
+    base: BaseCommit | None = None
+    base_problem: str = ""
 
 
 class Progress(Protocol):

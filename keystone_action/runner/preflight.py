@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
@@ -21,21 +22,28 @@ if TYPE_CHECKING:
 
 def load_specs(options: RunOptions) -> list[LoadedSpec]:
     """All specs of a call. Raises UsageError, or SpecError with the errors of every file that has some."""
+    paths = discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing)
+    loaded, errors = load_paths(paths, options)
+    if errors:
+        raise SpecError.joined(list(errors.values()))
+    return loaded
+
+
+def load_paths(paths: Sequence[Path], options: RunOptions) -> tuple[list[LoadedSpec], dict[Path, SpecError]]:
+    """The specs in these files, and the errors of those that have some. Raises UsageError for a bad call."""
     types = CheckTypes()
     loaded: list[LoadedSpec] = []
-    errors: list[SpecError] = []
-    for path in discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing):
+    errors: dict[Path, SpecError] = {}
+    for path in paths:
         try:
             loaded.append(load(path, types, given_parameters=tuple(options.params), agent=options.agent, clone=CLONES))
         except SpecError as error:
-            errors.append(error)
-    if errors:
-        raise SpecError.joined(errors)
+            errors[path] = error
     if any(one.additions is not None for one in loaded):
         from keystone_action.spec.dialects.agenticassure_ids import numbered
 
-        return numbered(loaded)
-    return loaded
+        return numbered(loaded), errors
+    return loaded, errors
 
 
 def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -> Facilities:

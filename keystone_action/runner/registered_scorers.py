@@ -42,7 +42,7 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
     from keystone_action.sandbox import process
     from keystone_action.spec.loader import enclosing_root
 
-    hidden = sorted({enclosing_root(loaded.directory) for loaded, _ in suites})
+    hidden = sorted({enclosing_root(one) for suite, _ in suites for one in (suite.directory, suite.code_directory)})
     provider = await process.start(hidden=hidden)
     try:
         problems = [

@@ -17,7 +17,8 @@ from keystone_action.plan import Cell, Plan, Selection, plan
 from keystone_action.runner import journal as journals
 from keystone_action.runner.assemble import Assembly, assemble
 from keystone_action.runner.cell import run_cell
-from keystone_action.runner.preflight import load_specs, preflight, substituted_services
+from keystone_action.runner.gate import gated_specs
+from keystone_action.runner.preflight import preflight, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import only_error, stopped_by_signals
@@ -49,7 +50,8 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
     when the sandbox can't be made or results can't be written. A signal is no exception: the result says `cancelled`.
     """
     started, started_at = time.monotonic(), datetime.now(UTC)
-    specs = load_specs(options)
+    gated = gated_specs(options)
+    specs = gated.specs
     planned = plan(
         specs,
         Selection(
@@ -73,6 +75,7 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
         started_at=started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
         substituted=() if facilities.client is not None else substituted_services(specs, planned),
         facilities=facilities,
+        spec_changes=gated.changes,
     )
     left_out: list[str] = []
     try:

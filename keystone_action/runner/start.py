@@ -71,7 +71,7 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
     for loaded in specs:
         if loaded.spec.id in wanted:
             files.add_all(loaded.author_files, loaded.withheld)
-    checkouts = {enclosing_root(loaded.directory) for loaded in specs}
+    checkouts = {enclosing_root(place) for one in specs for place in (one.directory, one.code_directory)}
     checkouts |= {root for loaded in specs if loaded.additions is not None for root in loaded.additions.roots}
     provider = await process.start(roots.sandboxes, hidden=[start.directory, *sorted(checkouts)])
     stack.push_async_callback(shielded, provider.close)
@@ -230,7 +230,7 @@ def is_light(loaded: LoadedSpec) -> bool:
     if loaded.spec.workspace is None:
         return True
     entries = size = 0
-    for folder, folders, files in os.walk(loaded.directory / loaded.spec.workspace):
+    for folder, folders, files in os.walk(loaded.code_path(loaded.spec.workspace)):
         entries += len(folders) + len(files)
         if entries > LIGHT_ENTRIES or ".git" in folders or ".git" in files:
             return False

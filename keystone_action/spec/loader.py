@@ -6,6 +6,7 @@ loaded = load(Path("evals/keystone.yaml"), check_types)
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ class LoadedSpec:
     them. scenarios: at least one. has_expressions: whether interpolation is needed at all. parameter_names: declared
     by matrix, include or a scenario, or used by an expression. prompt: the task's prompt; prompt_is_literal: it comes
     from a file, so it is never interpolated. additions: what a spec of another tool has besides, None for our own.
+    checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
+    they do; None = `directory`.
     """
 
     spec: Spec
@@ -63,6 +66,26 @@ class LoadedSpec:
     prompt: str
     prompt_is_literal: bool
     additions: Additions | None = None
+    checkout_directory: Path | None = None
+
+    @property
+    def code_directory(self) -> Path:
+        """What `workspace` and `agent.dir` are relative to."""
+        return self.checkout_directory or self.directory
+
+    def code_path(self, text: str) -> Path:
+        """The folder that `workspace` or `agent.dir` names. Raises UsageError when it is none of the checkout's: a
+        spec of another commit was checked where everything was in order."""
+        if self.checkout_directory is None:
+            return self.directory / text
+        # The folder that the spec was in may not be there any more.
+        path = Path(os.path.normpath(self.checkout_directory / text))
+        if not path.is_dir() or not path.resolve().is_relative_to(enclosing_root(self.checkout_directory)):
+            raise UsageError(
+                f"{self.path}: {text!r} of the spec, which comes from the base commit, is no folder of this checkout",
+                help="workspace and agent.dir are taken from the checkout, also with spec-from: base",
+            )
+        return path
 
     @property
     def warning_sentences(self) -> tuple[str, ...]:

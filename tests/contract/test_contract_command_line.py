@@ -71,7 +71,7 @@ def test_cells_that_the_time_is_up_for_are_errors(tmp_path: Path) -> None:
         (["--baseline", "x"], "there is no baseline"),
         (["--max-cost-usd", "1"], "not supported yet"),
         (["--agent", "a:B"], "--agent is for AgenticAssure suites; a Keystone spec names its agent itself"),
-        (["--spec-from", "base"], "not supported yet"),
+        (["--spec-from", "base"], "is in no git checkout"),
     ],
 )
 def test_bad_calls_end_with_2_before_anything_runs(tmp_path: Path, words: list[str], said: str) -> None:

@@ -88,7 +88,7 @@ def test_fields_of_the_contract_that_are_not_there_yet(tmp_path, key, value):
     sentence(run_spec(tmp_path, spec(**{key: value})), 2, "not supported yet", "keystone.yaml:5:")
 
 
-@pytest.mark.parametrize("words", [["--max-cost-usd", "1"], ["--spec-from", "base"]])
+@pytest.mark.parametrize("words", [["--max-cost-usd", "1"]])
 def test_options_of_the_contract_that_are_not_there_yet(tmp_path, words):
     sentence(run_spec(tmp_path, spec(), *words), 2, "not supported yet", words[0])
 

@@ -1,0 +1,217 @@
+"""A change must not weaken its own gate unseen (contract, 5.4): the specs of a call beside those of the base commit.
+
+`spec_from: head` runs the specs as they are and says what differs; `spec_from: base` runs those of the base commit,
+with the files that they name, on the workspace and the agent of the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import UsageError
+from keystone_action.runner.base_commit import BaseCommit, BaseFiles, open_base, unreadable
+from keystone_action.runner.named_files import Named, changed_files, line_counts, named_files, same_content
+from keystone_action.runner.preflight import load_paths, load_specs
+from keystone_action.sandbox.git import GitFailed
+from keystone_action.scoring.results import SpecChange, SpecChanges
+from keystone_action.spec.diagnostics import Diagnostic, SpecError
+from keystone_action.spec.discovery import discover
+from keystone_action.spec.gate_changes import differences
+from keystone_action.spec.loader import LoadedSpec
+
+if TYPE_CHECKING:
+    from keystone_action.runner.options import RunOptions
+
+
+@dataclass(frozen=True, slots=True)
+class GatedSpecs:
+    """The specs to run, and what the change does to them; None where nothing was to be compared."""
+
+    specs: list[LoadedSpec]
+    changes: SpecChanges | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The specs of one commit by their paths relative to the root; errors of those that can't be loaded."""
+
+    root: Path
+    specs: dict[str, LoadedSpec]
+    errors: dict[str, SpecError]
+
+    def file(self, relative: str) -> Path:
+        return self.root / relative
+
+
+def gated_specs(options: RunOptions) -> GatedSpecs:
+    """All specs of a call. Raises UsageError and SpecError as `load_specs` does; with `spec_from: base` also when there
+    is no base commit, it can't be read, or it has none of these specs."""
+    base = options.base
+    if options.spec_from == "base":
+        if base is None:
+            why = options.base_problem or "there is no base commit"
+            raise UsageError(f"specs can't be taken from the base commit: {why}", help="leave spec-from out")
+        return _from_base(options, base)
+    specs = load_specs(options)
+    if base is None:
+        problem = options.base_problem
+        return GatedSpecs(specs, SpecChanges(None, "", problem=problem) if problem else None)
+    try:
+        files = _opened(base, options)
+        before = _side_of_base(files, options)
+    except UsageError as error:
+        return GatedSpecs(specs, SpecChanges(base.sha, base.name, problem=error.sentences))
+    after = _Side(files.root, {_relative(one.path, files.root, options): one for one in specs}, {})
+    return GatedSpecs(specs, SpecChanges(base.sha, base.name, specs=_changes(before, after, options)))
+
+
+def _from_base(options: RunOptions, base: BaseCommit) -> GatedSpecs:
+    files = _opened(base, options)
+    before = _side_of_base(files, options)
+    if before.errors:
+        found = [_at_head(one, files) for error in before.errors.values() for one in error.diagnostics]
+        raise SpecError([replace(one, message=f"at the base commit: {one.message}") for one in found])
+    if not before.specs:
+        raise UsageError(
+            f"there is no spec in {', '.join(options.specs)} at {base.name} ({base.sha[:12]})",
+            help="spec-from: base runs only what was there before; use spec-from: head for the first ones",
+        )
+    after = _side_of_head(files, options)
+    changes = SpecChanges(base.sha, base.name, "base", _changes(before, after, options))
+    return GatedSpecs([_on_head(one, name, files, after) for name, one in before.specs.items()], changes)
+
+
+def _opened(base: BaseCommit, options: RunOptions) -> BaseFiles:
+    files = open_base(base, options.directory)
+    try:
+        files.find(options.specs, files.directory.relative_to(files.top).as_posix())
+    except (GitFailed, OSError) as error:
+        raise unreadable(base, error) from None
+    return files
+
+
+def _side_of_base(files: BaseFiles, options: RunOptions) -> _Side:
+    """Raises UsageError when an object is missing."""
+    there = replace(options, directory=files.directory, specs=files.patterns)
+    try:
+        paths = discover(files.patterns, files.directory, tolerate_missing=True)
+    except UsageError:
+        return _Side(files.top, {}, {})
+    try:
+        files.complete(paths)
+    except (GitFailed, OSError) as error:
+        assert options.base is not None
+        raise unreadable(options.base, error) from None
+    specs, errors = load_paths(paths, there)
+    names = {path: Path(os.path.abspath(path)).relative_to(files.top).as_posix() for path in paths}  # noqa: PTH100
+    return _Side(
+        files.top, {names[one.path]: one for one in specs}, {names[path]: error for path, error in errors.items()}
+    )
+
+
+def _side_of_head(files: BaseFiles, options: RunOptions) -> _Side:
+    """The specs of the checkout, which are only looked at: what is wrong with them decides nothing."""
+    try:
+        paths = discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing)
+    except UsageError:
+        paths = []
+    try:
+        specs, errors = load_paths(paths, options)
+    except UsageError:
+        specs, errors = [], {}
+    return _Side(
+        files.root,
+        {_relative(one.path, files.root, options): one for one in specs},
+        {_relative(path, files.root, options): error for path, error in errors.items()},
+    )
+
+
+def _relative(path: Path, root: Path, options: RunOptions) -> str:
+    """A spec's path relative to the root; one outside of it stays as it is, and counts as added."""
+    place = Path(os.path.normpath(options.directory.resolve() / os.path.relpath(path, options.directory)))
+    return place.relative_to(root).as_posix() if place.is_relative_to(root) else str(place)
+
+
+def _on_head(loaded: LoadedSpec, relative: str, files: BaseFiles, head: _Side) -> LoadedSpec:
+    """A spec of the base commit, to be run on the checkout's workspace and agent.
+
+    What it keeps from the agent is kept from it in the checkout too, with what the checkout's own version hides.
+    """
+    hidden = {files.root / path.relative_to(files.top) for path in loaded.withheld if path.is_relative_to(files.top)}
+    own = head.specs.get(relative)
+    run = replace(
+        loaded,
+        path=files.root / relative,
+        checkout_directory=(files.root / relative).parent,
+        withheld=loaded.withheld | hidden | (own.withheld if own is not None else frozenset()),
+        warnings=tuple(_at_head(one, files) for one in loaded.warnings),
+    )
+    for text in (run.spec.workspace, run.spec.agent.dir):
+        if text is not None and "{{" not in text:
+            run.code_path(text)
+    return run
+
+
+def _at_head(diagnostic: Diagnostic, files: BaseFiles) -> Diagnostic:
+    path = Path(diagnostic.path)
+    if not path.is_relative_to(files.top):
+        return diagnostic
+    texts = {
+        name: getattr(diagnostic, name).replace(str(files.top), str(files.root))
+        for name in ("message", "expected", "found", "help")
+    }
+    return replace(diagnostic, path=str(files.root / path.relative_to(files.top)), **texts)
+
+
+def _changes(before: _Side, after: _Side, options: RunOptions) -> tuple[SpecChange, ...]:
+    """Joined by path; a spec that moved is joined by its id."""
+    found: list[SpecChange] = []
+    shown = options.directory.resolve()
+    names = {*before.specs, *before.errors}
+    moved = _moved(before, after)
+    for name in (*after.specs, *after.errors):
+        there = name if name in names else moved.get(name)
+        path = os.path.relpath(after.file(name), shown)
+        if there is None:
+            found.append(SpecChange(path, "added"))
+        elif sentences := _differences(before, there, after, name):
+            found.append(SpecChange(path, "changed", sentences))
+    gone = names - {*after.specs, *after.errors} - set(moved.values())
+    found += [SpecChange(os.path.relpath(after.file(name), shown), "deleted") for name in sorted(gone)]
+    order = {"deleted": 0, "changed": 1, "added": 2}
+    return tuple(sorted(found, key=lambda one: order[one.change]))
+
+
+def _moved(before: _Side, after: _Side) -> dict[str, str]:
+    """Path here → path there, of specs with the same id."""
+    gone = {one.spec.id: name for name, one in before.specs.items() if name not in {*after.specs, *after.errors}}
+    new = [name for name in after.specs if name not in before.specs and name not in before.errors]
+    return {name: gone[spec_id] for name in new if (spec_id := after.specs[name].spec.id) in gone}
+
+
+def _differences(before: _Side, there: str, after: _Side, here: str) -> tuple[str, ...]:
+    sentences = [f"moved from {there}"] if there != here else []
+    old, new = before.specs.get(there), after.specs.get(here)
+    same_text = same_content(before.file(there), after.file(here))
+    if old is None or new is None:
+        lines = "" if same_text else f" ({line_counts(before.file(there), after.file(here))})"
+        errors = before.errors.get(there) or after.errors.get(here)
+        where = "the base commit" if old is None else "this commit"
+        why = errors.diagnostics[0].message if errors is not None else "no reason"
+        sentences.append(f"the spec{lines} can't be read as it is at {where}: {why}")
+        return tuple(sentences)
+    meant = differences(old, new, places=(before.root, after.root))
+    sentences += meant
+    files = changed_files(_named(old, before), _named(new, after))
+    if files:
+        sentences.append(f"changed files: {', '.join(files)}")
+    if not meant and not same_text:
+        sentences.append("only its text changed, not what it means")
+    return tuple(sentences)
+
+
+def _named(loaded: LoadedSpec, side: _Side) -> Named:
+    return named_files(loaded, side.root)

@@ -1,0 +1,105 @@
+"""The files that two versions of a spec name, side by side: which changed, and by how many lines."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from keystone_action.sandbox import git
+from keystone_action.spec.author_directory import files_below
+from keystone_action.spec.loader import LoadedSpec
+
+MAX_SHOWN = 20
+COUNT_LIMIT = 8 << 20
+"""Bytes of a file whose lines are counted."""
+_POINTER = re.compile(rb"version https://git-lfs[^\n]*\n(?:ext-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize \d+\n")
+_NUMBERS = re.compile(rb"(\d+)\t(\d+)\t")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The files that a spec names, by their paths relative to a root; of directories those below them."""
+
+    root: Path
+    files: dict[str, Path]
+
+
+def named_files(loaded: LoadedSpec, root: Path) -> Named:
+    """All but the spec itself and what is the agent's: `workspace`, `agent.dir`. Files outside of the root (clones that
+    a spec names by address and commit) are none of these."""
+    own = {loaded.path.resolve()}
+    for text in (loaded.spec.workspace, loaded.spec.agent.dir):
+        if text is not None:
+            own.add((loaded.directory / text).resolve())
+    files: dict[str, Path] = {}
+    for path in sorted({*loaded.author_files, *loaded.withheld} - own):
+        for file in _files(path):
+            if file.is_relative_to(root) and file not in own:
+                files[file.relative_to(root).as_posix()] = file
+    return Named(root, files)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    try:
+        yield from (path / name for name in files_below(path))
+    except ValueError:
+        # More than is read, or a special file in it; a check that needs it has refused it already.
+        yield from (one for one in sorted(path.rglob("*")) if one.is_file() and not one.is_symlink())
+
+
+def changed_files(before: Named, after: Named) -> list[str]:
+    """`hidden/test_x.py (+3 −10)`, each file that is not the same on both sides, by path; a last entry counts the
+    rest."""
+    found = []
+    for name in sorted({*before.files, *after.files}):
+        old, new = before.files.get(name), after.files.get(name)
+        if old is None:
+            found.append(f"{name} ({'newly named' if (before.root / name).is_file() else 'added'})")
+        elif new is None:
+            found.append(f"{name} ({'no longer named' if (after.root / name).is_file() else 'deleted'})")
+        elif not same_content(old, new):
+            found.append(f"{name} ({line_counts(old, new)})")
+    more = len(found) - MAX_SHOWN
+    return [*found[:MAX_SHOWN], f"and {more:,} more"] if more > 0 else found
+
+
+def same_content(old: Path, new: Path) -> bool:
+    """Whether a file of a commit and one of the checkout are the same, line ends aside, which a checkout may change. A
+    pointer of Git LFS is the file that it points to."""
+    if old.stat().st_size <= COUNT_LIMIT:
+        content = old.read_bytes()
+        pointer = _POINTER.fullmatch(content)
+        if pointer is not None and pointer[1].decode() == _digest(new):
+            return True
+        if new.stat().st_size <= 2 * COUNT_LIMIT:
+            return content.replace(b"\r\n", b"\n") == new.read_bytes().replace(b"\r\n", b"\n")
+    return old.stat().st_size == new.stat().st_size and _digest(old) == _digest(new)
+
+
+def line_counts(old: Path, new: Path) -> str:
+    """`+3 −10`; for files without lines, or too large ones, that they changed."""
+    sizes = [path.stat().st_size for path in (old, new)]
+    if max(sizes) > COUNT_LIMIT or any(b"\0" in path.read_bytes()[:8_000] for path in (old, new)):
+        return f"{sizes[0]:,} → {sizes[1]:,} bytes"
+    with tempfile.TemporaryDirectory(prefix="keystone_lines_") as folder:
+        for name, path in (("a", old), ("b", new)):
+            (Path(folder) / name).write_bytes(path.read_bytes())
+        options = ("--no-index", "--numstat", "--no-ext-diff", "--no-textconv", "--no-renames", "--text")
+        try:
+            answer = git.run("diff", *options, "a", "b", directory=Path(folder), accept=1)
+        except git.GitFailed:
+            return "changed"
+    numbers = _NUMBERS.match(answer)
+    return f"+{int(numbers[1])} −{int(numbers[2])}" if numbers else "changed"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,136 @@
+"""What differs between two versions of a spec, in sentences: `threshold 0.85 → 0.5`, `removed: tests_pass`.
+
+A pure comparison of what was loaded, so that a base that is extended, a default and an alias count for what they mean.
+What can let more pass comes first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from keystone_action.spec.loader import LoadedSpec
+
+MAX_DIFFERENCES = 30
+_SHOWN = 60
+_WORDS = {"pass_threshold": "threshold"}
+_PRIVATE = frozenset({"roots", "places", "where"})
+"""Fields of `Additions` that say where something is on this machine, or in the file."""
+
+Plain = dict[str, Any]
+
+
+def differences(before: LoadedSpec, after: LoadedSpec, *, places: tuple[Path, Path]) -> tuple[str, ...]:
+    """A sentence for each difference, at most MAX_DIFFERENCES and one that counts the rest; none when both mean the
+    same. places: the directories of the two versions, which count as one and the same."""
+    old, new = (_plain(loaded.spec, str(place)) for loaded, place in zip((before, after), places, strict=True))
+    found = [*_all(old, new)]
+    additions = [_plain(one.additions, str(place)) for one, place in zip((before, after), places, strict=True)]
+    found += _leaves("", *additions)
+    more = len(found) - MAX_DIFFERENCES
+    return (*found[:MAX_DIFFERENCES], f"and {more:,} more differences") if more > 0 else tuple(found)
+
+
+def _all(old: Plain, new: Plain) -> Iterator[str]:
+    yield from _leaves("", old.pop("scoring"), new.pop("scoring"))
+    yield from _invariants(old.pop("invariants"), new.pop("invariants"))
+    was, now = _by_id(old.pop("scenarios")), _by_id(new.pop("scenarios"))
+    removed, added = [name for name in was if name not in now], [name for name in now if name not in was]
+    if removed:
+        yield f"removed scenarios: {_listed(removed)}"
+    for name in was:
+        if name in now:
+            yield from (
+                f"scenario {name}: {one}"
+                for one in _invariants(was[name].pop("invariants"), now[name].pop("invariants"))
+            )
+            yield from (f"scenario {name}: {one}" for one in _leaves("", was[name], now[name]))
+    if added:
+        yield f"added scenarios: {_listed(added)}"
+    yield from _leaves("", old, new)
+
+
+def _by_id(scenarios: list[Plain] | None) -> dict[str, Plain]:
+    return {str(item["id"] or index): item for index, item in enumerate(scenarios or [])}
+
+
+def _invariants(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
+    removed = [f"{name} (a gate)" if old[name]["gate"] else name for name in old if name not in new]
+    if removed:
+        yield f"removed: {_listed(removed)}"
+    kept = [(name, dict(old[name]), dict(new[name])) for name in old if name in new]
+    for name, was, now in kept:
+        before, after = was.pop("gate"), now.pop("gate")
+        if before and not after:
+            yield f"gate {name} removed"
+        elif before != after:
+            yield f"gate {name} added" if not before else f"gate {name} {_value(before)} → {_value(after)}"
+    for name, was, now in kept:
+        before, after = was.pop("weight"), now.pop("weight")
+        if before != after:
+            yield f"weight of {name} {_value(before)} → {_value(after)}"
+    for name, was, now in kept:
+        yield from (f"{name}: {one}" for one in _leaves("", was, now))
+    added = [name for name in new if name not in old]
+    if added:
+        yield f"added: {_listed(added)}"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:20])
+    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
+
+
+def _leaves(path: str, old: Any, new: Any) -> Iterator[str]:
+    """Each place where two documents differ, the innermost."""
+    if old == new and type(old) is type(new):
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in (*old, *(key for key in new if key not in old)):
+            yield from _leaves(f"{path}.{key}" if path else str(key), old.get(key), new.get(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _leaves(f"{path}[{index}]", one, other)
+    else:
+        name = _WORDS.get(path, path)
+        before, after = _value(old), _value(new)
+        yield f"{name} {before} → {after}" if before and after and before != after else f"{name} changed"
+
+
+def _value(value: Any) -> str:
+    """A short value as the file has it; empty for one that is too long to show."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN and "\n" not in text else ""
+
+
+def _plain(value: Any, place: str) -> Any:
+    """A model as mappings and lists; `place`, a directory of this machine, left out of its texts."""
+    if isinstance(value, BaseModel):
+        return {info.alias or name: _plain(getattr(value, name), place) for name, info in _fields(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        named = ((one.name, getattr(value, one.name)) for one in fields(value) if one.name not in _PRIVATE)
+        return {name: _plain(item, place) for name, item in named}
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(item, place) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, place) for item in value]
+    if isinstance(value, Path | str):
+        return str(value).replace(place, "")
+    return value
+
+
+def _fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
+    yield from type(model).model_fields.items()
+
+
+def _key(key: Any) -> str:
+    return ",".join(map(str, key)) if isinstance(key, tuple) else str(key)
