@@ -84,4 +84,5 @@ COPY entrypoint.py post_entrypoint.py /opt/keystone/
 COPY keystone_action /opt/keystone/lib/keystone_action
 RUN /opt/keystone/bin/python -m compileall -q /opt/keystone/lib/keystone_action /opt/keystone/entrypoint.py
 
-ENTRYPOINT ["/usr/bin/tini", "--", "/opt/keystone/bin/python", "/opt/keystone/entrypoint.py"]
+# Isolated: PYTHONHOME or PYTHONPATH of a workflow are not about this Python, and would end it with the code of a failed agent.
+ENTRYPOINT ["/usr/bin/tini", "--", "/opt/keystone/bin/python", "-I", "/opt/keystone/entrypoint.py"]

@@ -1,4 +1,4 @@
-#!/opt/keystone/bin/python
+#!/opt/keystone/bin/python -I
 """What the image runs after the step, whatever became of it: removes what its run left behind."""
 
 import os
