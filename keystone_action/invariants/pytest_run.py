@@ -112,8 +112,8 @@ async def run(
 def no_pytest(why: str) -> str:
     """What to do when the sandbox's python3 has no pytest."""
     return (
-        f"pytest is not in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`) or set base to an "
-        "image that has it"
+        f"pytest is not in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`; in a case of "
+        "Touchstone's to environment.requirements) or set base to an image that has it"
     )
 
 

@@ -160,6 +160,7 @@ def test_no_pytest_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     outcome = bare.grade(PYTEST)
     assert outcome.status == "error"
     assert "setup.packages" in outcome.message
+    assert "environment.requirements" in outcome.message
 
 
 # Bad input: never credit.

@@ -37,6 +37,8 @@ _KNOWN = (
     "source",
     "task",
 )
+_OUR_WORDS = {"base": "write `container: {image: …}`", "agent": "name harnesses and models in matrix"}
+"""What our own messages name, where a case has another word for it."""
 _NO_TURNS = {"turns": "put all of it into one prompt: harnesses are started once"}
 _ARTIFACTS = ("commands", "mcp", "plugins", "skills")
 _IN_SOURCE = "put the files where the harness looks for them into source (.claude/skills, .mcp.json, …)"
@@ -58,7 +60,7 @@ class _Case:
         self.path = source.path.resolve()
         self.whole = Field("", document.node, document.node, source.merged.data)
         required = ("id", "task", "matrix", "graders")
-        self.fields = self.reader.fields(self.whole, _KNOWN, required=required)
+        self.fields = self.reader.fields(self.whole, _KNOWN, _OUR_WORDS, required)
         self.repositories = Repositories(self.directory, source.clone)
         self.read: list[Path] = []
 

@@ -60,7 +60,7 @@ def read_preparation(reader: Reader, case: Mapping[str, Field], directory: Path,
     _environment(reader, case.get("environment"), prepared, directory, root)
     setup = case.get("setup")
     if setup is not None:
-        fields = reader.fields(setup, ("run", "stub"))
+        fields = reader.fields(setup, ("run", "stub"), {"packages": "list them in environment.requirements"})
         prepared.stubs += [
             stub for item in reader.items(fields.get("stub")) if (stub := _stub(reader, item)) is not None
         ]
