@@ -44,12 +44,14 @@ class Live:
         status: CommitStatus | None,
         show: Show | None,
         pace: Pace,
+        limits: Limits,
         log: Callable[[str], None],
     ) -> None:
         self._connect = connect
         self._status = status
         self._show = show
         self._pace = pace
+        self._limits = limits
         self._log = log
         self._began = time.monotonic()
         self._progress = Progress(0)
@@ -84,7 +86,7 @@ class Live:
 
     def _run(self) -> None:
         try:
-            with self._connect(Limits(tries=2, waiting=5.0), Clock(sleep=self._sleep)) as github:
+            with self._connect(self._limits, Clock(sleep=self._sleep)) as github:
                 self._set_pending(github)
                 if self._show is not None:
                     self._keep_showing(github, self._show)

@@ -34,6 +34,8 @@ from keystone_action.scoring.results import RunResult
 COMMENT_FILE = "comment.md"
 PACE = Pace()
 LIMITS = Limits()
+LIVE_LIMITS = Limits(tries=2, waiting=5.0)
+"""While cells run: the end must not find the patience used up."""
 HURRY = Limits(tries=1, seconds=1.5, waiting=0.0, between_writes=0.0)
 """When the job is cancelled: the runner gives ten seconds, and cleaning up needs most of them."""
 HURRY_SECONDS = 2.0
@@ -57,6 +59,18 @@ class Posted:
             path = path.relative_to(workspace)
         ids = ",".join(str(one) for one in self.ids)
         return {"comment-id": ids, "comment-written": "" if path is None else path.as_posix()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """what: is not posted, and why."""
+
+    what: str
+    error: GitHubError
+
+    @property
+    def sentences(self) -> str:
+        return f"{self.what}: {self.error.sentences}"
 
 
 class Reporting:
@@ -85,6 +99,7 @@ class Reporting:
             status=self._status if self._may_write else None,
             show=self._show if shows else None,
             pace=PACE,
+            limits=LIVE_LIMITS,
             log=commands.log,
         )
 
@@ -160,14 +175,14 @@ class Reporting:
             why = f"{reason}; see docs/forks.md" if reason else "the input github-token is empty"
             self._commands.log(f"neither comment nor status is posted: {why}")
             return
-        problems: list[GitHubError] = []
+        problems: list[_Problem] = []
         try:
             with self._connect(limits, Clock()) as github:
                 self._pause(limits.between_writes)
                 problems += self._post_status(github, run)
                 problems += self._post_comments(github, run, posted)
         except GitHubError as error:
-            problems.append(error)
+            problems.append(_Problem("nothing is posted", error))
         self._say(problems)
 
     def _pause(self, seconds: float) -> None:
@@ -176,46 +191,46 @@ class Reporting:
         if since is not None and since < seconds:
             time.sleep(seconds - since)
 
-    def _post_status(self, github: GitHubClient, run: RunResult) -> list[GitHubError]:
+    def _post_status(self, github: GitHubClient, run: RunResult) -> list[_Problem]:
         if self._status is None:
             return []
         try:
             self._status.result(github, run)
         except GitHubError as error:
-            return [error]
+            return [_Problem("the status is not set", error)]
         return []
 
-    def _post_comments(self, github: GitHubClient, run: RunResult, posted: Posted) -> list[GitHubError]:
+    def _post_comments(self, github: GitHubClient, run: RunResult, posted: Posted) -> list[_Problem]:
         if not self._wants_comment:
             return []
-        problems: list[GitHubError] = []
+        problems: list[_Problem] = []
         create = run.cancelled or run.verdict not in ("pass", "flaky") or self._settings.comment != "on-failure"
         try:
             numbers = self._numbers(github)
         except GitHubError as error:
-            return [error]
-        posted.missing = False
+            return [_Problem("the comment is not posted", error)]
         for number in numbers:
             try:
                 comment = StickyComment(github, number, self._marker).write(self._result_of(run), create=create)
             except GitHubError as error:
-                posted.missing = True
-                problems.append(error)
+                problems.append(_Problem(f"the comment is not posted on #{number}", error))
                 continue
             if comment is not None:
                 posted.ids = (*posted.ids, comment.id)
                 self._commands.log(f"the comment is at {comment.url}")
+        # Only now: whoever does not wait for the end takes it for missing.
+        posted.missing = bool(problems)
         return problems
 
-    def _say(self, problems: list[GitHubError]) -> None:
+    def _say(self, problems: list[_Problem]) -> None:
         """A token that may not write is a choice under `auto`, and so is a status without permission; all else is a
         warning, one for everything."""
-        for error in problems:
-            self._commands.log(f"not posted: {error.sentences}")
+        for problem in problems:
+            self._commands.log(problem.sentences)
         wanted = self._settings.comment in ("always", "on-failure")
-        serious = [error for error in problems if wanted or not isinstance(error, NoPermission)]
+        serious = [one for one in problems if wanted or not isinstance(one.error, NoPermission)]
         if serious:
-            self._commands.warning("\n".join(dict.fromkeys(f"not posted: {error.sentences}" for error in serious)))
+            self._commands.warning("\n".join(dict.fromkeys(one.sentences for one in serious)))
 
     def _numbers(self, github: GitHubClient) -> list[int]:
         """The pull requests that get the comment."""

@@ -1,0 +1,254 @@
+"""When GitHub can't be told: verdict, exit code, summary and all files are there; the log says what was not posted."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.certificates import make_certificate
+from support.fake_github import FakeGitHub
+from support.fake_runner import ROOT, FakeRunner, StepResult
+from support.runner_rules import parse_env_file
+
+from keystone_action import action
+from keystone_action.evaluate import evaluate
+from keystone_action.github import reporting
+from keystone_action.github.live import Pace
+from keystone_action.github.waiting import Limits
+from keystone_action.runner.options import Progress, RunOptions
+
+HEAD = "2" * 40
+SPEC = """\
+version: 1
+id: suite
+task: {prompt: "do it"}
+agent: {type: command, command: "AGENT"}
+parallelism: {replicas: REPLICAS, max_concurrency: 1}
+invariants:
+  done: {check: {type: file_exists, path: other.txt}}
+"""
+REPORTS = ("results.json", "summary.md", "report.html", "junit.xml")
+
+
+@pytest.fixture
+def github() -> Iterator[FakeGitHub]:
+    with FakeGitHub() as fake:
+        fake.state.repository = "octo/agents"
+        fake.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="octo/agents")
+        yield fake
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "LIMITS", Limits(seconds=0.4, waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(tries=1, seconds=0.4, waiting=0.0, between_writes=0.0))
+
+
+def runner_of(root: Path, github: FakeGitHub | None, *, agent: str = "true", replicas: int = 1) -> FakeRunner:
+    runner = FakeRunner(root, event="pull_request", github=github)
+    text = SPEC.replace("AGENT", agent).replace("REPLICAS", str(replicas))
+    (runner.workspace / "keystone.yaml").write_text(text)
+    return runner
+
+
+def assert_complete(done: StepResult, runner: FakeRunner) -> None:
+    """All that does not need GitHub. The verdict of the spec is fail."""
+    assert (done.exit_code, done.outputs["verdict"], done.outputs["failed"], done.rejected) == (1, "fail", "1", [])
+    assert "❌ Failed: composite 0.00" in done.summary
+    assert all((runner.workspace / "keystone-results" / name).stat().st_size for name in REPORTS)
+    assert done.outputs["comment-written"] == "keystone-results/comment.md"
+    assert (runner.workspace / "keystone-results" / "comment.md").read_text().startswith("## ❌ Failed")
+
+
+def warned(done: StepResult) -> str:
+    return "\n".join(issue.message for issue in done.issues if issue.level == "warning")
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"status": 500}, "GitHub answered 500"),
+        ({"status": 503}, "GitHub answered 503"),
+        ({"how": "hang"}, "did not answer within 0.4 s"),
+        ({"how": "drip"}, "did not answer within 0.4 s"),
+        ({"how": "reset"}, "cut the connection"),
+        ({"status": 429, "headers": {"retry-after": "3600"}}, "asks to wait 3600 s"),
+        ({"status": 403, "reset_in": 900, "message": "API rate limit exceeded"}, "limits the rate"),
+        ({"status": 401, "message": "Bad credentials"}, "check the input github-token"),
+        ({"status": 302, "headers": {"location": "https://elsewhere.example/"}}, "not followed"),
+    ],
+)
+def test_an_api_that_fails_for_ever(tmp_path: Path, github: FakeGitHub, fault: dict[str, Any], said: str) -> None:
+    for method in ("GET", "POST", "PATCH"):
+        github.fault(method, "*", times=None, **fault)
+    runner = runner_of(tmp_path, github)
+    done = runner.step()
+    assert_complete(done, runner)
+    assert said in done.text
+    assert "the comment is not posted on #17: " in warned(done)
+    assert "the status is not set: the status keystone/evaluate of 2222222" in warned(done)
+    assert len([issue for issue in done.issues if issue.level == "warning"]) == 1
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_an_api_that_nobody_serves(tmp_path: Path) -> None:
+    runner = runner_of(tmp_path, None)
+    done = runner.step({"comment": "auto", "status-context": "keystone/evaluate"})
+    assert_complete(done, runner)
+    assert "can't be reached at 127.0.0.1" in warned(done)
+    assert "the status keystone/evaluate of 2222222 could not be set" in warned(done)
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize("url", ["ftp://github.example", "https://user:pass@github.example", "nonsense"])
+def test_an_address_that_is_none(tmp_path: Path, github: FakeGitHub, url: str) -> None:
+    runner = runner_of(tmp_path, github)
+    files = runner._new_files()
+    stream = io.StringIO()
+    environ = {**runner.environment({}, env={}, files=files), "GITHUB_API_URL": url}
+    assert action.main(environ, stdout=stream) == 1
+    assert "GITHUB_API_URL can't be used" in stream.getvalue()
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_a_comment_that_is_too_long_for_this_server(tmp_path: Path, github: FakeGitHub) -> None:
+    github.fault("POST", "/issues/17/comments", status=422, message="Body is too long", times=None)
+    runner = runner_of(tmp_path, github)
+    done = runner.step()
+    assert_complete(done, runner)
+    assert "longer than GitHub takes" in warned(done)
+    assert github.calls().count("POST /issues/17/comments") == 2
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_a_comment_that_was_made_although_502_was_answered(tmp_path: Path, github: FakeGitHub) -> None:
+    github.fault("POST", "/issues/17/comments", status=502, done=True)
+    done = runner_of(tmp_path, github).step()
+    (comment,) = github.state.comments
+    assert (done.outputs["comment-id"], done.outputs["comment-written"]) == (str(comment.id), "")
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_a_locked_conversation(tmp_path: Path, github: FakeGitHub) -> None:
+    github.state.locked.add(17)
+    runner = runner_of(tmp_path, github)
+    done = runner.step()
+    assert_complete(done, runner)
+    assert "issue is locked" in warned(done)
+    assert github.state.statuses[-1]["state"] == "failure"
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_an_enterprise_server_with_an_authority_of_its_own(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    with FakeGitHub(prefix="/api/v3", certificate=certificate) as github:
+        github.state.repository = "octo/agents"
+        github.state.add_pull(17, head_sha=HEAD, head_repository="octo/agents")
+        (tmp_path / "one").mkdir()
+        untrusted = runner_of(tmp_path / "one", github)
+        assert_complete(done := untrusted.step(), untrusted)
+        assert "name the authority that signed it in the input ca-bundle" in warned(done)
+        (tmp_path / "two").mkdir()
+        pem = certificate.with_name("certificate.pem").read_text()
+        done = runner_of(tmp_path / "two", github).step({"ca-bundle": pem})
+        assert done.outputs["comment-id"] == str(github.state.comments[0].id)
+
+
+def test_a_dead_api_does_not_delay_the_cells(
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is waited for before the engine runs, nor between cells."""
+    monkeypatch.setattr(reporting, "LIMITS", Limits(tries=1, seconds=0.5, waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(tries=1, seconds=0.5, waiting=0.0))
+    monkeypatch.setattr(reporting, "PACE", Pace(first=0.0, between=0.01))
+    for method in ("GET", "POST", "PATCH"):
+        github.fault(method, "*", how="hang", times=None)
+    order: list[str] = []
+    original = reporting.Reporting.finish
+
+    def finish(self: reporting.Reporting, run: Any) -> Any:
+        order.extend(github.calls())
+        return original(self, run)
+
+    monkeypatch.setattr(reporting.Reporting, "finish", finish)
+    done = runner_of(tmp_path, github, replicas=2).step()
+    assert done.outputs["verdict"] == "fail"
+    assert len(order) <= 1
+
+
+def waited_for(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "LIMITS", Limits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
+
+    def slow_engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+        progress.started(cells=3, finished=2, output=tmp_path, notices=())
+        assert waited_for(lambda: bool(github.state.comments))
+        bodies.append(github.state.comments[0].body)
+        return evaluate(options, progress)
+
+    bodies: list[str] = []
+    done = runner_of(tmp_path, github).step(evaluate=slow_engine)
+    assert bodies[0].startswith("## ⏳ Running: 2 of 3 cells finished\n")
+    (comment,) = github.state.comments
+    assert comment.body.startswith("## ❌ Failed")
+    assert "Since the last comment" not in comment.body
+    assert [one["state"] for one in github.state.statuses] == ["pending", "failure"]
+    assert done.outputs["comment-id"] == str(comment.id)
+
+
+def started(runner: FakeRunner, files: dict[str, Path], **inputs: str) -> subprocess.Popen[str]:
+    """The step in a process of its own, as the image's entrypoint starts it."""
+    environ = runner.environment(inputs, env={}, files=files)
+    return subprocess.Popen([sys.executable, ROOT / "entrypoint.py"], env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_cancelled_run_says_so(tmp_path: Path, github: FakeGitHub) -> None:
+    runner = runner_of(tmp_path, github, agent="sleep 600")
+    files = runner._new_files()
+    process = started(runner, files)
+    assert waited_for((runner.workspace / "keystone-results" / "journal.jsonl").exists)
+    assert waited_for(lambda: bool(github.state.statuses))
+    process.send_signal(signal.SIGINT)
+    log, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, log
+    (comment,) = github.state.comments
+    assert comment.body.startswith("## ⏹️ Cancelled")
+    assert github.state.statuses[-1]["state"] == "error"
+    assert parse_env_file(files["GITHUB_OUTPUT"].read_text())["comment-id"] == str(comment.id)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github: FakeGitHub, signals: int) -> None:
+    """The API hangs: without the signal it would go on for as long as the limits say."""
+    for method in ("GET", "POST"):
+        github.fault(method, "*", how="hang", times=None, skip=1 if method == "POST" else 0)
+    runner = runner_of(tmp_path, github)
+    files = runner._new_files()
+    process = started(runner, files)
+    assert waited_for(lambda: len(github.calls()) >= 2)
+    for _ in range(signals):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    log, _ = process.communicate(timeout=20)
+    assert process.returncode == 1, log
+    assert "the job is being cancelled" in log
+    outputs = parse_env_file(files["GITHUB_OUTPUT"].read_text())
+    assert (outputs["verdict"], outputs["comment-written"]) == ("fail", "keystone-results/comment.md")
+    assert files["GITHUB_STEP_SUMMARY"].read_text().startswith("## ❌ Failed")
+    assert all((runner.workspace / "keystone-results" / name).stat().st_size for name in REPORTS)
