@@ -52,7 +52,7 @@ ERRORS = [
     ("setup: {stub: [{file: a.py, function: b.c}]}\n", "6:39: setup.stub[0].function: no name of a function"),
     ("setup: {stub: [{file: a.py}]}\n", "6:16: the key 'function' is missing in setup.stub[0]"),
     ("setup: {run: make}\n", "6:14: setup.run: expected a list, found 'make'"),
-    ("setup: {packages: [pytest]}\n", "6:9: setup.packages of a Touchstone case … list them in environment.requirements"),
+    ("setup: {packages: [pytest]}\n", "6:9: setup.packages of a Touchstone case … in environment.requirements"),
     ("base: node:22\n", "6:1: base of a Touchstone case can't be honoured here; write `container: {image: …"),
     ("source: {path: none}\n", "6:16: there is no directory 'none'"),
     ("source: {}\n", "6:1: source: expected exactly one of path and repo"),
