@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,22 @@ def test_only_the_job_that_runs_nobodys_code_has_what_the_caller_gives() -> None
     assert "permissions" not in DOCUMENT
     assert jobs["plan"]["permissions"] == jobs["run"]["permissions"] == {"contents": "read"}
     assert "permissions" not in jobs["merge"]
+
+
+def test_nothing_that_a_caller_gives_is_ignored() -> None:
+    call = DOCUMENT[True]["workflow_call"]
+    jobs = str(DOCUMENT["jobs"])
+    assert {name for name in call["inputs"] if not re.search(rf"inputs\.{name}\b(?!-)", jobs)} == set()
+    assert {name for name in call["secrets"] if f"secrets.{name} " not in jobs} == set()
+
+
+def test_what_decides_which_cells_there_are_is_the_same_for_plan_and_shards() -> None:
+    plan, run = (
+        next(step["with"] for step in DOCUMENT["jobs"][job]["steps"] if step["uses"].startswith("keystone-action/"))
+        for job in ("plan", "run")
+    )
+    about_cells = {"spec", "working-directory", "replicas", "params", "tags", "spec-from"}
+    assert {name: plan[name] for name in about_cells} == {name: run[name] for name in about_cells}
 
 
 def test_callers_get_the_action_of_the_same_version() -> None:
