@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from keystone_action.errors import UsageError
@@ -18,6 +19,7 @@ NAME = "results.json"
 MAX_RESULTS = 32 * 1024 * 1024
 """Bytes."""
 MAX_FOLDERS = 100
+_MOST = 1e12
 _HELP = "results takes the folder that the artifact of the other run was downloaded to"
 
 
@@ -34,24 +36,44 @@ def read_foreign_results(folder: Path) -> RunResult:
         raise UsageError(f"{place} holds no JSON", help=_HELP) from None
     if not isinstance(document, dict):
         raise UsageError(f"{place} holds no results", help=_HELP)
-    return run_from_document(document)
+    run = run_from_document(document)
+    if not all(_is_sane(*amounts) for amounts in _amounts(run)):
+        raise UsageError(f"{place} holds a score, an amount or a time that is out of range", help=_HELP)
+    return run
+
+
+def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]:
+    """Numbers that are shown, with the highest that each may be; the lowest is 0."""
+    yield (run.composite,), 1
+    yield (run.duration_s, *run.counts.values(), *run.usage.values(), *run.judge_usage.values()), _MOST
+    for spec in run.specs:
+        yield (spec.composite, spec.pass_threshold, *(spec.pass_rate or ())), 1
+        yield tuple(group.composite for group in spec.groups), 1
+        for cell in spec.cells:
+            yield (cell.composite, *(check.score for check in cell.invariants)), 1
+            ran = () if cell.agent is None else (cell.agent.duration_s,)
+            yield (cell.duration_s, *ran, *(check.weight for check in cell.invariants)), _MOST
+
+
+def _is_sane(amounts: tuple[float | None, ...], most: float) -> bool:
+    return all(amount is None or 0 <= amount <= most for amount in amounts)
 
 
 def _place(folder: Path) -> Path:
     try:
-        if _is_file(folder / NAME):
+        if _is_there(folder / NAME):
             return folder / NAME
         inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
     except OSError as error:
         raise UsageError(f"{folder} can't be read: {error.strerror}", help=_HELP) from None
-    found = [folder / name / NAME for name in inner[:MAX_FOLDERS] if _is_file(folder / name / NAME)]
+    found = [folder / name / NAME for name in inner[:MAX_FOLDERS] if _is_there(folder / name / NAME)]
     if len(found) != 1:
         how_many = "no" if not found else f"{len(found)} files named"
         raise UsageError(f"there are {how_many} {NAME} in {folder}; one is expected", help=_HELP)
     return found[0]
 
 
-def _is_file(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
     """Whether something is there that is worth opening; a link is, so that it is refused by name."""
     return os.path.lexists(path)
 
