@@ -15,6 +15,8 @@ ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 """Configuration of pytest by their names alone, in pytest's order."""
 _SECTIONS = {"tox.ini": ("pytest",), "setup.cfg": ("tool:pytest",)}
 _ORDER = (*ALWAYS, "pyproject.toml", "tox.ini", "setup.cfg")
+SHARED = ("pyproject.toml", "setup.cfg")
+"""Files with a part for pytest that an agent may change for other reasons."""
 Reader = Callable[[str], bytes | None]
 
 
@@ -42,18 +44,22 @@ def _upwards(arguments: Sequence[str]) -> Iterator[PurePosixPath]:
 
 
 def _is_pytests(name: str, content: bytes) -> bool:
-    if name in ALWAYS:
-        return True
+    return name in ALWAYS or part_for_pytest(name, content) is not None
+
+
+def part_for_pytest(name: str, content: bytes) -> object:
+    """What of a file that others share (`pyproject.toml`, `tox.ini`, `setup.cfg`) is for pytest, to be compared; None
+    where nothing is, or nothing can be read."""
     text = content.decode("utf-8", "replace")
     if name == "pyproject.toml":
         try:
             tool = tomllib.loads(text).get("tool", {})
         except (tomllib.TOMLDecodeError, RecursionError):
-            return False
-        return isinstance(tool, dict) and "pytest" in tool
+            return None
+        return tool.get("pytest") if isinstance(tool, dict) else None
     parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
     try:
         parser.read_string(text)
     except configparser.Error:
-        return False
-    return any(parser.has_section(section) for section in _SECTIONS[name])
+        return None
+    return {one: dict(parser.items(one)) for one in _SECTIONS[name] if parser.has_section(one)} or None

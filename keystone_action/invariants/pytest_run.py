@@ -17,6 +17,7 @@ from keystone_action.invariants.graded_copy import GradedCopy
 from keystone_action.invariants.junit import BadReport
 from keystone_action.invariants.pytest_results import PytestResults, read_results
 from keystone_action.sandbox.base import Command, Completed
+from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside
 from keystone_action.sandbox.protect import put
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -107,6 +108,30 @@ async def run(
         )
     except BadReport as bad:
         return completed, bad
+
+
+def pinned(copy: GradedCopy, places: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment for a command of the author's: where the agent changed what a file says to pytest, any pytest
+    that the command starts is told the author's configuration instead. places: files that are injected."""
+    changed = [path for path in copy.untrusted if PurePosixPath(path).name in pytest_config.SHARED]
+    forged = sorted(path for path in changed if _differs(copy, path))
+    if not forged:
+        return environment
+    config, rootdir = _configuration(copy, places or forged)
+    # It comes before the command's own arguments, so that a `-c` among those still counts.
+    options = shlex.join(("-c", config, f"--rootdir={rootdir}"))
+    return {**environment, "PYTEST_ADDOPTS": f"{options} {environment.get('PYTEST_ADDOPTS', '')}".rstrip()}
+
+
+def _differs(copy: GradedCopy, path: str) -> bool:
+    name = PurePosixPath(path).name
+    try:
+        left = pytest_config.part_for_pytest(name, read_inside(copy.sandbox.workspace, path))
+    except PathMissing:
+        left = None
+    except PathProblem:
+        return True
+    return left != pytest_config.part_for_pytest(name, copy.authors(path) or b"")
 
 
 def no_pytest(why: str) -> str:

@@ -165,7 +165,9 @@ class Tests(Check):
             return failed(problem, **copy.details)
         command, node_report = await self._command(copy)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
-        completed = await copy.sandbox.run(Command(argv, env=context.check_environment, timeout=limit))
+        places, given = list(destinations(self.inject)), context.check_environment
+        environment = await anyio.to_thread.run_sync(pytest_run.pinned, copy, places, given)
+        completed = await copy.sandbox.run(Command(argv, env=environment, timeout=limit))
         over = counted.stopped(completed, limit, **copy.details)
         if over is not None:
             return over
