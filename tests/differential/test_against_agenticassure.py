@@ -50,6 +50,16 @@ def test_suites(programs: Path, tmp_path: Path) -> None:
     assert {name for names in named.values() for name in names} == differences("agenticassure") - ELSEWHERE
 
 
+def test_tags_and_a_configuration_in_toml(programs: Path, tmp_path: Path) -> None:
+    shutil.copytree(SUITES, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.yaml"))
+    (tmp_path / "agenticassure.toml").write_text('adapter = "adapter.Agent"\n')
+    shutil.copy(SUITES / "scenarios" / "own-scorers.yaml", tmp_path / "scenarios")
+    theirs, _ = run_released(programs, tmp_path, "--tag", "x")
+    ours, _ = run_ours(tmp_path, "--tag", "x")
+    assert unexpected(theirs, ours, {}) == ""
+    assert len(ours) == 2
+
+
 def test_suites_that_are_refused(programs: Path, tmp_path: Path) -> None:
     """What the released tool runs to the verdict that the table has. tests/test_compatibility.py has it refused."""
     expected = released_verdicts("agenticassure")

@@ -18,6 +18,7 @@ from support.differences import unexpected
 from support.graded_tests import files_of, lay_out, pytest_for_sandboxes
 from support.released import released
 from support.released_touchstone import run_ours, run_released, write_cases
+from support.touchstone import repository
 
 CASES: dict[str, dict[str, Any]] = yaml.safe_load(
     (ROOT / "tests" / "data" / "differential" / "touchstone.yaml").read_text("utf-8")
@@ -42,6 +43,38 @@ def test_cases_of_a_table(programs: Path, tmp_path: Path) -> None:
     named = {cell: CASES[cell.split()[0]].get("differs", ()) for cell in {*theirs, *ours}}
     assert unexpected(theirs, ours, named) == ""
     assert {name for names in named.values() for name in names} == differences("touchstone") - IN_TRACES
+
+
+def test_cases_from_repositories(programs: Path, tmp_path: Path) -> None:
+    """`source` and `fixtures` that git keeps."""
+    report = (
+        "failed=$(grep -vc good given)\n"
+        "test $failed = 0 || failure='<failure/>'\n"
+        """echo "<testsuite tests='1' failures='$failed'><testcase>$failure</testcase></testsuite>" > r.xml\n"""
+    )
+    files = {"given": "good\n", "part/in-part": "", "hidden-test/hidden/check.sh": report}
+    commit = repository(tmp_path / "kept", files)
+    whole = {"repo": (tmp_path / "kept").as_uri(), "commit": commit}
+    grader = {"type": "command", "cmd": "test -s out && test -e .git"}
+    hidden = {"type": "tests", "inject": ["hidden/check.sh"], "cmd": "sh check.sh", "junit_xml": "r.xml"}
+    own = repository(tmp_path / "evals" / "worktree" / "repository", {"given": "good\n"})
+    cases = {
+        "clone": ("cp given out", {"source": whole, "graders": [grader]}),
+        "part": ("ls -A > out", {"source": {**whole, "subdir": "part"}, "graders": [{**grader, "expect_exit": 1}]}),
+        "worktree": (
+            "cp given out",
+            {"source": {"path": "repository", "isolation": "worktree", "commit": own}, "graders": [grader]},
+        ),
+        "hidden-test": ("test -e check.sh || echo good > given", {"fixtures": whole, "graders": [hidden]}),
+        "hidden-test-fails": (
+            "echo bad > given",
+            {"fixtures": {**whole, "subdir": "hidden-test"}, "graders": [hidden, {**grader, "cmd": "true"}]},
+        ),
+    }
+    write_cases(tmp_path, {name: {"prompt": prompt, "case": case} for name, (prompt, case) in cases.items()}, {})
+    theirs, (ours, _) = run_released(programs, tmp_path), run_ours(tmp_path)
+    assert unexpected(theirs, ours, {}) == ""
+    assert {one.verdict for one in ours.values()} == {"pass", "fail"}
 
 
 def test_cases_that_are_refused(programs: Path, tmp_path: Path) -> None:
