@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from keystone_action import __version__
+from keystone_action.compared_with import ComparedWith, compared_with
 from keystone_action.errors import EXIT_ERROR, EXIT_PASS, Cancelled, HarnessError, KeystoneError, OutputError
 from keystone_action.github.annotations import annotations_of, annotations_of_spec_error
 from keystone_action.github.commands import Commands
@@ -32,6 +33,7 @@ from keystone_action.spec.diagnostics import SpecError
 _PASSED_ON = ENGINE_VARIABLES | {"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 _PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
 _PASSED_ON_PREFIXES = ("ANTHROPIC_", "OPENAI_", "KEYSTONE_JUDGE_", "LC_")
+_WITH_NOTHING = ComparedWith()
 _KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
@@ -165,7 +167,7 @@ class _Step:
         from keystone_action.report.planned import render_plan
         from keystone_action.shards import plan_shards
 
-        planned = plan_shards(options_of(settings, event, self.environ, run_id=""), settings.shards or 1)
+        planned = plan_shards(self._options(settings, event, run_id=""), settings.shards or 1)
         self._write(planned_values(planned.matrix, planned.plan.total))
         self._summarize(
             lambda path: append_text(path, lambda _: render_plan(list(planned.specs()), len(planned.names)))
@@ -182,9 +184,13 @@ class _Step:
         try:
             if settings.mode == "merge":
                 return self._join(settings, state.run_id)
-            return self._run(options_of(settings, event, self.environ, run_id=state.run_id), evaluate or _engine())
+            return self._run(self._options(settings, event, run_id=state.run_id), evaluate or _engine())
         finally:
             hand_over([*left, *made], settings.workspace)
+
+    def _options(self, settings: Settings, event: Event, *, run_id: str) -> RunOptions:
+        compared = compared_with(settings, self.environ, self.commands)
+        return options_of(settings, event, self.environ, run_id=run_id, compared=compared)
 
     def _run(self, options: RunOptions, engine: Evaluate) -> Evaluation:
         progress = LogProgress(self.commands, None if self.reporting is None else self.reporting.live)
@@ -197,6 +203,7 @@ class _Step:
         from keystone_action.runner.merge import MergeOptions
         from keystone_action.shards import join
 
+        compared = compared_with(settings, self.environ, self.commands)
         options = MergeOptions(
             places=settings.results,
             directory=settings.directory,
@@ -205,6 +212,8 @@ class _Step:
             fail_on_skipped=settings.fail_on_skipped,
             fail_on=settings.fail_on,
             run_id=run_id,
+            baseline=compared.baseline,
+            baseline_problem=compared.baseline_problem,
         )
         joined = join(options)
         for notice in joined.run.notices:
@@ -253,7 +262,14 @@ def _engine() -> Evaluate:
     return evaluate
 
 
-def options_of(settings: Settings, event: Event, environ: Mapping[str, str], *, run_id: str) -> RunOptions:
+def options_of(
+    settings: Settings,
+    event: Event,
+    environ: Mapping[str, str],
+    *,
+    run_id: str,
+    compared: ComparedWith = _WITH_NOTHING,
+) -> RunOptions:
     """The settings as the engine takes them."""
     temp = environ.get("RUNNER_TEMP", "")
     return RunOptions(
@@ -283,6 +299,11 @@ def options_of(settings: Settings, event: Event, environ: Mapping[str, str], *, 
         registry_username=settings.registry_username,
         registry_password=settings.registry_password,
         docker_network=settings.docker_network,
+        spec_from=settings.spec_from,
+        base=compared.base,
+        base_problem=compared.base_problem,
+        baseline=compared.baseline,
+        baseline_problem=compared.baseline_problem,
     )
 
 

@@ -35,6 +35,7 @@ FRONT_DOORS = {
     "clean",
     "after",
     "shards",
+    "compared_with",
 }
 
 

@@ -34,7 +34,6 @@ MAX_CONTEXT = 255
 MAX_SHARDS = 256
 """Jobs that GitHub makes of one matrix."""
 _NOT_YET = (
-    "baseline",
     "summary-template",
     "max-cost-usd",
 )
@@ -48,6 +47,7 @@ class Settings:
     registry_mirror: stands for Docker Hub; registry_username, registry_password: for it, else for Docker Hub.
     shards: jobs at most, of mode plan. results: folders with the results of other jobs, absolute, of modes merge and
     comment. status_context: empty for no status. ca_bundle: certificates as PEM. comment_key: tells our comments apart.
+    baseline: results to compare with, absolute; `auto` = the latest of the base branch. spec_from: whose specs run.
     output_dir, cache_dir: absolute. env: names of variables that secrets may read. annotations: at most so many
     in all. timeout: seconds. verbose: step debugging is on.
     warnings: sentences about inputs that were read but look wrong.
@@ -67,7 +67,9 @@ class Settings:
     sandbox: Literal["auto", "process", "docker"] = "auto"
     max_concurrency: int | None = None
     shard: tuple[int, int] | None = None
-    fail_on: Literal["threshold", "error", "never"] = "threshold"
+    fail_on: Literal["threshold", "regression", "error", "never"] = "threshold"
+    baseline: Path | Literal["auto"] | None = None
+    spec_from: Literal["head", "base"] = "head"
     fail_on_skipped: bool = False
     comment: CommentPolicy = "auto"
     comment_key: str = ""
@@ -120,7 +122,9 @@ def read_settings(reader: InputReader) -> Settings:
         sandbox=reader.choice("sandbox", ("auto", "process", "docker")),
         max_concurrency=reader.integer("max-concurrency", 1, 1024),
         shard=_shard(reader, mode),
-        fail_on=reader.choice("fail-on", ("threshold", "error", "never"), not_yet=("regression",)),
+        fail_on=reader.choice("fail-on", ("threshold", "regression", "error", "never")),
+        baseline=_baseline(reader, mode, directory, inside=(workspace, *reader.runner_temp())),
+        spec_from=reader.choice("spec-from", ("head", "base")),
         fail_on_skipped=reader.boolean("fail-on-skipped", default=False),
         comment=reader.choice("comment", ("auto", "always", "on-failure", "never")),
         comment_key=_comment_key(reader),
@@ -145,7 +149,6 @@ def read_settings(reader: InputReader) -> Settings:
 
 
 def _refuse_what_this_version_lacks(reader: InputReader) -> None:
-    reader.choice("spec-from", ("head",), not_yet=("base",))
     for name in _NOT_YET:
         value = reader.text(name)
         if value is not None:
@@ -248,6 +251,16 @@ def _results(reader: InputReader, mode: str, directory: Path, *, inside: tuple[P
     elif mode not in ("merge", "comment") and given:
         reader.problem("results", "nothing unless mode is merge or comment")
     return paths
+
+
+def _baseline(
+    reader: InputReader, mode: str, directory: Path, *, inside: tuple[Path, ...]
+) -> Path | Literal["auto"] | None:
+    """A file or folder of the name `auto` is `./auto`."""
+    value = reader.text("baseline")
+    if value is not None and mode not in ("run", "merge"):
+        reader.problem("baseline", f"nothing, since mode is {mode}")
+    return "auto" if value == "auto" else reader.path("baseline", directory, inside=inside)
 
 
 def _shard(reader: InputReader, mode: str) -> tuple[int, int] | None:

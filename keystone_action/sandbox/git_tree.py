@@ -11,6 +11,7 @@ import base64
 import os
 import posixpath
 import re
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +28,12 @@ _BLOBS, _LINK = ("100644", "100755", "100664"), "120000"
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a commit can be fetched from. url: http(s), ssh or a path. token: for http(s), sent to that server only."""
+    """Where a commit can be fetched from. url: http(s), ssh or a path. token: for http(s), sent to that server only.
+    ca_bundle: certificates to trust besides the system's, as PEM."""
 
     url: str
     token: str = field(default="", repr=False)
+    ca_bundle: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def open_tree(checkout: Path, sha: str, private: Path, remote: Remote | None = N
 
 def fetch(repository: Path, sha: str, remote: Remote) -> None:
     """One commit without its history. The token is in no argument list. Raises git.GitFailed."""
-    extra = {}
+    extra: dict[str, str] = {}
     if remote.token and remote.url.startswith(("https://", "http://")):
         login = base64.b64encode(f"x-access-token:{remote.token}".encode()).decode()
         # Whoever a redirect leads to is not to be told.
@@ -156,8 +159,18 @@ def fetch(repository: Path, sha: str, remote: Remote) -> None:
         extra = {"GIT_CONFIG_COUNT": str(len(settings))}
         for number, (name, value) in enumerate(settings.items()):
             extra |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    if remote.ca_bundle:
+        extra["GIT_SSL_CAINFO"] = str(_trusted(repository, remote.ca_bundle))
     options = ("-q", "--no-tags", "--no-recurse-submodules", "--depth=1", "--no-write-fetch-head")
     git.run("fetch", *options, "--", remote.url, sha, directory=repository, extra=extra, timeout=FETCH_SECONDS)
+
+
+def _trusted(folder: Path, ca_bundle: str) -> Path:
+    """One file with the system's certificates and these: git takes a file in place of the system's."""
+    own = ssl.get_default_verify_paths().cafile
+    path = folder / "trusted.pem"
+    path.write_text((Path(own).read_text("utf-8", "replace") if own else "") + f"\n{ca_bundle}\n", "utf-8")
+    return path
 
 
 def _entry(line: bytes) -> tuple[str, Entry] | None:

@@ -1,0 +1,71 @@
+"""What a change is compared with: the base commit of its gate, and the branches whose results are its baseline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keystone_action.github.event import load_event
+
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_BRANCH = "refs/heads/"
+_PULL_REQUESTS = ("pull_request", "pull_request_target", "pull_request_review", "pull_request_review_comment")
+
+
+@dataclass(frozen=True, slots=True)
+class EventBase:
+    """sha: the commit to compare the gate with, None when the event proposes no change to one. name: what it is, in
+    words. why_none: in words, where there is none. is_problem: whether there should be one. branches: where a baseline
+    is looked for, the first one first."""
+
+    sha: str | None = None
+    name: str = ""
+    why_none: str = ""
+    is_problem: bool = False
+    branches: tuple[str, ...] = ()
+
+
+def base_of_event(environ: Mapping[str, str]) -> EventBase:
+    """The base of this workflow run's event. Never raises: a run without it goes on, and says so."""
+    event = environ.get("GITHUB_EVENT_NAME", "")
+    if not event:
+        return EventBase(why_none="there is no event")
+    try:
+        payload = load_event(environ.get("GITHUB_EVENT_PATH", ""))
+    except (OSError, ValueError, RecursionError):
+        return EventBase(why_none="the event file could not be read", is_problem=True)
+    own = _branch(environ.get("GITHUB_REF", "")) or _branch(_text(payload, "ref"))
+    default = _text(payload, "repository", "default_branch")
+    branches = tuple(dict.fromkeys(filter(None, (own, default))))
+    if event in _PULL_REQUESTS:
+        target = _text(payload, "pull_request", "base", "ref")
+        name = f"the base of the pull request, {target}" if target else "the base of the pull request"
+        return _of(_text(payload, "pull_request", "base", "sha"), name, (target,))
+    if event == "merge_group":
+        target = _branch(_text(payload, "merge_group", "base_ref"))
+        return _of(_text(payload, "merge_group", "base_sha"), "the base of the merge group", (target,))
+    if event == "push":
+        before = _text(payload, "before")
+        if before and not before.strip("0"):
+            return EventBase(why_none="this push made the branch, so that no commit was before it", branches=branches)
+        return _of(before, "the commit before this push", branches)
+    return EventBase(why_none=f"the event {event} proposes no change to one", branches=branches)
+
+
+def _of(sha: str, name: str, branches: tuple[str, ...]) -> EventBase:
+    named = tuple(filter(None, branches))
+    if not _SHA.fullmatch(sha):
+        return EventBase(why_none=f"the event does not name {name}", is_problem=True, branches=named)
+    return EventBase(sha, name, branches=named)
+
+
+def _branch(ref: str) -> str:
+    return ref.removeprefix(_BRANCH) if ref.startswith(_BRANCH) else ""
+
+
+def _text(document: Any, *keys: str) -> str:
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, str) else ""

@@ -1,0 +1,303 @@
+"""The action on pull requests, pushes and merge groups: what a change does to its own gate is said before anything."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_runner import EVENTS, TOKEN, FakeRunner, StepResult
+from support.repositories import Change, git, make_change, write
+
+SPEC = """
+version: 1
+id: small
+task: {prompt: "do it"}
+workspace: app
+agent: {type: command, command: "sh $KEYSTONE_AGENT_DIR/run.sh", dir: agent}
+invariants:
+  tests_pass: {gate: true, check: {type: tests, cmd: "python3 test_x.py", inject: [hidden/test_x.py]}}
+  x: {weight: 2, check: {type: file_exists, path: a}}
+  y: {gate: true, check: {type: file_exists, path: b}}
+scoring: {pass_threshold: 0.85}
+"""
+WEAK = "\n".join(line for line in SPEC.replace("0.85", "0.5").splitlines() if "tests_pass" not in line)
+WEAK = WEAK.replace("weight: 2, ", "").replace("y: {gate: true, ", "y: {")
+BASE = {
+    "keystone.yaml": SPEC,
+    "hidden/test_x.py": "import os\n\nassert os.path.exists('a')\nassert os.path.exists('b')\n",
+    "app/README": "app\n",
+    "agent/run.sh": "touch a b\n",
+}
+CHEAT = {"keystone.yaml": WEAK, "agent/run.sh": "touch b\n"}
+SENTENCES = "threshold 0.85 → 0.5; removed: tests_pass (a gate); gate y removed; weight of x 2 → 1"
+ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+
+
+def runner(
+    tmp_path: Path, made: Change, event: str = "pull_request", *, depth: int | None = 1, **more: Any
+) -> FakeRunner:
+    """A job for an event about this change, checked out as actions/checkout does."""
+    payload = json.loads((EVENTS / f"{event}.json").read_text())
+    if event.startswith("pull_request"):
+        payload["pull_request"]["base"]["sha"] = made.base
+    elif event == "push":
+        payload["before"] = made.base
+    elif event == "merge_group":
+        payload["merge_group"]["base_sha"] = made.base
+    found = FakeRunner(tmp_path / "job", event=event, payload=more.pop("payload", payload))
+    made.check_out(found.workspace, depth=depth)
+    return found
+
+
+def step(job: FakeRunner, server: str = "", **inputs: str) -> StepResult:
+    given = {"spec": "keystone.yaml", "comment": "never", "status-context": ""}
+    given |= {name.replace("_", "-"): value for name, value in inputs.items()}
+    import support.fake_runner as fake
+
+    original = fake.FakeRunner._github
+
+    def with_server(self: FakeRunner) -> dict[str, str]:
+        found = original(self)
+        return {**found, "GITHUB_SERVER_URL": server} if server else found
+
+    job._github = with_server.__get__(job)  # type: ignore[method-assign]
+    return job.step(given, env=ENGINE)
+
+
+def changes(job: FakeRunner) -> dict[str, Any]:
+    return json.loads((job.workspace / "keystone-results" / "results.json").read_text())["spec_changes"]
+
+
+@pytest.mark.parametrize(
+    "event", ["pull_request", "pull_request_fork", "pull_request_dependabot", "push", "merge_group"]
+)
+def test_a_weakened_gate_is_said_first(tmp_path: Path, event: str) -> None:
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, CHEAT), event, depth=None)
+    done = step(job)
+    assert (done.exit_code, done.rejected) == (0, [])
+    assert done.summary.startswith("> [!WARNING]\n> **This change alters its own gate, compared with ")
+    assert f"`keystone.yaml`: {SENTENCES}" in done.summary
+    assert done.summary.index("threshold") < done.summary.index("## ")
+    (one,) = changes(job)["specs"]
+    assert (one["path"], one["change"]) == ("keystone.yaml", "changed")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden/test_x.py": "pass\n"}, "`keystone.yaml`: changed files: hidden/test_x.py (+1 −4)"),
+        ({"keystone.yaml": None, "other.keystone.yaml": SPEC.replace("small", "new")}, "`keystone.yaml`: spec deleted"),
+        ({"other.keystone.yaml": SPEC.replace("small", "new")}, "`other.keystone.yaml`: spec added"),
+        ({"agent/run.sh": "touch a b # better\n", "app/more": "x"}, ""),
+        ({"keystone.yaml": SPEC.replace("0.85", "0.9")}, "`keystone.yaml`: threshold 0.85 → 0.9"),
+    ],
+)
+def test_every_kind_of_change(tmp_path: Path, change: dict[str, str | None], said: str) -> None:
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, change), depth=None)
+    done = step(job, spec=".")
+    assert done.exit_code == 0, done.text
+    assert done.summary.startswith("> [!WARNING]") == bool(said)
+    assert said in done.summary
+
+
+def test_text_of_a_change_is_text(tmp_path: Path) -> None:
+    evil = SPEC.replace('"do it"', '"@octocat <img src=x> [a](https://evil.example) ::error::x"')
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, {"keystone.yaml": evil}), depth=None)
+    done = step(job)
+    assert done.rejected == []
+    assert done.issues == []
+    assert "task.prompt" in done.summary
+    assert r"\<img src=x\>" in done.summary
+    assert "<img" not in done.summary.replace(r"\<", "")
+    assert "](https" not in done.summary
+
+
+class _Git(ThreadingHTTPServer):
+    """git's own server behind HTTP, which wants the job's token, as GitHub does of a private repository."""
+
+    origin: Path
+    authorizations: list[str]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Git
+
+    def do_GET(self) -> None:
+        self._serve(b"")
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length")
+        body = self.rfile.read(int(length)) if length else self._chunked()
+        self._serve(body)
+
+    def _chunked(self) -> bytes:
+        found = b""
+        while size := int(self.rfile.readline().strip(), 16):
+            found += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return found
+
+    def _serve(self, body: bytes) -> None:
+        import subprocess
+
+        given = self.headers.get("Authorization", "")
+        self.server.authorizations.append(given)
+        if not given:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        path, _, query = self.path.partition("?")
+        environ = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "GIT_PROJECT_ROOT": str(self.server.origin),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
+            "PATH_INFO": path.replace("/octo/agents", ""),
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            "REMOTE_USER": "x",
+        }
+        done = subprocess.run(["git", "http-backend"], env=environ, input=body, capture_output=True, check=False)
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        lines = [line.split(": ", 1) for line in head.decode().split("\r\n") if ": " in line]
+        status = next((int(value.split()[0]) for name, value in lines if name == "Status"), 200)
+        self.send_response(status)
+        for name, value in lines:
+            if name != "Status":
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def forge() -> Iterator[_Git]:
+    server = _Git(("127.0.0.1", 0), _Handler)
+    server.authorizations = []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_shallow_checkout_gets_the_base_commit_with_the_token(tmp_path: Path, forge: _Git) -> None:
+    """actions/checkout fetches one commit by default."""
+    made = make_change(tmp_path / "origin", BASE, CHEAT)
+    forge.origin = made.origin
+    git(made.origin, "update-server-info")
+    job = runner(tmp_path, made)
+    before = git(job.workspace, "count-objects", "-v")
+    done = step(job, server=f"http://127.0.0.1:{forge.server_address[1]}", threshold="")
+    assert done.exit_code == 0, done.text
+    assert SENTENCES in done.summary
+    assert changes(job)["problem"] == ""
+    assert all("Basic" in one or "basic" in one for one in forge.authorizations)
+    assert TOKEN not in done.text
+    assert git(job.workspace, "count-objects", "-v") == before, "nothing is written into the checkout"
+
+
+def test_a_shallow_checkout_that_can_not_fetch_says_so(tmp_path: Path) -> None:
+    made = make_change(tmp_path / "origin", BASE, CHEAT)
+    job = runner(tmp_path, made)
+    done = step(job)
+    assert done.exit_code == 0, done.text
+    head = done.summary.splitlines()[1]
+    assert head.startswith("> **Whether this change weakens its own gate is not known:")
+    assert "fetch-depth: 0" in head
+    assert made.base[:12] in head
+    assert "the checkout does not have it, and fetching it" in changes(job)["problem"]
+
+
+@pytest.mark.parametrize("event", ["schedule", "workflow_dispatch"])
+def test_events_without_a_base_compare_nothing(tmp_path: Path, event: str) -> None:
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, CHEAT), event)
+    assert step(job).exit_code == 0
+    assert changes(job) is None
+
+
+def test_a_new_branch_compares_nothing(tmp_path: Path) -> None:
+    payload = json.loads((EVENTS / "push.json").read_text()) | {"before": "0" * 40, "created": True}
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, CHEAT), "push", payload=payload)
+    assert step(job).exit_code == 0
+    assert changes(job) is None
+
+
+@pytest.mark.parametrize("payload", ["{", {"pull_request": {"base": {"sha": "--upload-pack=touch x"}}}])
+def test_an_event_that_names_no_base_is_said(tmp_path: Path, payload: Any) -> None:
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, CHEAT), payload=payload)
+    done = step(job)
+    assert done.exit_code == 0
+    assert "Whether this change weakens its own gate is not known" in done.summary
+
+
+def test_spec_from_base(tmp_path: Path) -> None:
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, CHEAT), depth=None)
+    done = step(job, spec_from="base")
+    assert done.exit_code == 1, done.text
+    assert done.summary.startswith("> [!WARNING]\n> **The specs of the base of the pull request, main")
+    assert SENTENCES in done.summary
+    document = json.loads((job.workspace / "keystone-results" / "results.json").read_text())
+    assert document["specs"][0]["path"] == "keystone.yaml"
+    assert "fail" in {check["status"] for check in document["specs"][0]["cells"][0]["invariants"]}
+
+
+@pytest.mark.parametrize(
+    ("event", "depth", "said"),
+    [
+        ("schedule", None, "the event schedule proposes no change to one"),
+        ("pull_request", 1, "fetch-depth: 0"),
+    ],
+)
+def test_spec_from_base_without_one_is_exit_2(tmp_path: Path, event: str, depth: int | None, said: str) -> None:
+    job = runner(tmp_path, make_change(tmp_path / "origin", BASE, CHEAT), event, depth=depth)
+    done = step(job, spec_from="base")
+    assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
+    assert said in done.summary
+
+
+def test_a_plan_has_the_cells_of_the_base(tmp_path: Path) -> None:
+    more = SPEC + "parallelism: {replicas: 3}\n"
+    made = make_change(tmp_path / "origin", {**BASE, "keystone.yaml": more}, CHEAT)
+    job = runner(tmp_path, made, depth=None)
+    assert step(job, mode="plan", shards="5", spec_from="base").outputs["total"] == "3"
+    assert step(job, mode="plan", shards="5").outputs["total"] == "1"
+
+
+def test_a_working_directory_and_a_checkout_of_another_owner(tmp_path: Path) -> None:
+    nested = {f"sub/{name}": text for name, text in BASE.items()}
+    change = {f"sub/{name}": text for name, text in CHEAT.items()}
+    made = make_change(tmp_path / "origin", nested, change)
+    payload = json.loads((EVENTS / "pull_request.json").read_text())
+    payload["pull_request"]["base"]["sha"] = made.base
+    job = FakeRunner(tmp_path / "job", event="pull_request", payload=payload, owner=1001)
+    made.check_out(job.workspace)
+    job.own()
+    done = step(job, working_directory="sub")
+    assert done.exit_code == 0, done.text
+    assert f"`keystone.yaml`: {SENTENCES}" in done.summary
+
+
+def test_a_checkout_without_git_says_so(tmp_path: Path) -> None:
+    job = FakeRunner(tmp_path / "job", event="pull_request")
+    write(job.workspace, BASE)
+    done = step(job)
+    assert done.exit_code == 0, done.text
+    assert "is no git checkout" in done.summary
