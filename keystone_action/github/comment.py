@@ -7,6 +7,7 @@ older is kept and the other refers to it: so there are never two that say differ
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from keystone_action.github.api_errors import NotFound, TooLong
 from keystone_action.github.api_types import Comment
@@ -86,7 +87,8 @@ class StickyComment:
 
     def _supersede(self, others: list[Comment], kept: Comment) -> None:
         for other in others:
-            self._github.update_comment(other.id, render_superseded(kept.url))
+            with suppress(NotFound):  # it was deleted, which is as good
+                self._github.update_comment(other.id, render_superseded(kept.url))
 
 
 def _same(one: str, other: str) -> bool:

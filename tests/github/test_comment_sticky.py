@@ -121,6 +121,15 @@ def test_of_several_the_oldest_is_kept_and_the_others_refer_to_it(github: FakeGi
     assert len(writes(github)) == 4
 
 
+def test_an_extra_one_that_goes_away_meanwhile_is_no_failure(github: FakeGitHub) -> None:
+    for body in ("old", "new"):
+        github.state.add_comment(7, MARKER.sign(body), created_by=ACTIONS_BOT)
+    github.fault("PATCH", "/issues/comments/*", status=404, skip=1)
+    written = sticky(github).write(text())
+    assert written is not None
+    assert github.state.comments[0].body == MARKER.sign("the result")
+
+
 def test_a_deleted_comment_is_made_again(github: FakeGitHub) -> None:
     sticky(github).write(text("one"))
     github.state.comments.clear()

@@ -13,6 +13,7 @@ from support.github_client import probe
 
 from keystone_action.github.event import Event, read_event
 from keystone_action.github.status import CommitStatus, description_of, state_of, status_sha
+from keystone_action.report.escape import visible
 from keystone_action.scoring.results import RunResult, SpecResult, Verdict
 
 EVENTS = Path(__file__).parents[1] / "data" / "events"
@@ -94,7 +95,8 @@ def test_what_it_says(run: RunResult, said: str) -> None:
 def test_it_is_one_short_line_whatever_the_error(text: str) -> None:
     said = description_of(result("error", None, error=text))
     assert len(said) <= 140
-    assert said.isprintable()
+    assert said == visible(said)
+    assert len(said.splitlines()) == 1
     assert all(ord(character) < 0x10000 for character in said)
 
 
