@@ -118,6 +118,24 @@ def test_the_queue_has_a_status_and_no_comment(tmp_path: Path, github: FakeGitHu
     assert list(statuses(github).values()) == ["success"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "result"),
+    [(PASSING, FAILING, "failure"), (FAILING, FAILING, "success"), (FAILING, PASSING, "success")],
+)
+def test_only_what_was_better_on_the_base_branch_fails(
+    tmp_path: Path, github: FakeGitHub, before: str, after: str, result: str
+) -> None:
+    pushed = play(tmp_path / "push", "baseline", github, before, event="push")
+    (name,) = pushed.artifacts.names
+    folder = pushed.artifacts.folder(name)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    run = github.state.add_run(workflow="evaluate.yml", head_repository="octo/agents")
+    github.state.add_artifact(run.id, name, files)
+    played = play(tmp_path / "pull", "baseline", github, after)
+    assert played.result("evaluate") == result
+    assert len(github.state.comments) == 1
+
+
 def test_a_fork_gets_its_comment_from_the_second_workflow(tmp_path: Path, github: FakeGitHub) -> None:
     github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="mallory/agents")
     secrets = {"ANTHROPIC_API_KEY": "sk-key-that-forks-never-see"}

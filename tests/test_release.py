@@ -110,7 +110,9 @@ def test_the_workflow_tags_the_release_commit_and_moves_the_major_tag(
     tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Its own shell, with real git and a bare repository for GitHub; `gh` is all that is missing here."""
-    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["publish"]["steps"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    assert workflow["defaults"] == {"run": {"shell": "bash"}}
+    steps = workflow["jobs"]["publish"]["steps"]
     (script,) = [step["run"] for step in steps if step.get("name", "").startswith("Pin the image")]
     folder = tmp_path_factory.mktemp("release")
     origin, said = folder / "origin.git", folder / "gh.log"

@@ -36,6 +36,8 @@ _EVENTS = (
     "push",
     "schedule",
 )
+_SHELLS = {"": ["bash", "-e"], "bash": ["bash", "--noprofile", "--norc", "-eo", "pipefail"]}
+"""How the runner starts a script; without `shell`, a pipe's failure goes unseen."""
 
 Result = Literal["success", "failure", "skipped"]
 
@@ -243,7 +245,8 @@ class Player:
                 return PlayedStep(name, outcome, outcome, left.outputs, left, left.raw_log)
             else:
                 assert not uses, f"nobody here plays {uses}"
-                return _script(runner, interpolate(step["run"], contexts), env, name)
+                shell = step.get("shell") or self._document.get("defaults", {}).get("run", {}).get("shell", "")
+                return _script(runner, interpolate(step["run"], contexts), env, name, _SHELLS[shell])
         except ArtifactError as error:
             return PlayedStep(name, "failure", "failure", log=str(error))
         return PlayedStep(name, "success", "success")
@@ -266,13 +269,13 @@ def _refuse_unknown(inputs: Mapping[str, str]) -> None:
     assert not unknown, f"the action has no inputs {unknown}"
 
 
-def _script(runner: FakeRunner, text: str, env: dict[str, str], name: str) -> PlayedStep:
-    """As the runner starts bash: ends at the first command that fails, in a pipe too."""
+def _script(runner: FakeRunner, text: str, env: dict[str, str], name: str, shell: list[str]) -> PlayedStep:
+    """As the runner starts it: ends at the first command that fails."""
     output = runner.file_commands / f"set_output_{os.urandom(4).hex()}"
     output.touch()
     environ = {"PATH": os.environ["PATH"], "HOME": str(runner.home), **env, "GITHUB_OUTPUT": str(output)}
     done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text],
+        [*shell, "-c", text],
         cwd=runner.workspace,
         env=environ,
         capture_output=True,
