@@ -78,7 +78,12 @@ class Live:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return not self.is_alive
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether anything may still be sent."""
+        return self._thread.is_alive()
 
     def since_sent(self) -> float | None:
         """Seconds since the last thing that was sent; None for nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,7 +124,8 @@ class Reporting:
             self._hurry(run, posted)
         except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
-        self._leave_file(run, posted)
+        with suppress(KeyboardInterrupt):
+            self._leave_file(run, posted)
         return posted
 
     def _is_comment_wanted(self) -> bool:
