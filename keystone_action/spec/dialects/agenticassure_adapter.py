@@ -6,7 +6,6 @@ the working directory. Here the file is looked for beside the suite and upwards,
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -97,8 +96,7 @@ def _upwards(directory: Path, root: Path) -> Iterator[Path]:
 
 def _configured(path: Path, source: Source, findings: Findings, *, required: bool) -> Named:
     """What a configuration file says; an empty text where it names no adapter, or none that is one."""
-    name = os.path.relpath(path, source.path.parent.resolve())
-    shown_name = str(source.path.parent / name)
+    shown_name = str(path)
     if not path.resolve().is_relative_to(source.root):
         raise SpecError([Diagnostic(shown_name, 1, 1, f"leaves {source.root}", help="nothing outside it is read")])
     text = read_text(path, shown_name)
