@@ -210,7 +210,8 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
             sys.stderr.write(f"warning: {with_short_path(warning, directory).render()}\n")
         spec, path = loaded.spec, Path(loaded.path)
         shown = path.relative_to(directory) if path.is_relative_to(directory) else path
-        counts = f"{count(len(loaded.scenarios), 'scenario')}, {count(len(spec.invariants), 'invariant')}"
+        names = {*spec.invariants, *(name for scenario in loaded.scenarios for name in scenario.invariants)}
+        counts = f"{count(len(loaded.scenarios), 'scenario')}, {count(len(names), 'invariant')}"
         sys.stdout.write(f"{log_line(str(shown))}: {spec.id}: valid, {counts}\n")
     return EXIT_PASS
 

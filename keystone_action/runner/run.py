@@ -116,7 +116,10 @@ async def _run_cells(
 
     schedule, notices = make_schedule(planned, options, finished)
     await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce)
-    return [*notices, *fail_fast_notices(schedule)]
+    found = [*notices, *fail_fast_notices(schedule)]
+    for notice in found:
+        progress.note(notice)
+    return found
 
 
 def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, CellResult]) -> tuple[Schedule, list[str]]:

@@ -215,6 +215,7 @@ def test_fail_fast_leaves_out_what_follows_and_names_it(tmp_path: Path) -> None:
     (notice,) = [one for one in called.document["notices"] if one.startswith("fail_fast")]
     assert notice == "fail_fast: fast.two.r0 did not pass, so these were not run: fast.three.r0, fast.four.r0"
     assert notice in (called.output / "summary.md").read_text().replace("\\", "")
+    assert called.err.count(notice) == 1
     lines = (called.output / "journal.jsonl").read_text().splitlines()
     assert len(lines) == 3
 
@@ -271,3 +272,10 @@ def test_similarity_without_its_package_is_skipped_and_said(tmp_path: Path) -> N
     assert called.code == 0
     assert called.checks["similarity"]["status"] == "skip"
     assert "sentence-transformers" in called.out + called.err
+
+
+def test_a_valid_suite_is_counted_with_the_invariants_of_its_scenarios(tmp_path: Path) -> None:
+    write_files(tmp_path, answering({}))
+    write_files(tmp_path, {"scenarios/suite.yaml": FAIL_FAST})
+    called = keystone("validate", "scenarios/", directory=tmp_path)
+    assert (called.code, called.out) == (0, "scenarios/suite.yaml: fast: valid, 4 scenarios, 1 invariant\n")
