@@ -48,7 +48,14 @@ def run_released(programs: Path, directory: Path, environ: Mapping[str, str] | N
         [programs / "touchstone", "run", "--workers", "2"],
         cwd=directory,
         # It takes no variables of a case for `kind: command`, so what packages need is around the whole run.
-        env={"PATH": "/usr/bin:/bin", "HOME": str(directory), "PYTHONPATH": "packages", **OURS, **(environ or {})},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(directory),
+            "TMPDIR": str(directory),
+            "PYTHONPATH": "packages",
+            **OURS,
+            **(environ or {}),
+        },
         capture_output=True,
         text=True,
         timeout=300,
