@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from support.artifacts import Artifacts
 from support.fake_github import FakeGitHub
-from support.fake_runner import ROOT
+from support.fake_runner import EVENTS, ROOT
 from support.workflow_play import Played, Player
 
 from keystone_action import __version__
@@ -43,6 +44,15 @@ def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
         fake.state.repository = "octo/agents"
         fake.state.add_pull(17, head_sha="2" * 40, head_ref="topic", head_repository="octo/agents")
         yield fake
+
+
+def commit(folder: Path) -> str:
+    """Commits all that is there; the commit."""
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.test", "-c", "init.defaultBranch=main"]
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=change"]):
+        subprocess.run([*command, *arguments], cwd=folder, check=True)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def evaluate(tmp_path: Path, *, rule: str = "majority", folder: str = ".", **options: Any) -> Played:
@@ -92,6 +102,29 @@ def test_a_caller_without_the_right_to_write_gets_the_verdict_all_the_same(tmp_p
     assert (played.result("merge"), played.outputs["verdict"], played.outputs["total"]) == ("failure", "fail", "6")
     assert (github.state.comments, github.state.statuses) == ([], [])
     assert "pull-requests: write" in played.jobs["merge"][0].ours.text
+
+
+@pytest.mark.parametrize(("whose", "verdict"), [("head", "flaky"), ("base", "fail")])
+def test_a_change_can_not_weaken_its_gate_unseen(tmp_path: Path, github: FakeGitHub, whose: str, verdict: str) -> None:
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    shas = []
+    for rule in ("all", "any"):
+        (origin / "keystone.yaml").write_text(SPEC.replace("RULE", rule))
+        shas.append(commit(origin))
+    payload = json.loads((EVENTS / "pull_request.json").read_text())
+    payload["pull_request"]["base"]["sha"], payload["pull_request"]["head"]["sha"] = shas
+
+    def checkout(workspace: Path) -> None:
+        shutil.copytree(origin, workspace, dirs_exist_ok=True)
+
+    inputs = {"shards": 2, "spec-from": whose, "comment": "auto"}
+    options: dict[str, Any] = {"event": "pull_request", "payload": payload, "github": github}
+    played = Player(tmp_path / "jobs", WORKFLOW, checkout, inputs=inputs, **options).play()
+    assert played.outputs["verdict"] == verdict
+    (comment,) = github.state.comments
+    for text in (played.jobs["merge"][0].ours.summary, comment.body):
+        assert "replica_aggregation all → any" in text
 
 
 def test_only_the_last_job_annotates(tmp_path: Path) -> None:

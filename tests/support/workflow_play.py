@@ -97,9 +97,10 @@ class Player:
     """One run of a workflow.
 
     checkout: puts the repository into a workspace. inputs, secrets: what the caller gives, by the rules of
-    `workflow_call`. github: where jobs comment that may. token: the kind that the caller gives the jobs without
-    permissions of their own; the others have what they say. between: called with the id of each job before it starts,
-    to break things. artifacts: those of an earlier run. action: runs our action for the job with this id.
+    `workflow_call`. payload: what the event says, if not what its fixture does. github: where jobs comment that
+    may. token: the kind that the caller gives the jobs without permissions of their own; the others have what they
+    say. between: called with the id of each job before it starts, to break things. artifacts: those of an earlier
+    run. action: runs our action for the job with this id.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Player:
         inputs: Mapping[str, Any] | None = None,
         secrets: Mapping[str, str] | None = None,
         event: str = "push",
+        payload: Mapping[str, Any] | None = None,
         github: FakeGitHub | None = None,
         token: str = "write",
         between: Callable[[str, Artifacts], None] | None = None,
@@ -121,6 +123,7 @@ class Player:
         self._document: dict[Any, Any] = yaml.safe_load(workflow)
         self._checkout = checkout
         self._event = event
+        self._payload = payload or json.loads((EVENTS / f"{event}.json").read_text())
         self._github_server = github
         self._token = token
         self._between = between
@@ -160,8 +163,7 @@ class Player:
     def _job(self, name: str, job: dict[str, Any], done: Mapping[str, list[PlayedJob]]) -> list[PlayedJob]:
         ends = {need: _joined([leg.result for leg in done[need]]) for need in _needs(job)}
         needs = {need: {"result": ends[need], "outputs": Open(_outputs(done[need]))} for need in ends}
-        payload = json.loads((EVENTS / f"{self._event}.json").read_text())
-        contexts = {"needs": needs, "inputs": self._inputs, "secrets": self._secrets, "github": self._github(payload)}
+        contexts = {"needs": needs, "inputs": self._inputs, "secrets": self._secrets, "github": self._github()}
         broken = any(result != "success" for result in ends.values())
         if not condition(str(job.get("if", "true")), contexts, _status(broken=broken)):
             return [PlayedJob("skipped", [], {})]
@@ -175,7 +177,8 @@ class Player:
     ) -> PlayedJob:
         root = self._root / f"{name}-{index}"
         root.mkdir()
-        runner = FakeRunner(root, event=self._event, github=self._github_server, token=self._token_of(job))
+        server, token = self._github_server, self._token_of(job)
+        runner = FakeRunner(root, event=self._event, payload=self._payload, github=server, token=token)
         steps: dict[str, Any] = {}
         strategy = {"job-index": index, "job-total": total}
         contexts = {
@@ -251,9 +254,9 @@ class Player:
             return PlayedStep(name, "failure", "failure", log=str(error))
         return PlayedStep(name, "success", "success")
 
-    def _github(self, payload: dict[str, Any]) -> Open:
+    def _github(self) -> Open:
         return Open(
-            event=_opened(payload),
+            event=_opened(self._payload),
             event_name=next(name for name in _EVENTS if self._event.startswith(name)),
             token=TOKEN,
             ref="refs/heads/main",
