@@ -24,6 +24,7 @@ from keystone_action.github.reporting import Reporting
 from keystone_action.github.results import output_values, planned_values
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import append_summary, append_text
+from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.sandbox.docker_client import VARIABLES as ENGINE_VARIABLES
@@ -233,6 +234,8 @@ class _Step:
         reporting never changes the verdict, and whatever becomes of the posting, the rest is there."""
         self._write(output_values(run, directory=directory, workspace=self._workspace))
         self._summarize(lambda path: append_summary(path, run))
+        for line in (*gate_lines(run.spec_changes), *baseline_lines(run.baseline, run)):
+            self.commands.log(line)
         score = "" if run.composite is None else f", composite {run.composite:.2f}"
         self.commands.log(f"verdict: {run.verdict}{score}")
         if self.reporting is not None:

@@ -174,12 +174,14 @@ def _trusted(folder: Path, ca_bundle: str) -> Path:
 
 
 def _entry(line: bytes) -> tuple[str, Entry] | None:
-    """One line of the listing; None for a submodule, and for names that no checkout could write."""
+    """One line of the listing; None for a submodule, and for names that no checkout could write. Raises GitFailed."""
     facts, _, name = line.partition(b"\t")
     mode, _, identity, size = (facts.decode("ascii").split() + [""] * 4)[:4]
     path = os.fsdecode(name)
     if mode not in (*_BLOBS, _LINK) or any(part in ("", ".", "..") or part == ".git" for part in path.split("/")):
         return None
+    if not size.isdigit():  # of a partial clone git says BAD, and goes on
+        raise git.GitFailed(f"the content of {path} is missing")
     return path, Entry(identity, int(size), mode == _LINK, mode == "100755")
 
 

@@ -36,7 +36,7 @@ def test_the_make_targets_exist():
 
 def test_every_keystone_command_runs_as_shown(tmp_path):
     shown = [words for words in commands() if words[0] == "keystone"]
-    known = {"init", "validate", "run", "report", "plan", "merge", "schema", "doctor", "clean"}
+    known = {"init", "validate", "run", "report", "compare", "plan", "merge", "schema", "doctor", "clean"}
     assert {words[1] for words in shown} == known
     for words in shown:
         done = subprocess.run(
