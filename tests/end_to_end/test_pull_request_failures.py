@@ -250,5 +250,5 @@ def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github
     assert "the job is being cancelled" in log
     outputs = parse_env_file(files["GITHUB_OUTPUT"].read_text())
     assert (outputs["verdict"], outputs["comment-written"]) == ("fail", "keystone-results/comment.md")
-    assert files["GITHUB_STEP_SUMMARY"].read_text().startswith("## ❌ Failed")
+    assert "## ❌ Failed" in files["GITHUB_STEP_SUMMARY"].read_text()
     assert all((runner.workspace / "keystone-results" / name).stat().st_size for name in REPORTS)
