@@ -23,7 +23,8 @@ from keystone_action.github.reader import InputReader
 from keystone_action.github.reporting import Reporting
 from keystone_action.github.results import output_values, planned_values
 from keystone_action.github.state import StepState, run_id_of_step
-from keystone_action.github.summary import append_summary, append_text
+from keystone_action.github.summary import Summaries, append_text
+from keystone_action.github.summary_template import SummaryTemplate
 from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
 from keystone_action.runner.options import Progress, RunOptions
@@ -80,6 +81,7 @@ class _Step:
         self.commands = commands
         self.settings: Settings | None = None
         self.reporting: Reporting | None = None
+        self.summaries = Summaries(None, commands.warning)
 
     def run(self, evaluate: Evaluate | None) -> int:
         _mask_keys(self.environ, self.commands)
@@ -115,6 +117,10 @@ class _Step:
         reader.raise_problems()
         if self.reporting is not None:
             self.reporting.directory = settings.output_dir
+        if settings.summary_template is not None and settings.mode in ("run", "merge"):
+            # Before the agent can see to it that another one is read.
+            template = SummaryTemplate.read(settings.summary_template, settings.workspace)
+            self.summaries = Summaries(template, self.commands.warning)
         return settings
 
     def failed(self, error: KeystoneError, duration_s: float) -> int:
@@ -233,7 +239,7 @@ class _Step:
         """Writes outputs and summary, then tells the pull request. What can't be written or posted is a warning:
         reporting never changes the verdict, and whatever becomes of the posting, the rest is there."""
         self._write(output_values(run, directory=directory, workspace=self._workspace))
-        self._summarize(lambda path: append_summary(path, run))
+        self._write_summaries(run, directory)
         for line in (*gate_lines(run.spec_changes), *baseline_lines(run.baseline, run)):
             self.commands.log(line)
         score = "" if run.composite is None else f", composite {run.composite:.2f}"
@@ -242,6 +248,14 @@ class _Step:
             posted = self.reporting.finish(run)
             if posted.ids or posted.file:
                 self._write(posted.outputs(self._workspace))
+
+    def _write_summaries(self, run: RunResult, directory: Path | None) -> None:
+        try:
+            if directory is not None:
+                self.summaries.replace_file(run, directory, self._workspace)
+        except OutputError as error:
+            self.commands.warning(error.message)
+        self._summarize(lambda path: append_text(path, lambda room: self.summaries.text(run, room)))
 
     def _write(self, outputs: Mapping[str, str]) -> None:
         try:
@@ -307,6 +321,7 @@ def options_of(
         base_problem=compared.base_problem,
         baseline=compared.baseline,
         baseline_problem=compared.baseline_problem,
+        withheld=() if settings.summary_template is None else (settings.summary_template,),
     )
 
 

@@ -34,7 +34,6 @@ MAX_CONTEXT = 255
 MAX_SHARDS = 256
 """Jobs that GitHub makes of one matrix."""
 _NOT_YET = (
-    "summary-template",
     "max-cost-usd",
 )
 
@@ -49,7 +48,7 @@ class Settings:
     comment. status_context: empty for no status. ca_bundle: certificates as PEM. comment_key: tells our comments apart.
     baseline: results to compare with, absolute; `auto` = the latest of the base branch. spec_from: whose specs run.
     output_dir, cache_dir: absolute. env: names of variables that secrets may read. annotations: at most so many
-    in all. timeout: seconds. verbose: step debugging is on.
+    in all. summary_template: absolute. timeout: seconds. verbose: step debugging is on.
     warnings: sentences about inputs that were read but look wrong.
     """
 
@@ -78,6 +77,7 @@ class Settings:
     allow_pull_request_target: bool = False
     annotations: int = DEFAULT_ANNOTATIONS
     summary: bool = True
+    summary_template: Path | None = None
     judge_fast: str | None = None
     judge_strong: str | None = None
     env: tuple[str, ...] = ()
@@ -133,6 +133,7 @@ def read_settings(reader: InputReader) -> Settings:
         allow_pull_request_target=reader.boolean("allow-pull-request-target", default=False),
         annotations=_annotations(reader),
         summary=reader.boolean("summary", default=True),
+        summary_template=reader.path("summary-template", directory, inside=(workspace,)),
         judge_fast=reader.text("judge-fast"),
         judge_strong=reader.text("judge-strong"),
         env=_variables(reader),

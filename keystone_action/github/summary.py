@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keystone_action.errors import OutputError
+from keystone_action.github.ownership import hand_over
+from keystone_action.github.summary_template import SummaryTemplate, TemplateError
 from keystone_action.scoring.results import RunResult
 
 MAX_SUMMARY = 1024 * 1024
@@ -15,19 +17,49 @@ _SMALLEST = 256
 """Bytes below which no summary is worth rendering."""
 
 
-def append_summary(path: Path, run: RunResult) -> bool:
-    """Appends the run's summary, made small enough to fit beside what the file already holds.
+class Summaries:
+    """What a run's summary is: by the workflow's own template, if it has one, else ours. warn: is told when the
+    template can't be rendered; ours stands in for it then, and from there on."""
 
-    Returns False when no room was left. Raises OutputError when the file can't be written.
-    """
-    from keystone_action.report.summary import render_summary
+    def __init__(self, template: SummaryTemplate | None, warn: Callable[[str], None]) -> None:
+        self.template = template
+        self._warn = warn
 
-    return append_text(path, lambda room: render_summary(run, limit=room))
+    def text(self, run: RunResult, limit: int) -> str:
+        """The summary in at most so many bytes. A job that is being cancelled has no time for a template."""
+        from keystone_action.report.summary import render_summary
+
+        if self.template is not None and not run.cancelled:
+            try:
+                return self.template.render(run, limit)
+            except TemplateError as problem:
+                self._give_up(problem.message)
+            except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
+                self._give_up(f"rendering it broke: {type(error).__name__}: {error}")
+        return render_summary(run, limit)
+
+    def replace_file(self, run: RunResult, directory: Path, workspace: Path) -> None:
+        """Writes summary.md by the template in place of ours. Without one, or when that fails, ours stays."""
+        from keystone_action.report.write import SUMMARY, write_file
+
+        if self.template is None:
+            return
+        text = self.text(run, MAX_SUMMARY)
+        if self.template is not None:
+            write_file(directory / SUMMARY, [text])
+            hand_over([directory / SUMMARY], workspace)
+
+    def _give_up(self, problem: str) -> None:
+        self.template = None
+        self._warn(f"the summary is Keystone's own, since the summary-template failed: {problem}")
 
 
 def append_text(path: Path, render: Callable[[int], str]) -> bool:
-    """Appends what `render` makes of so many bytes of room. Returns and raises as `append_summary`; nothing is written
-    of a text that is too long all the same."""
+    """Appends what `render` makes of so many bytes of room.
+
+    Returns False when no room was left; nothing is written of a text that is too long all the same. Raises OutputError
+    when the file can't be written.
+    """
     try:
         used = path.stat().st_size if path.exists() else 0
         separator = "\n" if used else ""

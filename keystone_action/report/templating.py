@@ -32,17 +32,26 @@ SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "score": words.score,
     "weight": words.weight,
 }
+_MARKDOWN: Mapping[str, Callable[..., str]] = {
+    "code": escape.code,
+    "fence": escape.fence,
+    "inline_html": escape.inline_html,
+    "prose": escape.prose,
+}
 
 
 def markdown_environment() -> Environment:
     """For Markdown: what is printed becomes text on one line, unless one of the filters here says otherwise."""
-    markdown = {
-        "code": escape.code,
-        "fence": escape.fence,
-        "inline_html": escape.inline_html,
-        "prose": escape.prose,
-    }
-    return _environment(escape.inline, markdown)
+    return _environment(escape.inline, _MARKDOWN)
+
+
+def author_markdown_environment(text: str, name: str) -> Environment:
+    """The same for a template of a workflow's own, which can't get around the escaping: see `author_environment`."""
+    from keystone_action.report.author_environment import author_environment
+
+    environment = author_environment(text, name, _options(escape.inline))
+    _equip(environment, _MARKDOWN)
+    return environment
 
 
 def html_environment() -> Environment:
@@ -79,28 +88,40 @@ def _compiled_templates() -> BytecodeCache:
 
 
 def _environment(default: Callable[[str], str], markup: Mapping[str, Callable[..., str]]) -> Environment:
-    from jinja2 import PackageLoader, StrictUndefined
+    from jinja2 import PackageLoader
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=PackageLoader("keystone_action.report"), bytecode_cache=_compiled_templates(), **_options(default)
+    )
+    _equip(environment, markup)
+    return environment
+
+
+def _options(default: Callable[[str], str]) -> dict[str, Any]:
+    from jinja2 import StrictUndefined
     from markupsafe import Markup
 
     def finalize(value: Any) -> Any:
         # Markup is what our own filters, blocks and macros give; all else is text of somebody else.
         return value if isinstance(value, Markup) else Markup(default("" if value is None else str(value)))  # noqa: S704 - escaped just here
 
+    return {
+        "autoescape": True,
+        "undefined": StrictUndefined,
+        "finalize": finalize,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "keep_trailing_newline": True,
+        "auto_reload": False,
+    }
+
+
+def _equip(environment: Environment, markup: Mapping[str, Callable[..., str]]) -> None:
+    from markupsafe import Markup
+
     def marked(function: Callable[..., str]) -> Callable[..., Markup]:
         return lambda *arguments, **options: Markup(function(*arguments, **options))  # noqa: S704
 
-    environment = ImmutableSandboxedEnvironment(
-        loader=PackageLoader("keystone_action.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        auto_reload=False,
-        bytecode_cache=_compiled_templates(),
-    )
     environment.filters.update(SHARED_FILTERS)
     environment.filters.update({name: marked(function) for name, function in markup.items()})
-    return environment

@@ -77,7 +77,8 @@ class _Boot:
         self.reach = Reach(cell, world, roots, stack, self.notices)
         # Results, this run's and earlier ones, may lie inside the workspace that is copied.
         self.results = {world.results.resolve(), world.options.directory.resolve() / ".keystone"}
-        self.withheld = {*cell.loaded.withheld, *self.results}
+        self.unseen = {*cell.loaded.withheld, *world.options.withheld}
+        self.withheld = {*self.unseen, *self.results}
         resources = self.spec.resources
         self.limits = Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
         self.notices += unenforced(self.limits) if self.image is None else ()
@@ -222,7 +223,7 @@ class _Boot:
     def _lay_out(self) -> tuple[Path | None, Path, Path]:
         """Workspace, task files, the agent's own code, and our two logs (always there, empty at first)."""
         loaded, roots = self.cell.loaded, self.roots
-        copy = partial(copy_tree, withheld=loaded.withheld, results=self.results)
+        copy = partial(copy_tree, withheld=self.unseen, results=self.results)
         if self.spec.workspace is not None:
             left_out = loaded.additions.left_out if loaded.additions is not None else ()
             report = copy(loaded.code_path(self.spec.workspace), roots.workspace, ignore=left_out)

@@ -30,7 +30,8 @@ class RunOptions:
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
     asked for, empty otherwise. spec_from: which commit's specs run. base: the commit that they are compared with;
-    base_problem: why there is none although there should be one, empty otherwise.
+    base_problem: why there is none although there should be one, empty otherwise. withheld: files that no agent may
+    see, beside those that specs name.
     """
 
     specs: tuple[str, ...]
@@ -69,6 +70,7 @@ class RunOptions:
     spec_from: Literal["head", "base"] = "head"
     base: BaseCommit | None = None
     base_problem: str = ""
+    withheld: tuple[Path, ...] = ()
 
 
 class Progress(Protocol):

@@ -215,7 +215,6 @@ def test_a_link_out_of_the_workspace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("summary-template", "summary.md.j2"),
         ("max-cost-usd", "5"),
     ],
 )

@@ -1,0 +1,109 @@
+"""The input summary-template through the fake runner: what is a bad call, and what only costs the author's summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.fake_runner import FakeRunner, StepResult
+
+SPEC = """\
+version: 1
+id: greet
+task: { prompt: Write hello. }
+workspace: .
+agent: { type: command, command: "ls -R > seen.txt; echo hello > hello.txt" }
+invariants:
+  written: { gate: true, check: { type: file_exists, path: hello.txt } }
+  unseen: { check: { type: file_content, path: seen.txt, not_contains: look.md.j2 } }
+"""
+EXTENDS = '{% extends "summary.md.j2" %}\n'
+OURS = "## ✅ Passed: composite 1.00"
+
+
+def step(tmp_path: Path, template: str | bytes | None, **inputs: str) -> tuple[FakeRunner, StepResult]:
+    runner = FakeRunner(tmp_path)
+    (runner.workspace / "keystone.yaml").write_text(SPEC)
+    if template is not None:
+        path = runner.workspace / "ci" / "look.md.j2"
+        path.parent.mkdir()
+        path.write_bytes(template.encode() if isinstance(template, str) else template)
+    return runner, runner.step({"summary-template": "ci/look.md.j2", **inputs})
+
+
+def test_the_template_makes_summary_and_file_and_no_agent_sees_it(tmp_path: Path) -> None:
+    text = EXTENDS + "{% block head %}# {{ run.verdict }} of {{ run.specs[0].id | code }}\n\n{% endblock %}"
+    runner, done = step(tmp_path, text)
+    assert (done.exit_code, done.outputs["composite"], done.issues) == (0, "1", [])
+    assert "# pass of `greet`\n" in done.summary
+    assert (runner.workspace / done.outputs["summary-path"]).read_text().strip() == done.summary.strip()
+    assert runner.foreign() == []
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (None, "ci/look.md.j2 can't be read: No such file or directory"),
+        ("{% block head %}", "ci/look.md.j2:1: Unexpected end of template"),
+        ("hello", "ci/look.md.j2:1: a summary template extends ours"),
+        (EXTENDS + "{% block foot %}{% endblock %}", "ci/look.md.j2:2: there is no block foot; did you mean footer?"),
+        (EXTENDS + "{% block head %}\n{{ nobody }}{% endblock %}", "ci/look.md.j2:3: there is no name nobody"),
+        (b"\xff\xfe", "ci/look.md.j2 is no UTF-8 text"),
+        (b"x" * 262_145, "ci/look.md.j2 is longer than 262,144 bytes"),
+    ],
+)
+def test_a_template_that_can_not_be_used_is_exit_2_before_anything_runs(
+    tmp_path: Path, template: str | bytes | None, says: str
+) -> None:
+    runner, done = step(tmp_path, template)
+    assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
+    assert f"input summary-template: {says}" in done.issues[0].message
+    assert "summary-template" in done.summary
+    assert not (runner.workspace / "keystone-results").exists()
+
+
+def test_a_folder_or_a_path_elsewhere_is_no_template(tmp_path: Path) -> None:
+    assert "ci is no file" in step(tmp_path / "a", EXTENDS, **{"summary-template": "ci"})[1].issues[0].message
+    assert (
+        "a path inside of" in step(tmp_path / "b", EXTENDS, **{"summary-template": "/etc/passwd"})[1].issues[0].message
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("{{ run.nothing }}", "ci/look.md.j2:2: 'dict object' has no attribute 'nothing'"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it took more than 10 s"),
+        ("{{ 'x' * 99999999999 }}", "it takes more memory than the 2 GiB"),
+        (
+            "{% for a in range(9999) %}{% for b in range(9999) %}{{ 'spam' * 999 }}{% endfor %}{% endfor %}",
+            "it prints more than 64 MiB",
+        ),
+        ("{{ ''.__class__ }}", "access to attribute '__class__' of 'str' object is unsafe"),
+    ],
+)
+def test_a_template_that_fails_costs_nothing_but_itself(tmp_path: Path, body: str, says: str) -> None:
+    runner, done = step(tmp_path, f"{EXTENDS}{{% block head %}}{body}{{% endblock %}}")
+    assert (done.exit_code, done.outputs["verdict"], done.outputs["composite"]) == (0, "pass", "1")
+    (warning,) = done.issues
+    assert warning.level == "warning"
+    assert "the summary is Keystone's own" in warning.message
+    assert says in warning.message
+    assert OURS in done.summary
+    assert (runner.workspace / done.outputs["summary-path"]).read_text().strip() == done.summary.strip()
+
+
+def test_a_bad_spec_is_shown_by_the_template_too(tmp_path: Path) -> None:
+    runner = FakeRunner(tmp_path)
+    (runner.workspace / "keystone.yaml").write_text("version: 1\n")
+    (runner.workspace / "look").write_text(EXTENDS + "{% block head %}# Ours: {{ headline }}\n\n{% endblock %}")
+    done = runner.step({"summary-template": "look"})
+    assert done.exit_code == 2
+    assert "# Ours: Error: nothing was graded" in done.summary
+
+
+def test_a_template_sees_no_environment(tmp_path: Path) -> None:
+    text = "{% block head %}{{ environ is defined }}{{ cycler.__init__ is defined }}{% endblock %}"
+    _, done = step(tmp_path, EXTENDS + text)
+    assert done.exit_code == 2
+    assert "there is no name environ" in done.issues[0].message
