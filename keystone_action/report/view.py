@@ -6,6 +6,7 @@ Plain text and numbers, nothing escaped: summary and HTML both render this, each
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -234,10 +235,15 @@ def cell_reason(cell: CellResult) -> str:
     if cell.verdict != "fail":
         return reason
     failed = [result.name for result in cell.invariants if result.status == "fail" and result.weight > 0]
-    if not failed or any(name in reason for name in failed):
+    # What is said of the composite names no check, though a word of it may be some check's name.
+    if not failed or (not reason.startswith("composite ") and any(_names(reason, name) for name in failed)):
         return reason
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
     return f"{reason}; failed: {', '.join(failed[:3])}{more}"
+
+
+def _names(sentence: str, name: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", sentence) is not None
 
 
 def parameters(params: dict[str, Any]) -> str:

@@ -188,6 +188,10 @@ def test_a_reason_names_the_checks_that_cost_the_cell_its_score() -> None:
     many = cell("c", *(check(f"c{n}", "fail") for n in range(5)), verdict="fail", reason=low)
     assert view.cell_reason(many) == f"{low}; failed: c0, c1, c2 and 2 more"
     assert view.cell_reason(cell("c", verdict="error", error="db: gone\nlog")) == "db: gone"
+    for name in ("composite", "threshold", "old", "0"):
+        assert view.cell_reason(cell("c", check(name, "fail"), verdict="fail", reason=low)) == f"{low}; failed: {name}"
+    ended = "the agent exited with 1, and must_exit_zero is set"
+    assert view.cell_reason(cell("c", check("age", "fail"), verdict="fail", reason=ended)) == f"{ended}; failed: age"
 
 
 def test_replicas_that_fail_alike_are_one_reason() -> None:
