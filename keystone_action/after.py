@@ -1,4 +1,5 @@
-"""The post step: after the step, and after a SIGKILL of it, nothing that its run made stays.
+"""The post step: after the step, and after a SIGKILL of it, nothing that its run made stays, and nothing says that it
+still runs.
 
 It never fails a job: what it can't do is a warning.
 """
@@ -6,18 +7,22 @@ It never fails a job: what it can't do is a warning.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
+from keystone_action import __version__
 from keystone_action.errors import KeystoneError
 from keystone_action.github.commands import Commands
 from keystone_action.github.ownership import hand_over
+from keystone_action.github.reporting import REPORTED, Reporting
 from keystone_action.github.state import StepState
 from keystone_action.report.words import count
 from keystone_action.sandbox.temporary import find_temporary, remove_temporary
+from keystone_action.scoring.results import RunResult
 
 _Remove = Callable[[StepState, Mapping[str, str], Commands], list[str]]
 """One part of cleaning up: what it removed, in words."""
@@ -32,7 +37,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
         return 0
     removed: list[str] = []
     try:
-        for remove in (_sweep_engine, _remove_folders, _give_back):
+        for remove in (_sweep_engine, _remove_folders, _give_back, _tell_of_the_kill):
             removed += _tried(remove, state, environ, commands)
     except KeyboardInterrupt:
         commands.warning("cleaning up was cancelled; `keystone clean` on this machine removes what may be left")
@@ -89,4 +94,27 @@ def _give_back(state: StepState, environ: Mapping[str, str], commands: Commands)
     inside = [Path(name).resolve() for name in named if name]
     left = [path for path in state.left if any(one in path.resolve().parents for one in inside)]
     hand_over(left, inside[0])
+    return []
+
+
+def _tell_of_the_kill(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+    """A step that was killed could not report: its status would stay pending, its comment would say that it runs."""
+    if environ.get(f"STATE_{REPORTED}") == "true":
+        return []
+    from keystone_action.github.event import read_event
+    from keystone_action.github.inputs import read_settings
+    from keystone_action.github.reader import InputReader
+
+    killed = RunResult(
+        run_id=state.run_id,
+        keystone_version=__version__,
+        git_sha=environ.get("GITHUB_SHA") or None,
+        verdict="error",
+        composite=None,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        duration_s=0.0,
+        specs=(),
+        error="The step was killed before it could say how it ended: cancelled, or the machine ran out of memory.",
+    )
+    Reporting(read_settings(InputReader(environ)), read_event(environ), environ, commands).finish(killed)
     return []

@@ -22,6 +22,7 @@ from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
 from keystone_action.github.links import run_url
 from keystone_action.github.live import Live, Pace
+from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.pulls import pulls_of_commit
 from keystone_action.github.status import CommitStatus, status_sha
@@ -33,6 +34,8 @@ from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import RunResult
 
 COMMENT_FILE = "comment.md"
+REPORTED = "reported"
+"""What the step saves when it has told GitHub how it ended; the post step finds it as STATE_reported."""
 PACE = Pace()
 LIMITS = Limits()
 LIVE_LIMITS = Limits(tries=2, waiting=5.0)
@@ -126,7 +129,14 @@ class Reporting:
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
         with suppress(KeyboardInterrupt):
             self._leave_file(run, posted)
+            self._note_for_post_step()
         return posted
+
+    def _note_for_post_step(self) -> None:
+        """That all was said, so that the post step does not take this step for killed."""
+        with suppress(OutputError):
+            if path := self._environ.get("GITHUB_STATE"):
+                write_outputs(Path(path), {REPORTED: "true"})
 
     def _is_comment_wanted(self) -> bool:
         policy = self._settings.comment
