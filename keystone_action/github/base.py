@@ -41,11 +41,11 @@ def base_of_event(environ: Mapping[str, str]) -> EventBase:
     branches = tuple(dict.fromkeys(filter(None, (own, default))))
     if event in _PULL_REQUESTS:
         target = _text(payload, "pull_request", "base", "ref")
-        name = f"the base of the pull request, {target}" if target else "the base of the pull request"
+        name = f"the pull request's base {target}".rstrip()
         return _of(_text(payload, "pull_request", "base", "sha"), name, (target,))
     if event == "merge_group":
         target = _branch(_text(payload, "merge_group", "base_ref"))
-        return _of(_text(payload, "merge_group", "base_sha"), "the base of the merge group", (target,))
+        return _of(_text(payload, "merge_group", "base_sha"), "the merge group's base", (target,))
     if event == "push":
         before = _text(payload, "before")
         if before and not before.strip("0"):

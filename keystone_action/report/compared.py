@@ -49,11 +49,12 @@ def gate_view(changes: SpecChanges | None) -> GateView | None:
         return None
     if changes.problem:
         return GateView(f"Whether this change weakens its own gate is not known: {changes.problem}")
-    base = changes.base_name + (f" ({changes.base[:12]})" if changes.base else "")
+    name, commit = changes.base_name, (changes.base or "")[:12]
     if changes.spec_from == "base":
-        headline = f"The specs of {base} decided; those of this change differ and had no effect:"
+        as_there = f", as commit {commit} has them" if commit else ""
+        headline = f"The specs of {name} decided{as_there}; those of this change differ and had no effect:"
     else:
-        headline = f"This change alters its own gate, compared with {base}:"
+        headline = f"This change alters its own gate, compared with commit {commit} ({name}):"
     shown = changes.specs[:MAX_CHANGED_SPECS]
     lines = tuple((one.path, change_sentence(one)) for one in shown)
     return GateView(headline, lines, len(changes.specs) - len(shown))

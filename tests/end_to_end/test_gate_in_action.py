@@ -252,7 +252,7 @@ def test_spec_from_base(tmp_path: Path) -> None:
     job = runner(tmp_path, make_change(tmp_path / "origin", BASE, CHEAT), depth=None)
     done = step(job, spec_from="base")
     assert done.exit_code == 1, done.text
-    assert done.summary.startswith("> [!WARNING]\n> **The specs of the base of the pull request, main")
+    assert done.summary.startswith("> [!WARNING]\n> **The specs of the pull request's base main decided, as commit")
     assert SENTENCES in done.summary
     document = json.loads((job.workspace / "keystone-results" / "results.json").read_text())
     assert document["specs"][0]["path"] == "keystone.yaml"

@@ -1,0 +1,173 @@
+"""What changed, as readers see it: first in every report, bounded, and text whatever it says."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from markdown import shown, tokens
+from samples import HOSTILE, SAMPLES
+
+from keystone_action.report import console
+from keystone_action.report.compared import MAX_CHANGED_SPECS, MAX_ROWS, baseline_lines, gate_lines, gate_view
+from keystone_action.report.render import render
+from keystone_action.report.results import render_results
+from keystone_action.report.summary import render_summary
+from keystone_action.scoring.document import run_from_document, run_to_document
+from keystone_action.scoring.results import BaselineComparison, Difference, RunResult, SpecChange, SpecChanges
+
+BASE = "3f9c2ab1d0e84b7a96f5c1b2a3d4e5f60718293a"
+
+
+def changes(*specs: SpecChange, **more: Any) -> SpecChanges:
+    values: dict[str, Any] = {"base": BASE, "base_name": "the pull request's base main", "specs": specs}
+    return SpecChanges(**(values | more))
+
+
+WEAKER = changes(
+    SpecChange("evals/old/keystone.yaml", "deleted"),
+    SpecChange("evals/keystone.yaml", "changed", ("threshold 0.85 → 0.5", "removed: tests_pass (a gate)")),
+    SpecChange("evals/new/keystone.yaml", "added"),
+)
+
+
+def difference(change: str = "broken", **more: Any) -> Difference:
+    values: dict[str, Any] = {
+        "change": change,
+        "spec": "reconcile-customers",
+        "scenario": "reconcile",
+        "params": {"model": "a"},
+        "invariant": "email_sent_once",
+        "before": "pass",
+        "after": "fail",
+        "score_before": 1.0,
+        "score_after": 0.25,
+        "passed_before": 5,
+        "total_before": 5,
+        "passed_after": 0,
+        "total_after": 5,
+        "p_value": 0.0079,
+    }
+    return Difference(**(values | more))
+
+
+def baseline(*invariants: Difference, **more: Any) -> BaselineComparison:
+    values: dict[str, Any] = {
+        "source": "run 7 of main (push, 2026-03-01)",
+        "verdict": "pass",
+        "composite": 1.0,
+        "git_sha": BASE,
+        "started_at": "2026-03-01T10:15:00Z",
+        "specs": (difference("same", scenario=None, params={}, invariant=None, p_value=None, after="pass"),),
+        "groups": (),
+        "invariants": invariants,
+        "regressions": len(invariants),
+    }
+    return BaselineComparison(**(values | more))
+
+
+def run(**more: Any) -> RunResult:
+    return replace(SAMPLES["pass"](), **more)
+
+
+def test_the_gate_comes_before_the_verdict() -> None:
+    result = run(spec_changes=WEAKER)
+    lines = render_summary(result).splitlines()
+    assert lines[:5] == [
+        "> [!WARNING]",
+        "> **This change alters its own gate, compared with commit `3f9c2ab1d0e8` (the pull request's base main):**",
+        "> - `evals/old/keystone.yaml`: spec deleted",
+        "> - `evals/keystone.yaml`: threshold 0.85 → 0.5; removed: tests_pass (a gate)",
+        "> - `evals/new/keystone.yaml`: spec added",
+    ]
+    assert lines[6].startswith("## ")
+    page = render(result, "html")
+    assert page.index("threshold 0.85 → 0.5") < page.index("<h1>")
+    for printed in (console.print_verdict, console.print_table):
+        stream = io.StringIO()
+        printed(result, stream)
+        text = stream.getvalue()
+        assert text.index("threshold 0.85 → 0.5") < text.index("Passed: composite")
+
+
+def test_specs_of_the_base_are_said_to_have_decided() -> None:
+    headline = gate_view(replace(WEAKER, spec_from="base"))
+    assert headline is not None
+    assert "decided, as commit 3f9c2ab1d0e8 has them; those of this change" in headline.headline
+
+
+@pytest.mark.parametrize("nothing", [None, changes()])
+def test_nothing_is_said_where_nothing_changed(nothing: SpecChanges | None) -> None:
+    assert render_summary(run(spec_changes=nothing)) == render_summary(run())
+    assert list(gate_lines(nothing)) == []
+
+
+def test_a_problem_is_said_although_no_change_is_known() -> None:
+    text = render_summary(run(spec_changes=changes(problem="it is not in this checkout; set fetch-depth: 0")))
+    assert text.splitlines()[1].startswith("> **Whether this change weakens its own gate is not known: it is not in")
+
+
+def test_a_comparison_in_every_report() -> None:
+    flaky = difference("flaky", after="flaky", passed_after=3, score_after=0.6, p_value=0.44)
+    result = run(
+        baseline=baseline(difference(), flaky, difference("new", before=None, score_before=None, p_value=None))
+    )
+    text = render_summary(result)
+    assert "**Against the baseline:** 1 broken, 1 flaky, 1 new" in text
+    assert (
+        "| ❌ | `reconcile (model=a)` › `email_sent_once`<br>broken, more than noise (p = 0.0079) "
+        "| pass (5/5) → fail (0/5) | 1.00 → 0.25 (−0.75) |" in text
+    )
+    assert "flaky, could be noise (p = 0.44) | pass (5/5) → flaky (3/5)" in text
+    assert "Against the baseline: 1 broken, 1 flaky, 1 new" in render(result, "html")
+    lines = list(baseline_lines(result.baseline, result))
+    assert lines[0].startswith("against the baseline: 1 broken, 1 flaky, 1 new (run 7 of main")
+    assert any("composite 1.00 → 0.9640 (−0.0360)" in line for line in lines)
+
+
+def test_worst_first_and_bounded() -> None:
+    many = [difference("fixed", before="fail", after="pass")] * 40 + [difference()] * 3
+    result = run(baseline=baseline(*many))
+    text = render_summary(result)
+    assert text.count("email_sent_once`<br>broken") == 3
+    assert text.count("email_sent_once`<br>fixed") == MAX_ROWS - 3
+    assert "… and 13 more in results.json." in text
+    specs = [SpecChange(f"evals/{n}.yaml", "added") for n in range(MAX_CHANGED_SPECS + 2)]
+    assert "… and 2 specs more" in render_summary(run(spec_changes=changes(*specs)))
+
+
+def test_hostile_text_is_text() -> None:
+    texts = (HOSTILE, HOSTILE.replace("\n", " "))
+    gate = changes(*(SpecChange(text, "changed", (text,)) for text in texts), base_name=HOSTILE)
+    compared = baseline(
+        *(difference(spec=text, scenario=text, params={text: text}, invariant=text) for text in texts),
+        source=HOSTILE,
+        changed_specs=texts,
+    )
+    for result in (run(spec_changes=gate, baseline=compared), run(spec_changes=changes(problem=HOSTILE))):
+        text = render_summary(result)
+        found = {token.type for token in tokens(text)}
+        assert not found & {"image", "link_open"}
+        html = [token.content for token in tokens(text) if token.type in ("html_inline", "html_block")]
+        assert not any("script" in one or "<img" in one for one in html)
+        assert "PASSED" in shown(text)
+        page = render(result, "html")
+        assert "<script" not in page
+        assert "<img" not in page
+        stream = io.StringIO()
+        console.print_table(result, stream)
+        console.print_verdict(result, stream)
+        assert not any(line.lstrip().startswith(("::error", "::set-output")) for line in stream.getvalue().splitlines())
+        assert "\x1b[32m" not in stream.getvalue()
+
+
+def test_both_are_read_back_as_they_were_written() -> None:
+    result = run(spec_changes=WEAKER, baseline=baseline(difference()))
+    document = run_to_document(result)
+    again = run_from_document(document)
+    assert (again.spec_changes, again.baseline) == (result.spec_changes, result.baseline)
+    assert render_results(again) == render_results(result)
+    older = {key: value for key, value in document.items() if key not in ("spec_changes", "baseline")}
+    assert run_from_document(older).baseline is None
