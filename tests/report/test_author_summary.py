@@ -21,6 +21,7 @@ from keystone_action.report.summary import render_summary, summary_variables
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "templates.md"
 EXTENDS = '{% extends "summary.md.j2" %}\n'
+ENDLESS = "{% for _ in range(9999) %}{% for _ in range(9999) %}" + "spam" * 999 + "{% endfor %}{% endfor %}"
 NAME = "ci/summary.md.j2"
 
 
@@ -99,7 +100,7 @@ def test_what_does_not_compile_is_a_sentence(text: str, says: str) -> None:
         ('{% include "report.html.j2" %}', ":2: report.html.j2"),
         ("<!-- keystone-{{ '' }}action comment: 0 -->", ": what it printed holds `<!-- keystone-action …`"),
         (
-            "{% for _ in range(9999) %}{% for _ in range(9999) %}{{ 'spam' * 999 }}{% endfor %}{% endfor %}",
+            ENDLESS,
             ": it prints more than 64",
         ),
     ],
