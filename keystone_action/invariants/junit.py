@@ -5,6 +5,7 @@ exist here, in whatever encoding they come. What is counted are `testcase` eleme
 
     failure, error → not passed      skipped (an expected failure, a to-do) → not counted      neither → passed
 
+GoogleTest and CTest write of a test that was disabled only a `status` or `result` of the case: it is not counted.
 Surefire's `flakyFailure` (it passed when it was run again) is no failure; its `rerunFailure` stands beside one. What a
 suite without suites in it claims beyond its cases (`errors="1"` for a class that did not load) counts as errors.
 """
@@ -18,6 +19,9 @@ from xml.parsers import expat
 SHOWN = 1000
 """Names of cases that did not pass, as they are kept."""
 _DEPTH = 100
+_NOT_RUN = {"disabled", "notrun", "suppressed", "skipped"}
+_NOT_PASSED = {"fail", "failed", "failure", "error"}
+"""What `status` and `result` of a case say of it without an element that does."""
 
 
 class BadReport(Exception):  # noqa: N818 - an outcome: the check fails
@@ -119,7 +123,7 @@ class _Reader:
                 self.suites[-1].nested = True
             self.suites.append(_Suite(_number(attributes, "failures") + _number(attributes, "errors")))
         elif tag == "testcase":
-            self.case, self.case_depth, self.outcomes = _name(attributes), self.depth, set()
+            self.case, self.case_depth, self.outcomes = _name(attributes), self.depth, _told(attributes)
 
     def end(self, name: str) -> None:
         tag = name.rpartition(":")[2]
@@ -155,6 +159,12 @@ def _number(attributes: dict[str, str], name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise BadReport(f"has {name}={text[:40]!r}, expected a number")
     return int(text)
+
+
+def _told(attributes: dict[str, str]) -> set[str]:
+    """The outcomes that a case's attributes tell."""
+    words = {attributes.get(name, "").lower() for name in ("status", "result")}
+    return {outcome for outcome, known in (("skipped", _NOT_RUN), ("failure", _NOT_PASSED)) if words & known}
 
 
 def _name(attributes: dict[str, str]) -> str:

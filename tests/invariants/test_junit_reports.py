@@ -88,6 +88,21 @@ def test_a_case_in_a_case_is_none() -> None:
     assert tallied(read_report(report)) == (0, 1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ('status="run" result="completed"', (1, 0, 0, 0)),
+        ('status="notrun" result="suppressed"', (0, 0, 0, 1)),
+        ('status="disabled"', (0, 0, 0, 1)),
+        ('status="fail"', (0, 1, 0, 0)),
+        ('status="passed" result="FAILED"', (0, 1, 0, 0)),
+    ],
+)
+def test_cases_that_only_say_how_they_ended(attributes: str, expected: tuple[int, ...]) -> None:
+    """As GoogleTest and CTest write tests that are disabled."""
+    assert tallied(read_report(f'<testsuite><testcase name="a" {attributes}/></testsuite>'.encode())) == expected
+
+
 @given(st.lists(st.sampled_from(["passed", "failure", "error", "skipped"]), max_size=40))
 def test_counts_are_those_of_the_cases(kinds: list[str]) -> None:
     cases = "".join(f"<testcase name='x'>{'' if kind == 'passed' else f'<{kind}/>'}</testcase>" for kind in kinds)
