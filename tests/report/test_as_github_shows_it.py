@@ -1,0 +1,72 @@
+"""Summaries and comments drawn as GitHub shows them, by Chromium: nothing foreign acts, and a phone shows all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from samples import SAMPLES, flaky, gate_failure
+from test_comment_text import RUN_URL
+
+from keystone_action.report.summary import render_summary
+from tools.github_page import PHONE, Page, Seen, draw
+
+ROOT = Path(__file__).parent.parent.parent
+GOLDEN = Path(__file__).parent / "golden"
+IMAGES = ROOT / "docs" / "images"
+KINDS = ("summary.md", "comment.md")
+WIDEST = 48
+"""Pixels of a table that a phone may hide: at most the last column, which holds weights."""
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[tuple[str, str], Seen]:
+    wanted = [(name, kind) for name in SAMPLES for kind in KINDS]
+    texts = [(GOLDEN / name / kind).read_text("utf-8") for name, kind in wanted]
+    return dict(zip(wanted, draw([Page(text, PHONE, "dark") for text in texts]), strict=True))
+
+
+def test_nothing_on_a_page_runs_loads_or_leads_elsewhere(pages: dict[tuple[str, str], Seen]) -> None:
+    for place, page in pages.items():
+        assert (page.scripts, page.asked) == (0, ()), place
+        assert set(page.links) <= {RUN_URL, f"{RUN_URL}#artifacts"}, place
+
+
+def test_the_first_line_says_verdict_and_composite(pages: dict[tuple[str, str], Seen]) -> None:
+    for (name, kind), page in pages.items():
+        if name in ("pass", "gate_failure", "flaky", "matrix", "high_composite_failure"):
+            assert re.match(r"(✅|❌|⚠️) (Passed|Failed).*: composite [01]\.\d+", page.first), (name, kind)
+        assert re.match(r"[^\w\s]+ \w", page.first), (name, kind)
+
+
+def test_pages_fit_on_a_phone(pages: dict[tuple[str, str], Seen]) -> None:
+    for (name, kind), page in pages.items():
+        assert page.overflow == 0, (name, kind)
+        if name != "hostile":
+            assert max(page.scrolled, default=0) <= WIDEST, (name, kind)
+
+
+def test_warnings_are_drawn_as_such(pages: dict[tuple[str, str], Seen]) -> None:
+    assert pages["skipped_judge", "summary.md"].alerts == 1
+    assert pages["pass", "summary.md"].alerts == 0
+
+
+def test_a_summary_that_was_cut_is_whole_markdown() -> None:
+    whole = render_summary(gate_failure())
+    cuts = [render_summary(gate_failure(), limit=len(whole.encode()) - less) for less in (100, 500, 900)]
+    seen = draw([Page(text + "\nlast words\n", PHONE) for text in (*cuts, render_summary(flaky()))])
+    assert [page.alerts for page in seen] == [1, 1, 1, 0]
+
+
+def test_the_pictures_of_the_readme_show_the_reports_as_they_are() -> None:
+    """After a wanted change: python -m tools.github_page, then look at them."""
+    sources = json.loads((IMAGES / "sources.json").read_text("utf-8"))
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert {path.name for path in IMAGES.glob("*.png")} == set(sources)
+    for name, source in sources.items():
+        assert hashlib.sha256((ROOT / source["source"]).read_bytes()).hexdigest() == source["sha256"], name
+        assert (IMAGES / name).stat().st_size < 200_000
+        assert f"docs/images/{name}" in readme
