@@ -18,6 +18,7 @@ from keystone_action.errors import EXIT_FAIL, EXIT_PASS, NotSupportedYet, UsageE
 
 if TYPE_CHECKING:
     from keystone_action.evaluate import Evaluation
+    from keystone_action.runner.base_commit import BaseCommit
     from keystone_action.runner.options import RunOptions
     from keystone_action.scoring.baseline import Baseline
 
@@ -101,7 +102,6 @@ def give_up(stream: TextIO) -> None:
 
 
 def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> RunOptions:
-    from keystone_action.runner.base_commit import merge_base
     from keystone_action.runner.options import RunOptions
     from keystone_action.sandbox.run_lock import new_run_id
 
@@ -133,8 +133,16 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         agent=call.agent,
         baseline=_baseline(call, directory),
         spec_from=call.spec_from,
-        base=merge_base(directory) if call.spec_from == "base" else None,
+        base=_base(call, directory),
     )
+
+
+def _base(call: argparse.Namespace, directory: Path) -> BaseCommit | None:
+    if call.spec_from == "head":
+        return None
+    from keystone_action.runner.base_commit import merge_base
+
+    return merge_base(directory)
 
 
 def _baseline(call: argparse.Namespace, directory: Path) -> Baseline | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import anyio
 
-from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.runner.run import run
 from keystone_action.scoring.aggregate import exit_code
@@ -35,6 +34,10 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     ran = anyio.run(run, options, progress)
     from keystone_action.report.write import write_reports
 
-    result = beside_baseline(ran.result, options.baseline, options)
+    result = ran.result
+    if options.baseline is not None:
+        from keystone_action.runner.baseline import beside_baseline
+
+        result = beside_baseline(result, options.baseline, options)
     write_reports(result, ran.directory)
     return Evaluation(result, ran.directory, exit_code(result, options.fail_on))

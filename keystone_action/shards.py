@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import UsageError
 from keystone_action.evaluate import Evaluation
 from keystone_action.plan import Plan, Selection, plan
-from keystone_action.runner.gate import gated_specs
 from keystone_action.runner.merge import MergeOptions, merge_shards
 from keystone_action.runner.options import RunOptions
+from keystone_action.runner.preflight import specs_to_run
 from keystone_action.scoring.aggregate import exit_code
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def plan_shards(options: RunOptions, shards: int) -> Shards:
         shard=options.shard,
         replicas=options.replicas,
     )
-    planned = plan(gated_specs(options).specs, selection)
+    planned = plan(specs_to_run(options).specs, selection)
     count = max(1, min(shards, planned.total))
     return Shards(planned, tuple(f"{index}/{count}" for index in range(1, count + 1)))
 

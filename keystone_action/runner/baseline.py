@@ -18,7 +18,6 @@ from keystone_action.scoring.results import RunResult
 FILE = "results.json"
 READ_LIMIT = 256 << 20
 """Bytes of one results file."""
-NO_BASELINE = "no baseline: "
 _HELP = "name results.json of an earlier run, or the folder that holds it"
 
 
@@ -76,11 +75,3 @@ def beside_baseline(run: RunResult, baseline: Baseline | None, options: RunOptio
     chosen = options is not None and bool(options.shard or options.filter or options.tags or options.params)
     compared = compare(baseline.run, run, source=baseline.source, partial=chosen or run.cancelled)
     return replace(run, baseline=compared)
-
-
-def no_baseline_notice(fail_on: str, baseline: Baseline | None, problem: str) -> str:
-    """What to say where there is nothing to compare with although somebody asked for it; empty otherwise."""
-    if baseline is not None or not (problem or fail_on == "regression"):
-        return ""
-    why = problem or "fail-on is regression, but no baseline is named"
-    return f"{NO_BASELINE}{why}" + ("; each spec's threshold decides" if fail_on == "regression" else "")

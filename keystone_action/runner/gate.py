@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import UsageError
 from keystone_action.runner.base_commit import BaseCommit, BaseFiles, open_base, unreadable
 from keystone_action.runner.named_files import Named, changed_files, line_counts, named_files, same_content
-from keystone_action.runner.preflight import load_paths, load_specs
+from keystone_action.runner.preflight import GatedSpecs, load_paths, load_specs
 from keystone_action.sandbox.git import GitFailed
 from keystone_action.scoring.results import SpecChange, SpecChanges
 from keystone_action.spec.diagnostics import Diagnostic, SpecError
@@ -24,14 +24,6 @@ from keystone_action.spec.loader import LoadedSpec
 
 if TYPE_CHECKING:
     from keystone_action.runner.options import RunOptions
-
-
-@dataclass(frozen=True, slots=True)
-class GatedSpecs:
-    """The specs to run, and what the change does to them; None where nothing was to be compared."""
-
-    specs: list[LoadedSpec]
-    changes: SpecChanges | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from keystone_action import __version__
 from keystone_action.errors import UsageError
 from keystone_action.plan import digest_of
 from keystone_action.runner import journal
-from keystone_action.runner.baseline import NO_BASELINE, beside_baseline, no_baseline_notice
+from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.journal import Entry
 from keystone_action.runner.options import FailOn, RunOptions
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.runner.shard_folders import Copying, find, read_shard
 from keystone_action.sandbox.run_lock import new_run_id
-from keystone_action.scoring.baseline import Baseline
+from keystone_action.scoring.baseline import NO_BASELINE, Baseline, no_baseline_notice
 from keystone_action.scoring.merge import merge
 from keystone_action.scoring.shard_run import ShardRun
 

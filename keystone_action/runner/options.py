@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from keystone_action.runner.base_commit import BaseCommit
-from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.results import CellResult
+
+if TYPE_CHECKING:
+    from keystone_action.runner.base_commit import BaseCommit
+    from keystone_action.scoring.baseline import Baseline
 
 FailOn = Literal["threshold", "regression", "error", "never"]
 

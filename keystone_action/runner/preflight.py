@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from keystone_action.spec.services import ServerBase
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
     from keystone_action.runner.options import RunOptions
+    from keystone_action.scoring.results import SpecChanges
 
 
 def load_specs(options: RunOptions) -> list[LoadedSpec]:
@@ -44,6 +46,23 @@ def load_paths(paths: Sequence[Path], options: RunOptions) -> tuple[list[LoadedS
 
         return numbered(loaded), errors
     return loaded, errors
+
+
+@dataclass(frozen=True, slots=True)
+class GatedSpecs:
+    """The specs to run, and what the change does to them; None where nothing was to be compared."""
+
+    specs: list[LoadedSpec]
+    changes: SpecChanges | None = None
+
+
+def specs_to_run(options: RunOptions) -> GatedSpecs:
+    """All specs of a call, beside those of the base commit where there is one. Raises UsageError and SpecError."""
+    if options.base is None and not options.base_problem and options.spec_from == "head":
+        return GatedSpecs(load_specs(options))
+    from keystone_action.runner.gate import gated_specs
+
+    return gated_specs(options)
 
 
 def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -> Facilities:

@@ -17,8 +17,7 @@ from keystone_action.plan import Cell, Plan, Selection, plan
 from keystone_action.runner import journal as journals
 from keystone_action.runner.assemble import Assembly, assemble
 from keystone_action.runner.cell import run_cell
-from keystone_action.runner.gate import gated_specs
-from keystone_action.runner.preflight import preflight, substituted_services
+from keystone_action.runner.preflight import preflight, specs_to_run, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import only_error, stopped_by_signals
@@ -50,7 +49,7 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
     when the sandbox can't be made or results can't be written. A signal is no exception: the result says `cancelled`.
     """
     started, started_at = time.monotonic(), datetime.now(UTC)
-    gated = gated_specs(options)
+    gated = specs_to_run(options)
     specs = gated.specs
     planned = plan(
         specs,

@@ -11,7 +11,6 @@ import base64
 import os
 import posixpath
 import re
-import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,6 +166,8 @@ def fetch(repository: Path, sha: str, remote: Remote) -> None:
 
 def _trusted(folder: Path, ca_bundle: str) -> Path:
     """One file with the system's certificates and these: git takes a file in place of the system's."""
+    import ssl
+
     own = ssl.get_default_verify_paths().cafile
     path = folder / "trusted.pem"
     path.write_text((Path(own).read_text("utf-8", "replace") if own else "") + f"\n{ca_bundle}\n", "utf-8")

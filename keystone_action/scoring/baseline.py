@@ -17,6 +17,7 @@ from keystone_action.scoring.results import CellResult, RunResult, SpecResult
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _STARTED = re.compile(r"[0-9TZ:.+-]{10,40}")
+NO_BASELINE = "no baseline: "
 MAX_NAME = 256
 """Characters of a name; specs allow fewer."""
 
@@ -89,3 +90,11 @@ def _malformed(source: str, why: str) -> UsageError:
 
 def _shown(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def no_baseline_notice(fail_on: str, baseline: Baseline | None, problem: str) -> str:
+    """What to say where there is nothing to compare with although somebody asked for it; empty otherwise."""
+    if baseline is not None or not (problem or fail_on == "regression"):
+        return ""
+    why = problem or "fail-on is regression, but no baseline is named"
+    return f"{NO_BASELINE}{why}" + ("; each spec's threshold decides" if fail_on == "regression" else "")
