@@ -33,9 +33,7 @@ MAX_CONTEXT = 255
 """Characters of a status' name."""
 MAX_SHARDS = 256
 """Jobs that GitHub makes of one matrix."""
-_NOT_YET = (
-    "max-cost-usd",
-)
+_NOT_YET = ("max-cost-usd",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
