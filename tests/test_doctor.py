@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import NO_ENGINE as WITHOUT_ENGINE
+from support.command_line import ROOT, keystone
 
 from keystone_action import cli, doctor
 from keystone_action.doctor import Finding
@@ -69,3 +71,19 @@ def test_windows_containers_and_missing_limits() -> None:
     (limits,) = doctor._limits({"MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False})
     assert limits == Finding("!!", "limits of containers", "this engine does not enforce memory, cpu")
     assert list(doctor._limits({"MemoryLimit": True})) == []
+
+
+def test_check_types_of_packages_and_those_that_are_never_used(tmp_path: Path) -> None:
+    for package, name in (("acme-checks", "mine"), ("other-checks", "sql")):
+        metadata = tmp_path / f"{package.replace('-', '_')}-1.2.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        (metadata / "entry_points.txt").write_text(f"[keystone_action.invariants]\n{name} = nowhere:Check\n")
+    environ = {**WITHOUT_ENGINE, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    called = keystone("doctor", directory=tmp_path, environ=environ)
+    assert called.code == 0, called.err
+    lines = [line for line in called.out.splitlines() if "check type" in line]
+    assert [line.split(maxsplit=1) for line in lines] == [
+        ["ok", "check type mine: of acme-checks 1.2"],
+        ["!!", "check types: other-checks 1.2 registers the check type 'sql', which is built in: it is never used"],
+    ]
