@@ -243,6 +243,38 @@ def test_a_large_repository_is_read_by_need(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("others", [0, 3_100])
+def test_a_touchstone_case_of_the_base(tmp_path: Path, others: int) -> None:
+    """Its harnesses stand in a file above it that it does not name; of a large repository that is read too."""
+    case = """
+id: add
+task: {prompt: "make it"}
+matrix: {harnesses: [mine], models: [m]}
+graders:
+  - {type: command, cmd: "test -f done"}
+  - {type: files, expect_dir: expected}
+"""
+    base = {
+        "harnesses.yaml": "mine: {argv: [sh, -c, 'touch done; echo good > out.txt']}\n",
+        "evals/add/case.yaml": case,
+        "evals/add/expected/out.txt": "good\n",
+        **{f"data/{number // 100}/{number}.txt": "x" for number in range(others)},
+    }
+    change = {
+        "harnesses.yaml": "mine: {argv: [sh, -c, 'echo bad > out.txt']}\n",
+        "evals/add/case.yaml": case.replace("test -f done", "true"),
+        "evals/add/expected/out.txt": "bad\n",
+    }
+    clone = laptop(tmp_path, change, base)
+    assert keystone("run", "evals", "--output", "lax", directory=clone).code == 0
+    called = run(clone, "--spec-from", "base")
+    assert called.code == 0, called.err  # the base's harness, and what the base expects of it
+    (one,) = called.document["spec_changes"]["specs"]
+    assert "command: check.command test -f done → true" in one["differences"]
+    files = "changed files: evals/add/expected/out.txt (+1 −1), harnesses.yaml (+1 −1)"
+    assert one["differences"][-1] == files
+
+
 def _no_repository(_: Path) -> None:
     return
 
