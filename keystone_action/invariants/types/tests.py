@@ -43,7 +43,8 @@ class Tests(Check):
 
     Score = passed / (passed + failed + errors); skipped tests don't count, and zero tests fail. Hidden tests are put in
     (`inject`) after the agent has ended, and files that decide about tests are put back as the author has them
-    (`protect`).
+    (`protect`). Where the agent changed what `pyproject.toml` or `setup.cfg` say to pytest, the author's part counts,
+    also for a pytest that `cmd` starts.
 
     As `pytest`, the sandbox's python3 runs pytest with the author's configuration; it must have pytest (the action's
     image does; otherwise `setup.packages: [pytest]`). Any other runner is a `cmd`, with the reports that it writes as
