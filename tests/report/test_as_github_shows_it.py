@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from samples import SAMPLES, flaky, gate_failure
-from test_comment_text import RUN_URL
+from test_comment_text import RUN_URL, comment
+from test_compared import WEAKER, baseline, difference
 
 from keystone_action.report.summary import render_summary
 from tools.github_page import PHONE, Page, Seen, draw
@@ -59,6 +61,16 @@ def test_a_summary_that_was_cut_is_whole_markdown() -> None:
     cuts = [render_summary(gate_failure(), limit=len(whole.encode()) - less) for less in (100, 500, 900)]
     seen = draw([Page(text + "\nlast words\n", PHONE) for text in (*cuts, render_summary(flaky()))])
     assert [page.alerts for page in seen] == [1, 1, 1, 0]
+
+
+def test_a_weakened_gate_and_a_baseline_fit_on_a_phone() -> None:
+    differences = [difference(change) for change in ("broken", "fixed", "new")]
+    result = replace(gate_failure(), spec_changes=WEAKER, baseline=baseline(*differences))
+    summary, posted = draw([Page(render_summary(result), PHONE), Page(comment(result), PHONE)])
+    for page in (summary, posted):
+        assert (page.overflow, page.alerts, page.scripts) == (0, 1, 0)
+        assert max(page.scrolled) <= WIDEST
+    assert posted.first.startswith("❌ Failed: composite 0.00")
 
 
 def test_the_pictures_of_the_readme_show_the_reports_as_they_are() -> None:

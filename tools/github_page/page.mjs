@@ -49,6 +49,7 @@ body { margin: 0; padding: 12px; }
 .markdown-body { box-sizing: border-box; border: 1px solid ${dark ? "#3d444d" : "#d1d9e0"}; border-radius: 6px; padding: 16px;
   font-family: "Liberation Sans", Arial, "Noto Color Emoji", sans-serif; font-size: 14px; overflow-wrap: break-word; }
 .markdown-body table { display: block; width: max-content; max-width: 100%; overflow: auto; }
+.markdown-alert-title .octicon { margin-right: 8px; fill: currentColor; }
 </style><article class="markdown-body">${body}</article>`;
 }
 
