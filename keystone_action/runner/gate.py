@@ -169,7 +169,7 @@ def _changes(before: _Side, after: _Side, options: RunOptions) -> tuple[SpecChan
         path = os.path.relpath(after.file(name), shown)
         if there is None:
             found.append(SpecChange(path, "added"))
-        elif sentences := _differences(before, there, after, name):
+        elif sentences := _compared(before, there, after, name):
             found.append(SpecChange(path, "changed", sentences))
     gone = names - {*after.specs, *after.errors} - set(moved.values())
     found += [SpecChange(os.path.relpath(after.file(name), shown), "deleted") for name in sorted(gone)]
@@ -182,6 +182,15 @@ def _moved(before: _Side, after: _Side) -> dict[str, str]:
     gone = {one.spec.id: name for name, one in before.specs.items() if name not in {*after.specs, *after.errors}}
     new = [name for name in after.specs if name not in before.specs and name not in before.errors]
     return {name: gone[spec_id] for name in new if (spec_id := after.specs[name].spec.id) in gone}
+
+
+def _compared(before: _Side, there: str, after: _Side, here: str) -> tuple[str, ...]:
+    if not after.file(here).is_file():  # opening a FIFO would wait for ever
+        return ("the spec is no regular file in this commit",)
+    try:
+        return _differences(before, there, after, here)
+    except OSError as error:
+        return (f"its files can't be compared: {error.filename}: {error.strerror}",)
 
 
 def _differences(before: _Side, there: str, after: _Side, here: str) -> tuple[str, ...]:

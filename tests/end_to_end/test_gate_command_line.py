@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -153,6 +154,24 @@ def test_a_broken_spec_of_the_change_decides_nothing(tmp_path: Path) -> None:
     assert called.code == 0, called.err
     (one,) = called.document["spec_changes"]["specs"]
     assert "can't be read as it is at this commit" in one["differences"][0]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "device", "nowhere"])
+def test_a_spec_of_the_change_that_is_no_file_holds_nobody(tmp_path: Path, kind: str) -> None:
+    clone = laptop(tmp_path, {})
+    place = clone / "evals" / "keystone.yaml"
+    place.unlink()
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/zero" if kind == "device" else "missing")
+    called = run(clone, "--spec-from", "base")
+    assert called.code == 0, called.err
+    (one,) = called.document["spec_changes"]["specs"]
+    said = {"folder": ("deleted", [])}.get(kind, ("changed", ["the spec is no regular file in this commit"]))
+    assert (one["change"], one["differences"]) == said
 
 
 def test_only_a_comment(tmp_path: Path) -> None:
