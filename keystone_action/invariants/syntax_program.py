@@ -115,7 +115,19 @@ class _Module:
 def is_stub(body: list[ast.stmt]) -> bool:
     """Whether the body of a function does nothing, or ends in NotImplementedError whatever it is given."""
     left = _without_docstring(body)
-    return any(_raises_not_implemented(one) for one in left) or not any(_does(one) for one in left)
+    for index, one in enumerate(left):
+        if _raises_not_implemented(one):  # what is left for the cases that were not answered before it is no stub
+            return not any(map(_answers, left[:index]))
+    return not any(map(_does, left))
+
+
+def _answers(statement: ast.stmt) -> bool:
+    """Whether a function can end with a value in a statement."""
+    if isinstance(statement, ast.Return):
+        return not _is_nothing_value(statement.value)
+    if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+        return False
+    return any(map(_answers, (one for block in _blocks(statement) for one in block)))
 
 
 def _does(statement: ast.stmt) -> bool:

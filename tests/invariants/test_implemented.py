@@ -41,6 +41,10 @@ REAL = {
     "an error of its own": "def f(x):\n    raise ValueError(x)",
     "in try": "def f():\n    try:\n        return open('x')\n    except OSError:\n        return None",
     "in match": "def f(x):\n    match x:\n        case 1:\n            return 2",
+    "NotImplementedError for what is left": "def f(x):\n    if x:\n        return 1\n    raise NotImplementedError(x)",
+    "NotImplementedError after a match": (
+        "def f(x):\n    match x:\n        case 1:\n            return 2\n    raise NotImplementedError"
+    ),
     "NotImplementedError elsewhere": "def f(x):\n    if x:\n        raise NotImplementedError\n    return 1",
 }
 STUBS = {
@@ -52,6 +56,8 @@ STUBS = {
     "a documented body": 'def f():\n    """Does it."""',
     "NotImplementedError": "def f():\n    raise NotImplementedError",
     "with a message": 'def f():\n    """Docs."""\n    raise NotImplementedError("later")',
+    "after nothing": "def f(x):\n    if x:\n        return None\n    raise NotImplementedError",
+    "after a function in it": "def f(x):\n    def g():\n        return 1\n    raise NotImplementedError",
     "after a call": "def f():\n    log('todo')\n    raise NotImplementedError()",
     "return": "def f():\n    return",
     "return None": "def f(x):\n    return None",
