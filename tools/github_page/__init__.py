@@ -15,11 +15,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 HERE = Path(__file__).parent
 FILES = ("package.json", "package-lock.json", "page.mjs")
-CHROMIUM = "/usr/bin/chromium"
+BROWSERS = ("chromium", "google-chrome")
+"""The one there is; runners of GitHub have the second, which Ubuntu does not package."""
 DESKTOP = 804
 """Pixels of a window in which a comment is as wide as on a pull request."""
 PHONE = 390
@@ -50,19 +51,26 @@ class Seen:
 
 
 def draw(pages: Sequence[Page]) -> list[Seen]:
-    """Draws the pages, one after the other in one browser. Raises CalledProcessError; what went wrong is on stderr."""
+    """Draws the pages, one after the other in one browser. Raises CalledProcessError; what went wrong is on stderr.
+
+    Raises FileNotFoundError without a browser.
+    """
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise FileNotFoundError("there is no chromium; run: sudo apt-get install chromium")
     jobs = [{name: value for name, value in asdict(page).items() if value is not None} for page in pages]
     done = subprocess.run(
-        ["node", str(_installed() / "page.mjs"), CHROMIUM],
+        ["node", str(_installed() / "page.mjs"), browser],
         input=json.dumps(jobs),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    return [
-        Seen(**{name: tuple(value) if isinstance(value, list) else value for name, value in one.items()})
-        for one in json.loads(done.stdout)
-    ]
+    return [_seen(one) for one in json.loads(done.stdout)]
+
+
+def _seen(answer: dict[str, Any]) -> Seen:
+    return Seen(**{name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()})
 
 
 def _installed() -> Path:
