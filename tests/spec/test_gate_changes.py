@@ -138,7 +138,9 @@ def test_other_tools_files_differ_by_what_they_ask_besides(tmp_path: Path) -> No
     def of(name: str, **more: Any) -> LoadedSpec:
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "case.yaml").write_text(yaml.safe_dump({**case, "matrix": {"harnesses": ["echo"], "models": ["m"]}, **more}))
+        (folder / "case.yaml").write_text(
+            yaml.safe_dump({**case, "matrix": {"harnesses": ["echo"], "models": ["m"]}, **more})
+        )
         return load(folder / "case.yaml", CheckTypes())
 
     before, same = of("a"), of("b")
