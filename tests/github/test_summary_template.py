@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,18 @@ def test_a_template_sees_no_environment(tmp_path: Path) -> None:
     _, done = step(tmp_path, EXTENDS + text)
     assert done.exit_code == 2
     assert "there is no name environ" in done.issues[0].message
+
+
+def test_the_job_that_joins_shards_has_a_template_too(tmp_path: Path) -> None:
+    text = EXTENDS + "{% block head %}# joined: {{ run.counts.cells }}\n\n{% endblock %}"
+    (tmp_path / "shard").mkdir()
+    (tmp_path / "join").mkdir()
+    runner, ran = step(tmp_path / "shard", None, **{"summary-template": "", "shard": "1/1"})
+    assert ran.exit_code == 0
+    joiner = FakeRunner(tmp_path / "join")
+    (joiner.workspace / "look").write_text(text)
+    shutil.copytree(runner.workspace / "keystone-results", joiner.workspace / "shards")
+    done = joiner.step({"mode": "merge", "results": "shards", "summary-template": "look"})
+    assert (done.exit_code, done.outputs["verdict"]) == (0, "pass")
+    assert "# joined: 1" in done.summary
+    assert "# joined: 1" in (joiner.workspace / done.outputs["summary-path"]).read_text()

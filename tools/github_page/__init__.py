@@ -70,7 +70,10 @@ def draw(pages: Sequence[Page]) -> list[Seen]:
 
 
 def _seen(answer: dict[str, Any]) -> Seen:
-    return Seen(**{name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()})
+    frozen: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()
+    }
+    return Seen(**frozen)
 
 
 def _installed() -> Path:
