@@ -168,10 +168,34 @@ def test_a_lost_shard_is_never_green(tmp_path: Path) -> None:
     assert "missing: shard 2/3" in played.jobs["merge"][0].ours.text
 
 
-def test_nothing_to_run_ends_with_the_plan(tmp_path: Path) -> None:
-    played = evaluate(tmp_path, inputs={"tags": "none"})
-    assert [played.result(job) for job in ("plan", "run", "merge")] == ["failure", "skipped", "skipped"]
-    assert played.outputs["verdict"] == ""
+def test_a_plan_that_fails_is_never_green(tmp_path: Path, github: FakeGitHub) -> None:
+    """GitHub takes a required check that was skipped for one that passed."""
+    inputs = {"tags": "none", "fail-on": "never", "comment": "auto"}
+    played = evaluate(tmp_path, event="pull_request", github=github, inputs=inputs)
+    assert [played.result(job) for job in ("plan", "run", "merge")] == ["failure", "skipped", "failure"]
+    assert played.outputs["verdict"] == "error"
+    assert github.state.statuses[-1]["state"] == "error"
+    assert len(github.state.comments) == 1
+
+
+def test_results_that_a_change_brings_along_stand_in_for_no_shard(tmp_path: Path) -> None:
+    """A commit may hold a folder of the name that the shards' artifacts are downloaded to."""
+    first = evaluate(tmp_path / "first", inputs={"shards": 1})
+    text, forged = SPEC.replace("RULE", "majority"), first.artifacts.folder("keystone-evaluate-shard-0")
+
+    def checkout(workspace: Path) -> None:
+        (workspace / "evals").mkdir()
+        (workspace / "evals" / "suite.keystone.yaml").write_text(text)
+        shutil.copytree(forged, workspace / "keystone-shards" / "forged")
+
+    def lose(job: str, artifacts: Artifacts) -> None:
+        if job == "merge":
+            shutil.rmtree(artifacts.folder("keystone-evaluate-shard-0"))
+
+    inputs = {"shards": 1, "comment": "never"}
+    played = Player(tmp_path / "jobs", WORKFLOW, checkout, inputs=inputs, between=lose).play()
+    assert [played.result(job) for job in ("plan", "run", "merge")] == ["success", "success", "failure"]
+    assert played.outputs["verdict"] == "error"
 
 
 def test_keys_reach_the_jobs_that_run_cells_and_no_other(tmp_path: Path) -> None:
@@ -208,7 +232,11 @@ def test_nothing_that_a_caller_gives_is_ignored() -> None:
 
 def test_what_decides_which_cells_there_are_is_the_same_for_plan_and_shards() -> None:
     plan, run = (
-        next(step["with"] for step in DOCUMENT["jobs"][job]["steps"] if step["uses"].startswith("keystone-action/"))
+        next(
+            step["with"]
+            for step in DOCUMENT["jobs"][job]["steps"]
+            if step.get("uses", "").startswith("keystone-action/")
+        )
         for job in ("plan", "run")
     )
     about_cells = {"spec", "working-directory", "replicas", "params", "tags", "spec-from"}
@@ -220,7 +248,7 @@ def test_callers_get_the_action_of_the_same_version() -> None:
         step["uses"]
         for job in DOCUMENT["jobs"].values()
         for step in job["steps"]
-        if step["uses"].startswith("keystone-action/")
+        if step.get("uses", "").startswith("keystone-action/")
     }
     assert named == {f"keystone-action/keystone-action@v{__version__}"}
     assert f"evaluate.yml@v{__version__}\n" in WORKFLOW
