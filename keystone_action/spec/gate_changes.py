@@ -38,37 +38,48 @@ def differences(before: LoadedSpec, after: LoadedSpec, *, places: tuple[Path, Pa
 
 def _all(old: Plain, new: Plain) -> Iterator[str]:
     yield from _leaves("", old.pop("scoring"), new.pop("scoring"))
-    yield from _invariants(old.pop("invariants"), new.pop("invariants"))
-    was, now = _by_id(old.pop("scenarios")), _by_id(new.pop("scenarios"))
+    checks, was, now = [(old.pop("invariants"), new.pop("invariants"))], *map(_by_id, _popped("scenarios", old, new))
+    both = [name for name in was if name in now]
+    checks += [(was[name].pop("invariants"), now[name].pop("invariants")) for name in both]
+    places = ["", *(f"scenario {name}: " for name in both)]
     removed, added = [name for name in was if name not in now], [name for name in now if name not in was]
+    # Whatever else a change holds, however much of it, nothing stands before what was taken away.
+    yield from _losses(*checks[0])
     if removed:
         yield f"removed scenarios: {_listed(removed)}"
-    for name in was:
-        if name in now:
-            yield from (
-                f"scenario {name}: {one}"
-                for one in _invariants(was[name].pop("invariants"), now[name].pop("invariants"))
-            )
-            yield from (f"scenario {name}: {one}" for one in _leaves("", was[name], now[name]))
+    for place, (before, after) in zip(places[1:], checks[1:], strict=True):
+        yield from (f"{place}{one}" for one in _losses(before, after))
+    for place, (before, after) in zip(places, checks, strict=True):
+        yield from (f"{place}{one}" for one in _changed_invariants(before, after))
+    for name in both:
+        yield from (f"scenario {name}: {one}" for one in _leaves("", was[name], now[name]))
     if added:
         yield f"added scenarios: {_listed(added)}"
     yield from _leaves("", old, new)
+
+
+def _popped(name: str, *documents: Plain) -> list[Any]:
+    return [document.pop(name) for document in documents]
 
 
 def _by_id(scenarios: list[Plain] | None) -> dict[str, Plain]:
     return {str(item["id"] or index): item for index, item in enumerate(scenarios or [])}
 
 
-def _invariants(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
+def _losses(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
+    """Invariants that were removed, and gates."""
     removed = [f"{name} (a gate)" if old[name]["gate"] else name for name in old if name not in new]
     if removed:
         yield f"removed: {_listed(removed)}"
+    yield from (f"gate {name} removed" for name in old if name in new and old[name]["gate"] and not new[name]["gate"])
+
+
+def _changed_invariants(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
+    """All else about them."""
     kept = [(name, dict(old[name]), dict(new[name])) for name in old if name in new]
     for name, was, now in kept:
         before, after = was.pop("gate"), now.pop("gate")
-        if before and not after:
-            yield f"gate {name} removed"
-        elif before != after:
+        if after and before != after:
             yield f"gate {name} added" if not before else f"gate {name} {_value(before)} → {_value(after)}"
     for name, was, now in kept:
         before, after = was.pop("weight"), now.pop("weight")

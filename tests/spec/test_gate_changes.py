@@ -131,6 +131,21 @@ def test_so_many_that_the_rest_is_counted(tmp_path: Path) -> None:
     assert found[-1] == "and 20 more differences"
 
 
+def test_no_crowd_of_small_differences_hides_what_was_taken_away(tmp_path: Path) -> None:
+    before = changed(
+        BASE, "invariants", {f"check_{n}": {"check": {"type": "file_exists", "path": "x"}} for n in range(40)}
+    )
+    gated = {"sealed": {"gate": True, "check": {"type": "file_exists", "path": "z"}}}
+    before["scenarios"] = [{"id": "hard"}, {"id": "kept", "invariants": gated}]
+    after = yaml.safe_load(yaml.safe_dump(before))
+    for check in after["invariants"].values():
+        check["weight"] = 1.5
+    after["scenarios"] = [{"id": "kept", "invariants": {"sealed": {**gated["sealed"], "gate": False}}}]
+    found = said(tmp_path, after, before)
+    assert found[:2] == ("removed scenarios: hard", "scenario kept: gate sealed removed")
+    assert len(found) == MAX_DIFFERENCES + 1
+
+
 def test_other_tools_files_differ_by_what_they_ask_besides(tmp_path: Path) -> None:
     (tmp_path / "harnesses.yaml").write_text("mine: {command: ['true']}\n")
     case = {"id": "case", "task": {"prompt": "x"}, "graders": [{"type": "command", "cmd": "true"}]}
