@@ -7,7 +7,7 @@ what is not the agent's fault raises HarnessError: a program of a list or `cli` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -40,11 +40,11 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One call of an agent.
+    """One call of an agent. stdout_to: a file of ours for all of its stdout.
 
     environment: complete, as `agent_environment` makes it. agent_directory: the agent's own code, as the sandbox sees
     it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
-    for the cell, None = no limit but the agent's own.
+    for the cell, None = no limit but the agent's own. stdout_to: a file of ours for all of its stdout.
     """
 
     prompt: str
@@ -53,13 +53,14 @@ class Task:
     agent_directory: Path | None = None
     context: Mapping[str, Any] | None = field(default_factory=dict)
     timeout: float | None = None
+    stdout_to: Path | None = None
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""
         if stdin is None:
             stdin = prompt_bytes(self.prompt) if agent.stdin == "prompt" else b""
         timeout = agent.timeout if self.timeout is None else min(agent.timeout, self.timeout)
-        return Command(tuple(argv), env=self.environment, timeout=timeout, stdin=stdin)
+        return Command(tuple(argv), env=self.environment, timeout=timeout, stdin=stdin, stdout_to=self.stdout_to)
 
 
 def write_inputs(directory: Path, prompt: str, agent: AgentBase) -> Inputs:
@@ -93,6 +94,7 @@ async def run_agent(
     agent_directory: Path | None = None,
     context: Mapping[str, Any] | None = MappingProxyType({}),
     timeout: float | None = None,
+    stdout_to: Path | None = None,
 ) -> AgentRun:
     """Run an interpolated agent to its end; every process of it is gone when this returns.
 
@@ -106,7 +108,13 @@ async def run_agent(
         agent_directory=agent_directory,
         context=context,
         timeout=timeout,
+        stdout_to=stdout_to,
     )
+    run = await _run(agent, sandbox, task)
+    return run if stdout_to is None else replace(run, stdout_file=stdout_to)
+
+
+async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
     if isinstance(agent, NoneAgent):
         from keystone_action.agents.none import run_none
 

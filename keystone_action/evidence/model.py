@@ -33,7 +33,8 @@ class AgentRun:
     """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
     an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise. stdout and
     stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came,
-    stdout_cut what of stdout was not kept. reported: what else its AgentResult document says (`latency_ms`,
+    stdout_cut what of stdout was not kept. stdout_file: a file of ours with all of it, where it was asked for, up to
+    `sandbox.base.WHOLE_LIMIT` bytes. reported: what else its AgentResult document says (`latency_ms`,
     `reasoning_trace`, `raw_response`), unchecked."""
 
     exit_code: int | None = None
@@ -48,6 +49,7 @@ class AgentRun:
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     stdout_cut: int = 0
+    stdout_file: Path | None = None
     leftovers: int = 0
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
     token_usage: Mapping[str, Any] | None = None

@@ -136,6 +136,7 @@ class _Boot:
                 inputs=inputs,
                 agent_directory=agent_directory,
                 context=self._context(names),
+                stdout_to=self.roots.private / "agent.stdout" if agent.trace and agent.trace.stdout else None,
             ),
             prompt=prompt,
             names=names if self.cell.loaded.additions is None else None,

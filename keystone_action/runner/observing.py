@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from keystone_action.evidence.trace import Trace
+from keystone_action.sandbox.base import WHOLE_LIMIT
 from keystone_action.sandbox.paths import PathProblem, PathUnreadable, display_path, open_inside
 from keystone_action.spec.agents import AgentOutput, PythonAgent
 
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun
     from keystone_action.spec.agents import AgentBase, AgentTrace
 
-TRACE_LIMIT = 512 << 20
+TRACE_LIMIT = WHOLE_LIMIT
 """Bytes of a transcript that are read."""
 _WITHOUT_ANSWERS = frozenset({"otel"})
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Trace | None:
@@ -81,13 +80,6 @@ def _declared(declared: AgentTrace, run: AgentRun, workspace: Path) -> Trace:
     from keystone_action.evidence.trace_readers.reading import read_trace
 
     if declared.path is None:
-        if run.stdout_cut:
-            # What was cut may have held any number of calls: a count of the rest would be a wrong one.
-            problem = (
-                f"the trace on stdout is too large: {run.stdout_bytes:,} bytes, of which {run.stdout_cut:,} in the "
-                "middle were not kept; write it to a file and name that by agent.trace.path"
-            )
-            return Trace(source=declared.format, problem=problem)
         return _from_stdout(declared, run)
     what = f"the trace {display_path(declared.path)}"
     try:
@@ -102,13 +94,15 @@ def _declared(declared: AgentTrace, run: AgentRun, workspace: Path) -> Trace:
 def _from_stdout(declared: AgentTrace, run: AgentRun) -> Trace:
     from keystone_action.evidence.trace_readers.reading import read_trace
 
-    data = run.stdout.encode("utf-8", "replace")
-    trace = read_trace(io.BytesIO(data), declared.format, "the trace on stdout")
-    if len(data) == run.stdout_bytes:
-        return trace
-    # Nothing was cut, so it was decoded with replacement.
-    lossy = f"{run.stdout.count(_REPLACEMENT):,} × bytes that are not UTF-8"
-    return replace(trace, not_understood=(*trace.not_understood, lossy))
+    what = "the trace on stdout"
+    if run.stdout_file is None or not run.stdout_bytes:
+        return Trace(source=declared.format, problem=f"{what} is empty")
+    if run.stdout_bytes > TRACE_LIMIT:
+        # What was not kept may hold any number of calls: a count of the rest would be a wrong one.
+        problem = f"{what} has {run.stdout_bytes:,} bytes; of a trace at most {TRACE_LIMIT:,} are read"
+        return Trace(source=declared.format, problem=problem)
+    with run.stdout_file.open("rb") as file:
+        return read_trace(file, declared.format, what)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Protocol
 
 CAPTURE_HEAD = 1 << 20
 CAPTURE_TAIL = 1 << 20
+WHOLE_LIMIT = 512 << 20
 """Bytes kept of each stream: the first and the last; what lies between is counted and said."""
 
 
@@ -58,7 +59,8 @@ class Command:
 
     env is complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where env lacks them.
     cwd is relative to the workspace ("." = the workspace itself). as_root: as the root user of a container, for the
-    author's setup; a sandbox without containers ignores it.
+    author's setup; a sandbox without containers ignores it. stdout_to: a file of ours, made or emptied, that gets all
+    of stdout as it comes, up to WHOLE_LIMIT bytes.
     """
 
     argv: tuple[str, ...]
@@ -67,6 +69,7 @@ class Command:
     timeout: float | None = None
     stdin: bytes = b""
     as_root: bool = False
+    stdout_to: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

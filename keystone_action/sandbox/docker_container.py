@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from keystone_action.errors import SandboxError
@@ -39,7 +40,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: we were asked to
 class Run:
     """A container's life. prepare, collect: called with the container's id before its start and after its end; collect
     may return the sentence for a limit. look: called now and then while it runs, returns the sentence for a limit.
-    on_stop: ends a prepare or collect that is under way."""
+    on_stop: ends a prepare or collect that is under way. stdout_to: as in `Command`."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Run:
         collect: Callable[[str], str | None] | None = None,
         look: Callable[[str], str | None] | None = None,
         on_stop: Callable[[], None] | None = None,
+        stdout_to: Path | None = None,
     ) -> None:
         self.stopped = False
         self.identifier: str | None = None
@@ -63,6 +65,7 @@ class Run:
         self._prepare = prepare
         self._collect = collect
         self._look = look
+        self._stdout_to = stdout_to
         self._output = Demultiplexer()
         self._limit: str | None = None
         self._timed_out = False
@@ -85,7 +88,11 @@ class Run:
                 self._go_on()
                 identifier = create(self._api, self._plan)
                 connect(self._api, self._plan, identifier)
-                return self._live(identifier)
+                if self._stdout_to is None:
+                    return self._live(identifier)
+                with self._stdout_to.open("wb") as copy:
+                    self._output = Demultiplexer(copy)
+                    return self._live(identifier)
         finally:
             if identifier is not None:
                 remove(self._api, identifier)

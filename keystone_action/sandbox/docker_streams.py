@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import struct
+from typing import BinaryIO
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture
 
 _HEADER = struct.Struct(">BxxxL")
 _STDOUT, _STDERR = 1, 2
 
 
 class Kept:
-    """The first and the last bytes of one stream, in bounded memory."""
+    """The first and the last bytes of one stream, in bounded memory. copy: a file that gets the first WHOLE_LIMIT
+    bytes of it."""
 
-    def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL) -> None:
+    def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, copy: BinaryIO | None = None) -> None:
         self._head = bytearray()
         self._head_size = head
         self._tail = bytearray()
         self._tail_size = tail
         self._total = 0
+        self._copy = copy
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Take the next bytes of the stream. Raises OSError when the copy can't be written."""
+        if self._copy is not None:
+            self._copy.write(data[: max(0, WHOLE_LIMIT - self._total)])
         self._total += len(data)
         room = self._head_size - len(self._head)
         if room > 0:
@@ -45,8 +50,8 @@ class Demultiplexer:
     (Docker Engine API, "Attach to a container", stream format).
     """
 
-    def __init__(self) -> None:
-        self.stdout = Kept()
+    def __init__(self, copy: BinaryIO | None = None) -> None:
+        self.stdout = Kept(copy=copy)
         self.stderr = Kept()
         self._header = b""
         self._left = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import policy, trees
-from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture, Command, Completed, Limits
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Command, Completed, Limits
 from keystone_action.sandbox.client import Channel, LauncherClient
 from keystone_action.sandbox.process_serving import ProcessServing, Stopper
 from keystone_action.sandbox.search_path import DEFAULT_PATH
@@ -95,12 +95,14 @@ class ProcessSandbox:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
         stdin = _standard_input(command.stdin)
+        whole = None if command.stdout_to is None else _emptied(command.stdout_to)
         channel = await self._launcher.supervisor(request)
         self._running.add(channel)
         self._quiet.clear()
         again = False
         try:
-            await channel.request(request, [stdin, *([self._lease.lock] if self._lease else [])])
+            lock = [self._lease.lock] if self._lease else []
+            await channel.request(request, [stdin, *lock, *([] if whole is None else [whole])])
             if stopper:
                 await stopper.started(channel)
             answer = await channel.receive()
@@ -114,7 +116,9 @@ class ProcessSandbox:
         finally:
             if stopper:
                 stopper.over()
-            os.close(stdin)
+            for descriptor in (stdin, whole):
+                if descriptor is not None:
+                    os.close(descriptor)
             self._running.discard(channel)
             if not self._running:
                 self._quiet.set()
@@ -146,6 +150,7 @@ class ProcessSandbox:
             disk_roots=[str(self.workspace), str(self._home), str(self._temporary)],
             head=CAPTURE_HEAD,
             tail=CAPTURE_TAIL,
+            whole=0 if command.stdout_to is None else WHOLE_LIMIT,
             service=False,
         )
 
@@ -181,6 +186,13 @@ def _standard_input(data: bytes) -> int:
         descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     )
     return descriptor
+
+
+def _emptied(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SandboxError(f"{path} can't be written: {error.strerror}") from error
 
 
 async def _end(channel: Channel) -> None:

@@ -13,9 +13,10 @@ _F_SETPIPE_SZ = 1031
 
 
 class Stream:
-    """Reads a non-blocking pipe; keeps `head` bytes of its beginning and `tail` bytes of its end."""
+    """Reads a non-blocking pipe; keeps `head` bytes of its beginning and `tail` bytes of its end. copy: a descriptor
+    that gets the first `limit` bytes of it."""
 
-    def __init__(self, descriptor: int, head: int, tail: int) -> None:
+    def __init__(self, descriptor: int, head: int, tail: int, *, copy: int | None = None, limit: int = 0) -> None:
         self.descriptor = descriptor
         self.open = True
         self.total = 0
@@ -25,9 +26,14 @@ class Stream:
         self._tail_held = 0
         self._tail_size = tail
         self._chunk = _CHUNK
+        self._copy = copy
+        self._limit = limit
 
     def read(self) -> int:
-        """Take what is there, up to a chunk. Returns 0 when the stream has ended or is empty, else more than 0."""
+        """Take what is there, up to a chunk. Returns 0 when the stream has ended or is empty, else more than 0.
+
+        Raises OSError when the copy can't be written.
+        """
         try:
             data = os.read(self.descriptor, self._chunk)
         except BlockingIOError:
@@ -38,6 +44,8 @@ class Stream:
         if len(data) == _CHUNK == self._chunk:
             self._enlarge()
         taken = len(data)
+        if self._copy is not None:
+            write_all(self._copy, data[: max(0, self._limit - self.total)])
         self.total += taken
         room = self._head_size - len(self._head)
         if room > 0:
@@ -68,3 +76,10 @@ class Stream:
         """(head, tail)."""
         tail = b"".join(self._tail)
         return bytes(self._head), tail[-self._tail_size :] if self._tail_size else b""
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -103,27 +103,32 @@ class Supervisor:
         self._handlers: dict[int, Callable[[], None]] = {}
 
     def start(self, passed: list[int]) -> None:
-        """Start the command. passed: its standard input; for a service, the log. Raises OSError."""
+        """Start the command. passed: its standard input; for a service, the log; last, where all of stdout goes.
+
+        Raises OSError.
+        """
         if self._request["service"]:
             self._log = passed[1]
             self._spawn(passed[0], passed[1], passed[1])
         else:
             with contextlib.ExitStack() as stack:
-                writers = [self._pipe(stack) for _ in range(2)]
+                copies = [passed[-1] if self._request["whole"] else None, None]
+                writers = [self._pipe(stack, copy) for copy in copies]
                 self._spawn(passed[0], *writers)
         self._listen(self._wakeup, self._child_signal)
         self._listen(self._channel.fileno(), self._channel_message)
         if self._log is not None and self._refusal is None:
             self._channel.sendall(wire.pack({"started": self._pid}))
 
-    def _pipe(self, stack: contextlib.ExitStack) -> int:
+    def _pipe(self, stack: contextlib.ExitStack, copy: int | None) -> int:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, writer)
         os.set_blocking(reader, False)
         if self._user:
             # Pipes belong to who made them; /dev/stdout and /dev/stderr are opened anew by many a script.
             os.fchown(writer, self._user.uid, self._user.uid)
-        stream = Stream(reader, self._request["head"], self._request["tail"])
+        request = self._request
+        stream = Stream(reader, request["head"], request["tail"], copy=copy, limit=request["whole"])
         self._streams.append(stream)
         self._listen(reader, lambda: self._output(stream))
         return writer

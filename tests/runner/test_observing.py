@@ -46,19 +46,23 @@ def test_a_file_of_the_workspace(workspace):
 
 
 def test_stdout(workspace):
-    run = AgentRun(stdout=TRANSCRIPT, stdout_bytes=len(TRANSCRIPT.encode()))
+    run = printed(workspace, TRANSCRIPT.encode())
     found = observe(agent(trace={"format": "claude", "stdout": True}), run, workspace, workspace.parent / "copy")
     assert len(found.tool_calls) == 5
 
 
-def test_stdout_that_was_cut_is_not_counted(workspace):
-    run = AgentRun(stdout=TRANSCRIPT, stdout_bytes=9_000_000, stdout_cut=1_234_567)
+def printed(workspace, data):
+    file = workspace.parent / "agent.stdout"
+    file.write_bytes(data)
+    return AgentRun(stdout="cut in the middle", stdout_bytes=len(data), stdout_cut=len(data) - 17, stdout_file=file)
+
+
+def test_stdout_that_is_too_large_is_not_counted(workspace, monkeypatch):
+    monkeypatch.setattr(observing, "TRACE_LIMIT", 1000)
+    run = printed(workspace, TRANSCRIPT.encode())
     found = observe(agent(trace={"format": "claude", "stdout": True}), run, workspace, workspace.parent / "copy")
     assert found.tool_calls is None
-    assert found.problem == (
-        "the trace on stdout is too large: 9,000,000 bytes, of which 1,234,567 in the middle were not kept; "
-        "write it to a file and name that by agent.trace.path"
-    )
+    assert found.problem == (f"the trace on stdout has {run.stdout_bytes:,} bytes; of a trace at most 1,000 are read")
 
 
 def link_out(path):
