@@ -1,24 +1,17 @@
 """`http_mock_assertions`: the source's examples, the rules of spec 5.3, and what people read when it fails."""
 
-import asyncio
 import json
-from dataclasses import replace
-from typing import Any
 
 import httpx
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from support.context import make_check, make_evidence
+from support.context import make_check
+from support.mock_records import Context, Log, grade, request
 from support.mocks import running_mock
 
-from keystone_action.errors import OutputError
-from keystone_action.evidence.model import RecordedRequest
 from keystone_action.invariants.comparison import equal
-from keystone_action.invariants.types.http_mock_assertions import HttpMockAssertions
-from keystone_action.spec.base import ServiceName
 
 # Both from `000_66edd30c29bbac31.txt`, as they stand there: the section "http_mock_assertions"…
 EMAIL_SENT_ONCE = """
@@ -47,34 +40,6 @@ check:
       filters: { to: "finance@co" }
       equals: 1
 """
-
-
-class Log:
-    def __init__(self, *requests: RecordedRequest) -> None:
-        self._requests = requests
-
-    def requests(self) -> tuple[RecordedRequest, ...]:
-        return self._requests
-
-
-def request(method: str = "POST", path: str = "/api/messages", body: Any = "", **fields: Any) -> RecordedRequest:
-    headers = fields.pop("headers", {})
-    if not isinstance(body, str):
-        body = json.dumps(body)
-    plain = RecordedRequest("smtp", method, path, path, {}, headers, body, len(body), 0, 200, "{}", "")
-    return replace(plain, **fields)
-
-
-class Context:
-    timeout = 30.0
-
-    def __init__(self, evidence: Any) -> None:
-        self.evidence = evidence
-
-
-def grade(tmp_path, check, **logs):
-    context = Context(make_evidence(tmp_path, tmp_path / "private", request_logs=logs))
-    return asyncio.run(check.evaluate(context))
 
 
 @pytest.fixture
@@ -339,96 +304,6 @@ def test_large_values_are_short_in_message_and_details(outcome):
     found = outcome({"field": "last_request.body", "equals": "x"}, request(body="y" * 100_000))
     assert len(found.message) < 1_000
     assert len(json.dumps(found.details)) < 5_000
-
-
-# What is refused, and what is ours to answer for.
-
-
-@pytest.mark.parametrize(
-    ("assertion", "sentence"),
-    [
-        ({"field": "request_count"}, "at least one of equals"),
-        ({"field": "request_count", "gt": None}, "at least one of equals"),
-        ({"field": "request_cont", "equals": 1}, "expected request_count, last_request"),
-        ({"field": "last_request.bodi", "contains": "x"}, "expected one of .method, .path"),
-        ({"field": "requests[x].body", "contains": "x"}, "requests[N]"),
-        ({"field": "requests", "exists": True}, "requests[N]"),
-        ({"field": "last_request.body.a", "exists": True}, "nothing after .body"),
-        ({"field": "request_count", "contains": "1"}, "request_count is a number"),
-        ({"field": "request_count", "equals": 1, "filters": {"path": "api"}}, "starts with /"),
-        ({"field": "request_count", "equals": 1, "filters": {"method": ["POST"]}}, "a text for the filter method"),
-        ({"field": "request_count", "equals": 1, "filters": {"query": "a=b"}}, "a mapping of names"),
-        ({"field": "request_count", "equal": 1}, "Extra inputs"),
-        ({"field": "last_request.body", "count": -1}, "greater than or equal to 0"),
-        ({"field": "last_request", "exists": "no"}, "valid boolean"),
-    ],
-)
-def test_assertions_that_make_no_sense_are_refused(assertion, sentence):
-    with pytest.raises(ValidationError) as caught:
-        make_check({"type": "http_mock_assertions", "service": "smtp", "assertions": [assertion]})
-    assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("field", "suggestion"),
-    [
-        ("request_cont", "request_count"),
-        ("last_requst.body", "last_request.body"),
-        ("requests.body", "requests[0].body"),
-    ],
-)
-def test_the_field_that_was_meant_is_suggested(field, suggestion):
-    with pytest.raises(ValidationError) as caught:
-        make_check({"type": "http_mock_assertions", "service": "s", "assertions": [{"field": field, "exists": True}]})
-    assert caught.value.errors()[0]["ctx"]["suggestion"] == suggestion
-
-
-def test_no_assertion_is_refused():
-    with pytest.raises(ValidationError, match="at least 1 item"):
-        make_check({"type": "http_mock_assertions", "service": "smtp", "assertions": []})
-
-
-def test_expressions_are_read_when_they_have_their_value():
-    text = {"field": "requests[{{ params.n }}].body", "equals": "x", "filters": {"path": "{{ params.path }}"}}
-    assert make_check({"type": "http_mock_assertions", "service": "s", "assertions": [text]}).assertions
-
-
-def test_the_service_must_record():
-    (marker,) = HttpMockAssertions.model_fields["service"].metadata
-    assert marker == ServiceName(kinds="recording")
-
-
-def test_a_service_without_a_record_is_an_error_of_the_check(tmp_path):
-    check = make_check(yaml.safe_load(SUMMARY_SENT_ONCE)["check"])
-    found = grade(tmp_path, check)
-    assert (found.status, found.score) == ("error", None)
-    assert "record: true" in found.message
-
-
-def test_an_incomplete_record_is_never_graded(tmp_path):
-    class Broken:
-        def requests(self):
-            raise OutputError("the record of smtp is incomplete")
-
-    with pytest.raises(OutputError, match="incomplete"):
-        grade(tmp_path, make_check(yaml.safe_load(SUMMARY_SENT_ONCE)["check"]), smtp=Broken())
-
-
-@pytest.mark.parametrize(
-    "assertion",
-    [
-        {"field": "{{ params.field }}", "equals": 1},
-        {"field": "request_count", "filters": {"path": "{{ params.path }}"}, "equals": 1},
-    ],
-)
-def test_an_expression_that_gave_no_field_or_path_is_an_error_of_the_check(tmp_path, assertion):
-    check = make_check({"type": "http_mock_assertions", "service": "smtp", "assertions": [assertion]})
-    filled = check.model_copy(
-        update={"assertions": [check.assertions[0].model_copy(update={"field": "nonsense"})]}
-        if "{{" in assertion["field"]
-        else {"assertions": [check.assertions[0].model_copy(update={"filters": {"path": "nonsense"}})]}
-    )
-    assert grade(tmp_path, filled, smtp=Log()).status == "error"
 
 
 # Properties.
