@@ -31,6 +31,9 @@ VARIABLES = frozenset(
     }
 )
 """What every block is given. run: the document of results.json."""
+OURS = "verdict"
+"""The block that says what a change does to its own gate, and the verdict: a change that brings its own template could
+hide both in it."""
 _OF_SPECS = frozenset({"item", "loop", "several", "spec"})
 """What the blocks inside of `spec` have besides."""
 
@@ -81,8 +84,6 @@ def render_author_summary(text: str, name: str, run: RunResult, limit: int = SUM
         raise _problem(name, None, f"it prints more than {MAX_PRINTED >> 20} MiB; a summary has room for one")
     if HIDDEN in rendered:
         raise _problem(name, None, f"what it printed holds `{HIDDEN}…`, which is how Keystone marks its comments")
-    if not rendered.strip():
-        raise _problem(name, None, "it printed nothing")
     return rendered
 
 
@@ -101,8 +102,15 @@ def _check_names(environment: Environment, tree: nodes.Template, name: str) -> N
     base = environment.parse(source)
     blocks = [block.name for block in base.find_all(nodes.Block)]
     for block in tree.find_all(nodes.Block):
+        if block.name == OURS:
+            raise _problem(
+                name, block.lineno, f"the block {OURS} stays Keystone's own; say what you have to say in head"
+            )
         if block.name not in blocks:
-            raise _problem(name, block.lineno, _unknown("block", block.name, blocks))
+            raise _problem(name, block.lineno, _unknown("block", block.name, [one for one in blocks if one != OURS]))
+    # What a template sets outside of its blocks holds in ours too.
+    for one in sorted(_given_names(tree) & (VARIABLES | _imported_names(base))):
+        raise _problem(name, None, f"{one} is a name of Keystone's own; give yours another one")
     known = VARIABLES | _OF_SPECS | set(environment.globals) | _given_names(base) | _given_names(tree)
     for one in sorted(meta.find_undeclared_variables(tree) - known):
         places = (node.lineno for node in tree.find_all(nodes.Name) if node.name == one)
@@ -115,8 +123,14 @@ def _given_names(tree: nodes.Template) -> set[str]:
 
     names = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     names |= {node.name for node in tree.find_all(nodes.Macro)} | {node.target for node in tree.find_all(nodes.Import)}
+    return names | _imported_names(tree)
+
+
+def _imported_names(tree: nodes.Template) -> set[str]:
+    from jinja2 import nodes
+
     imported = (one for node in tree.find_all(nodes.FromImport) for one in node.names)
-    return names | {one if isinstance(one, str) else one[1] for one in imported}
+    return {one if isinstance(one, str) else one[1] for one in imported}
 
 
 def _constant(node: nodes.Expr) -> Any:

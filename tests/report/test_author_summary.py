@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from keystone_action.report.author_summary import (
     render_author_summary,
 )
 from keystone_action.report.summary import render_summary, summary_variables
+from keystone_action.scoring.results import SpecChange, SpecChanges
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "templates.md"
 EXTENDS = '{% extends "summary.md.j2" %}\n'
@@ -58,7 +60,8 @@ def test_the_example_of_the_page_renders() -> None:
 def test_the_page_names_every_block_there_is() -> None:
     ours = (Path(render_summary.__code__.co_filename).parent / "templates" / "summary.md.j2").read_text("utf-8")
     blocks = re.findall(r"\{% block (\w+)", ours)
-    assert sorted(re.findall(r"^\| `(\w+)` \|", DOCS.read_text("utf-8"), re.MULTILINE)) == sorted(blocks)
+    named = re.findall(r"^\| `(\w+)` \|", DOCS.read_text("utf-8"), re.MULTILINE)
+    assert sorted([*named, "verdict"]) == sorted(blocks)
 
 
 def test_every_variable_is_known() -> None:
@@ -109,10 +112,31 @@ def test_what_fails_while_rendering_is_a_sentence(expression: str, says: str) ->
     assert problem(head(expression)).startswith(NAME + says)
 
 
-def test_a_summary_of_nothing_is_a_problem() -> None:
-    names = ("gate", "head", "reasons", "baseline", "notes", "spec", "footer")
+WEAKENED = SpecChanges("a" * 40, "main", "head", (SpecChange("evals/x.yaml", "changed", ("threshold 0.85 → 0.1",)),))
+
+
+def test_what_a_change_does_to_its_gate_and_the_verdict_cannot_be_hidden() -> None:
+    names = ("head", "reasons", "baseline", "notes", "spec", "footer")
     empty = "".join(f"{{% block {name} %}}{{% endblock %}}" for name in names)
-    assert problem(EXTENDS + empty) == f"{NAME}: it printed nothing"
+    weakened = replace(SAMPLES["gate_failure"](), spec_changes=WEAKENED)
+    shown = render_author_summary(EXTENDS + empty, NAME, weakened)
+    assert "threshold 0.85 → 0.1" in shown
+    assert "## ❌ Failed: composite 0.00" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{% block verdict %}## ✅ pass{% endblock %}", ":2: the block verdict stays Keystone's own"),
+        ("{% set gate = none %}", ": gate is a name of Keystone's own"),
+        ("{% set headline = 'Passed' %}", ": headline is a name of Keystone's own"),
+        ("{% macro icon() %}✅{% endmacro %}", ": icon is a name of Keystone's own"),
+        ("{% macro gate_block(gate) %}{% endmacro %}", ": gate is a name of Keystone's own"),
+        ("{% set gate_block = cycler %}", ": gate_block is a name of Keystone's own"),
+    ],
+)
+def test_nothing_stands_in_for_the_verdict(text: str, says: str) -> None:
+    assert problem(f"{EXTENDS}{text}").startswith(NAME + says)
 
 
 def test_macros_and_names_of_a_template_are_known_to_it() -> None:
@@ -120,12 +144,13 @@ def test_macros_and_names_of_a_template_are_known_to_it() -> None:
         '{% extends "summary.md.j2" %}{% macro told(what) %}<{{ what }}>{% endmacro %}{% set much = 3 %}'
         "{% block head %}{{ told(much) }}{% for one in facts %}{{ loop.index }}{% endfor %}{% endblock %}"
     )
-    assert render_author_summary(text, NAME, passing()).startswith("<3>12345")
+    assert render_author_summary(text, NAME, passing()).partition("\n\n")[2].startswith("<3>12345")
 
 
 def assert_harmless(text: str) -> None:
     found = list(tokens(text))
-    assert not {token.type for token in found} & {"link_open", "image", "html_inline", "html_block", "heading_open"}
+    assert not {token.type for token in found} & {"link_open", "image", "html_inline", "html_block"}
+    assert sum(token.type == "heading_open" for token in found) == 1
     assert not any(LINKED_BY_THE_FORGE.search(token.content) for token in found if token.type == "text")
 
 
@@ -180,7 +205,7 @@ def test_text_of_others_stays_text(text: str) -> None:
 
 
 def test_a_hostile_run_is_as_harmless_as_in_our_own() -> None:
-    names = ("gate", "reasons", "baseline", "notes", "spec", "footer")
+    names = ("reasons", "baseline", "notes", "spec", "footer")
     text = head("{{ run.specs[0].id }}{{ run.specs[0].cells[0].invariants[0].message | code }}")
     text += "".join(f"{{% block {name} %}}{{% endblock %}}" for name in names)
     assert_harmless(render_author_summary(text, NAME, hostile()))
