@@ -7,6 +7,8 @@ in a group when it did in every graded replica, fails when it did in none, and i
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -63,8 +65,30 @@ def compare(base: RunResult, head: RunResult, *, source: str, partial: bool = Fa
         invariants=tuple(invariants),
         changed_specs=tuple(changed),
         partial=partial,
-        regressions=sum(one.change == "broken" for one in (*groups, *invariants)),
+        regressions=sum(one.change == "broken" for one in (*groups, *invariants))
+        + replaced((*specs, *groups, *invariants)),
     )
+
+
+def replaced(found: Iterable[Difference]) -> int:
+    """How many that fail and are new stand beside as many that passed there and are gone, of specs, of scenarios in
+    one spec or of checks in one cell. Another name must not make what got worse look like something else."""
+    gone: Counter[tuple[str, ...]] = Counter()
+    new: Counter[tuple[str, ...]] = Counter()
+    for one in found:
+        level = _level(one)
+        gone[level] += one.change == "gone" and one.before in ("pass", "flaky")
+        new[level] += one.change == "new" and one.after == "fail"
+    return sum(min(count, new[level]) for level, count in gone.items())
+
+
+def _level(one: Difference) -> tuple[str, ...]:
+    """What `one` is one of."""
+    if one.scenario is None:
+        return ()
+    if one.invariant is None:
+        return (one.spec,)
+    return one.spec, one.scenario, json.dumps(one.params, sort_keys=True, default=str)
 
 
 def change_of(before: Outcome | None, after: Outcome | None) -> Change:

@@ -191,7 +191,8 @@ class BaselineComparison:
     """This run beside an earlier one. source: where its results were found, in words. verdict, composite, git_sha,
     started_at: the earlier run's. specs: all of both runs; groups and invariants: those that are not the same.
     changed_specs: ids of specs whose files were other ones. partial: this run has only a part of the cells, so that
-    nothing is said to be gone. regressions: how many groups and invariants passed there and fail here."""
+    nothing is said to be gone. regressions: how many groups and invariants passed there and fail here, under
+    another name too."""
 
     source: str
     verdict: Verdict

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 from hypothesis import given
 from support.shard_runs import cell, runs, spec, whole
 
 from keystone_action.scoring.aggregate import exit_code
-from keystone_action.scoring.compare import change_of, compare
-from keystone_action.scoring.results import BaselineComparison, Difference, InvariantResult, Outcome, RunResult
+from keystone_action.scoring.compare import change_of, compare, replaced
+from keystone_action.scoring.results import BaselineComparison, Difference, InvariantResult, Outcome, RunResult, Status
 
 OPPOSITE = {"fixed": "broken", "flaky": "steadied", "new": "gone"} | {
     "broken": "fixed",
@@ -58,10 +58,11 @@ def test_a_run_beside_itself_has_not_changed(run: RunResult) -> None:
 def test_regressions_are_what_is_broken(base: RunResult, head: RunResult) -> None:
     compared = compare(base, head, source="x")
     broken = [one for one in (*compared.groups, *compared.invariants) if one.change == "broken"]
-    assert compared.regressions == len(broken)
+    renamed = replaced(differences(compared))
+    assert compared.regressions == len(broken) + renamed
     assert all(one.before in ("pass", "flaky") and one.after == "fail" for one in broken)
     decides = replace(head, baseline=compared, verdict="pass")
-    assert exit_code(decides, "regression") == (1 if broken else 0)
+    assert exit_code(decides, "regression") == (1 if broken or renamed else 0)
     assert exit_code(decides) == 0
 
 
@@ -136,6 +137,20 @@ def test_joined_by_parameters_and_not_by_place() -> None:
     compared = compare(of(["a", "b", "c"], ""), of(["c", "d", "a"], "a"), source="x")
     found = {one.params["model"]: one.change for one in compared.groups}
     assert found == {"a": "broken", "d": "new", "b": "gone"}
+
+
+@pytest.mark.parametrize("renamed", ["spec", "scenario", "check"])
+def test_another_name_does_not_make_what_fails_something_new(renamed: str) -> None:
+    def of(status: Status, name: str) -> RunResult:
+        names = {"spec": "alpha", "scenario": "one", "check": "holds", renamed: name}
+        check = InvariantResult(names["check"], "file_exists", status, float(status == "pass"), 1.0, False, "m")
+        one = replace(cell(names["spec"], names["scenario"], 0, "pass"), invariants=(check,))
+        verdict: Literal["pass", "fail"] = "pass" if status == "pass" else "fail"
+        return whole([spec(names["spec"], [replace(one, verdict=verdict) if renamed != "check" else one])])
+
+    assert compare(of("pass", "old"), of("fail", "new"), source="x").regressions == 1
+    assert compare(of("fail", "old"), of("fail", "new"), source="x").regressions == 0
+    assert compare(of("pass", "old"), of("pass", "new"), source="x").regressions == 0
 
 
 def test_invariants_by_name() -> None:
