@@ -21,7 +21,7 @@ from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.progress import LogProgress
 from keystone_action.github.reader import InputReader
 from keystone_action.github.reporting import Reporting
-from keystone_action.github.results import output_values, planned_values
+from keystone_action.github.results import commented_values, output_values, planned_values
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import Summaries, append_text
 from keystone_action.github.summary_template import SummaryTemplate
@@ -165,8 +165,7 @@ class _Step:
 
         foreign = ForeignComment(settings, self.environ, self.commands)
         posted, well = foreign.post()
-        outputs = output_values(foreign.run, directory=None, workspace=settings.workspace)
-        self._write({**outputs, **posted.outputs(settings.workspace)})
+        self._write(commented_values(posted.outputs(settings.workspace)))
         return EXIT_PASS if well else EXIT_ERROR
 
     def _plan(self, settings: Settings, event: Event) -> int:

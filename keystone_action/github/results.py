@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from keystone_action.scoring.results import RunResult
@@ -47,6 +48,15 @@ def output_values(run: RunResult, *, directory: Path | None, workspace: Path) ->
         "comment-id": "",
         "comment-written": "",
     }
+
+
+def commented_values(posted: Mapping[str, str]) -> dict[str, str]:
+    """Every output of a step that posted what another run found. posted: what tells of the comment.
+
+    The other run's verdict and counts are the word of whoever sent its change: in a job that may write, no later step
+    is to be led by them.
+    """
+    return {**dict.fromkeys(_NAMES, ""), **posted}
 
 
 def planned_values(matrix: str, cells: int) -> dict[str, str]:

@@ -50,6 +50,10 @@ def _all(old: Plain, new: Plain) -> Iterator[str]:
     for place, (before, after) in zip(places[1:], checks[1:], strict=True):
         yield from (f"{place}{one}" for one in _losses(before, after))
     for place, (before, after) in zip(places, checks, strict=True):
+        yield from (f"{place}{one}" for one in _changed_gates(before, after))
+    yield from _leaves("forbidden", old.pop("forbidden"), new.pop("forbidden"))
+    yield from _leaves("audit", old.pop("audit"), new.pop("audit"))
+    for place, (before, after) in zip(places, checks, strict=True):
         yield from (f"{place}{one}" for one in _changed_invariants(before, after))
     for name in both:
         yield from (f"scenario {name}: {one}" for one in _leaves("", was[name], now[name]))
@@ -74,13 +78,25 @@ def _losses(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]
     yield from (f"gate {name} removed" for name in old if name in new and old[name]["gate"] and not new[name]["gate"])
 
 
+def _changed_gates(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
+    """Those that there are in both, and what they check: a gate can be weakened without being removed."""
+    for name in old:
+        if name in new and old[name]["gate"]:
+            before, after = old[name]["gate"], new[name]["gate"]
+            if after and before != after:
+                yield f"gate {name} {_value(before)} → {_value(after)}"
+            yield from (f"{name}: {one}" for one in _leaves("check", old[name]["check"], new[name]["check"]))
+
+
 def _changed_invariants(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
     """All else about them."""
     kept = [(name, dict(old[name]), dict(new[name])) for name in old if name in new]
     for name, was, now in kept:
         before, after = was.pop("gate"), now.pop("gate")
-        if after and before != after:
-            yield f"gate {name} added" if not before else f"gate {name} {_value(before)} → {_value(after)}"
+        if before:  # what it checks has been told
+            del was["check"], now["check"]
+        elif after:
+            yield f"gate {name} added"
     for name, was, now in kept:
         before, after = was.pop("weight"), now.pop("weight")
         if before != after:

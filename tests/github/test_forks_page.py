@@ -107,7 +107,9 @@ def test_a_fork_gets_its_comment(tmp_path: Path, passes: bool) -> None:
         assert github.state.statuses == []
     assert (ran.exit_code, ran.outputs["comment-written"]) == (0 if passes else 1, "keystone-results/comment.md")
     assert (commented.exit_code, commented.outputs["comment-id"]) == (0, str(comment.id))
-    assert commented.outputs["verdict"] == ran.outputs["verdict"] == ("pass" if passes else "fail")
+    assert ran.outputs["verdict"] == ("pass" if passes else "fail")
+    # What a fork's results say leads no later step of a job that may write.
+    assert not any(value for name, value in commented.outputs.items() if name != "comment-id")
     assert comment.body.startswith("## ✅ Passed" if passes else "## ❌ Failed")
     assert "`mallory/agents`" in comment.body or "mallory/agents" in comment.body
     assert "ended with success" in comment.body

@@ -146,6 +146,21 @@ def test_no_crowd_of_small_differences_hides_what_was_taken_away(tmp_path: Path)
     assert len(found) == MAX_DIFFERENCES + 1
 
 
+def test_a_gate_that_is_lowered_stands_before_a_crowd_too(tmp_path: Path) -> None:
+    many = {f"check_{n}": {"check": {"type": "file_exists", "path": "x"}} for n in range(40)}
+    lowered = {"gate": True, "check": {"type": "budget", "max_tool_calls": 10}}
+    before = changed(
+        BASE, "invariants", {**many, "sealed": {"gate": True, "check": {**many["check_0"]["check"]}}, "cheap": lowered}
+    )
+    after = yaml.safe_load(yaml.safe_dump(before))
+    for name in many:
+        after["invariants"][name]["weight"] = 1.5
+    after["invariants"]["sealed"]["gate"] = "passed"
+    after["invariants"]["cheap"]["check"]["max_tool_calls"] = 1000
+    found = said(tmp_path, after, before)
+    assert found[:2] == ("gate sealed true → passed", "cheap: check.max_tool_calls 10 → 1000")
+
+
 def test_other_tools_files_differ_by_what_they_ask_besides(tmp_path: Path) -> None:
     (tmp_path / "harnesses.yaml").write_text("mine: {command: ['true']}\n")
     case = {"id": "case", "task": {"prompt": "x"}, "graders": [{"type": "command", "cmd": "true"}]}
