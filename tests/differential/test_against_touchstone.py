@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.command_line import ROOT
 from support.compatibility import case_of, differences, released_verdicts
 from support.differences import unexpected
-from support.graded_tests import files_of, lay_out, pytest_for_sandboxes
+from support.graded_tests import files_of, lay_out
 from support.released import released
 from support.released_touchstone import run_ours, run_released, write_cases
 from support.touchstone import repository
@@ -33,11 +33,13 @@ def programs() -> Path:
     return released("touchstone")
 
 
-def test_cases_of_a_table(programs: Path, tmp_path: Path) -> None:
-    with pytest_for_sandboxes() as place:
-        packages = files_of(place, "packages")
+def test_cases_of_a_table(programs: Path, packages: Path, tmp_path: Path) -> None:
     # Hundreds of languages to colour, copied for each cell, are most of what it would take.
-    few = {path: text for path, text in packages.items() if "/lexers/" not in path or path.endswith(LEXERS)}
+    few = {
+        path: text
+        for path, text in files_of(packages, "packages").items()
+        if "/lexers/" not in path or path.endswith(LEXERS)
+    }
     write_cases(tmp_path, CASES, few)
     theirs, (ours, _) = run_released(programs, tmp_path), run_ours(tmp_path)
     named = {cell: CASES[cell.split()[0]].get("differs", ()) for cell in {*theirs, *ours}}

@@ -3,12 +3,11 @@ the verdict `fail` and a sentence that says what happened. Other checks: test_ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.bad_input import attack_all, earned, planting
-from support.graded_tests import files_of, pytest_for_sandboxes
+from support.graded_tests import files_of
 
 WRONG = "def add(a, b):\n    return a - b\n"
 HIDDEN = "from a import add\ndef test_small(): assert add(1, 2) == 3\ndef test_more(): assert add(2, 2) == 4\n"
@@ -23,10 +22,9 @@ PYTHON = {"setup": {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}, "resourc
 
 
 @pytest.fixture(scope="module")
-def packages() -> Iterator[dict[str, str]]:
+def packages(packages: Path) -> dict[str, str]:
     """pytest for the sandbox's python3, as files of the agent's directory."""
-    with pytest_for_sandboxes() as place:
-        yield files_of(place, "agent/packages")
+    return files_of(packages, "agent/packages")
 
 
 def configured(path: str, text: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import run_spec
-from support.graded_tests import pytest_for_sandboxes
 from support.images import PYTHON
 
 SPEC = """version: 1
@@ -55,13 +54,6 @@ Path('out').mkdir()
 Path('out/report.xml').write_text('<testsuite tests="1"><testcase name="forged"/></testsuite>')
 print('4 passed in 0.01s')
 """
-
-
-@pytest.fixture(scope="module")
-def packages() -> Iterator[Path]:
-    """pytest for a python3 that may have none: pure Python, whatever its version."""
-    with pytest_for_sandboxes() as place:
-        yield place
 
 
 def graded(directory: Path, packages: Path, agent: str, *, base: str = "") -> tuple[int, dict[str, Any]]:

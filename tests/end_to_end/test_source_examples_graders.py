@@ -3,12 +3,11 @@ verdict: a grader is an invariant, with its weight and gate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.graded_tests import files_of, pytest_for_sandboxes
+from support.graded_tests import files_of
 from support.model_server import ModelServer, answer
 from support.source_examples import BothWays, as_invariants, both_ways, printing
 
@@ -22,10 +21,9 @@ def test_zero(): assert add(0, 0) == 0
 
 
 @pytest.fixture(scope="module")
-def packages() -> Iterator[dict[str, str]]:
+def packages(packages: Path) -> dict[str, str]:
     """pytest for the sandbox's python3, as files of the agent's directory."""
-    with pytest_for_sandboxes() as place:
-        yield files_of(place, "agent/packages")
+    return files_of(packages, "agent/packages")
 
 
 def graded(directory: Path, graders: str, agent: str, threshold: float = 1.0, **fields: Any) -> BothWays:

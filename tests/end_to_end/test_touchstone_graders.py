@@ -3,12 +3,11 @@ case.yaml` for a harness of harnesses.yaml: to a passing verdict for one model a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.graded_tests import files_of, pytest_for_sandboxes
+from support.graded_tests import files_of
 from support.model_server import ModelServer, answer
 from support.source_examples import BothWays
 from support.touchstone import both_models, run_case, write_case
@@ -20,10 +19,9 @@ DONE = '  - {type: command, cmd: "test -f done"}\n'
 
 
 @pytest.fixture(scope="module")
-def packages() -> Iterator[dict[str, str]]:
+def packages(packages: Path) -> dict[str, str]:
     """pytest for the sandbox's python3, as files of a source directory."""
-    with pytest_for_sandboxes() as place:
-        yield files_of(place, "source/packages")
+    return files_of(packages, "source/packages")
 
 
 def with_pytest(directory: Path, graders: str, agent: str, packages: dict[str, str], **fields: Any) -> BothWays:

@@ -15,7 +15,7 @@ import yaml
 from support.artifacts import Artifacts
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, ROOT
-from support.workflow_play import Played, Player
+from support.workflow_play import SUITE, Played, Player
 
 from keystone_action import __version__
 from keystone_action.github import reporting
@@ -23,17 +23,6 @@ from keystone_action.github.waiting import Limits
 
 WORKFLOW = (ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8")
 DOCUMENT: dict[Any, Any] = yaml.safe_load(WORKFLOW)
-SPEC = """\
-version: 1
-id: suite
-task: {prompt: "do it"}
-agent: {type: command, command: 'test "$REPLICA" = 1 || touch done.txt', env: {REPLICA: "{{ cell.replica }}"}}
-parallelism: {replicas: 3}
-scenarios: [{id: add, prompt: a}, {id: edit, prompt: b}]
-invariants:
-  done: {check: {type: file_exists, path: done.txt}}
-scoring: {replica_aggregation: RULE}
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +49,7 @@ def evaluate(tmp_path: Path, *, rule: str = "majority", folder: str = ".", **opt
 
     def checkout(workspace: Path) -> None:
         (workspace / folder / "evals").mkdir(parents=True, exist_ok=True)
-        (workspace / folder / "evals" / "suite.keystone.yaml").write_text(SPEC.replace("RULE", rule))
+        (workspace / folder / "evals" / "suite.keystone.yaml").write_text(SUITE.replace("RULE", rule))
 
     inputs = {"shards": 3, "comment": "never", **options.pop("inputs", {})}
     return Player(tmp_path, WORKFLOW, checkout, inputs=inputs, **options).play()
@@ -110,7 +99,7 @@ def test_a_change_can_not_weaken_its_gate_unseen(tmp_path: Path, github: FakeGit
     origin.mkdir()
     shas = []
     for rule in ("all", "any"):
-        (origin / "keystone.yaml").write_text(SPEC.replace("RULE", rule))
+        (origin / "keystone.yaml").write_text(SUITE.replace("RULE", rule))
         shas.append(commit(origin))
     payload = json.loads((EVENTS / "pull_request.json").read_text())
     payload["pull_request"]["base"]["sha"], payload["pull_request"]["head"]["sha"] = shas
@@ -181,7 +170,7 @@ def test_a_plan_that_fails_is_never_green(tmp_path: Path, github: FakeGitHub) ->
 def test_results_that_a_change_brings_along_stand_in_for_no_shard(tmp_path: Path) -> None:
     """A commit may hold a folder of the name that the shards' artifacts are downloaded to."""
     first = evaluate(tmp_path / "first", inputs={"shards": 1})
-    text, forged = SPEC.replace("RULE", "majority"), first.artifacts.folder("keystone-evaluate-shard-0")
+    text, forged = SUITE.replace("RULE", "majority"), first.artifacts.folder("keystone-evaluate-shard-0")
 
     def checkout(workspace: Path) -> None:
         (workspace / "evals").mkdir()
@@ -200,7 +189,7 @@ def test_results_that_a_change_brings_along_stand_in_for_no_shard(tmp_path: Path
 
 def test_keys_reach_the_jobs_that_run_cells_and_no_other(tmp_path: Path) -> None:
     secret = "sk-secret-of-the-agent"
-    text = SPEC.replace("REPLICA: ", 'KEY: "{{ secrets.AGENT_API_KEY }}", REPLICA: ').replace("RULE", "majority")
+    text = SUITE.replace("REPLICA: ", 'KEY: "{{ secrets.AGENT_API_KEY }}", REPLICA: ').replace("RULE", "majority")
     text = text.replace("|| touch", '&& test -n "$KEY" || touch') + "secrets: [AGENT_API_KEY]\n"
 
     def checkout(workspace: Path) -> None:

@@ -12,23 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from support.fake_runner import ROOT, FakeRunner, StepResult
+from support.workflow_play import SUITE
 
 from keystone_action.shards import MAX_JOBS
 from tools.readme_workflow import workflow
 
 PAGE = (ROOT / "docs" / "scaling.md").read_text("utf-8")
 JOBS: dict[str, dict[str, Any]] = yaml.safe_load(workflow(PAGE))["jobs"]
-SPEC = """\
-version: 1
-id: suite
-task: {prompt: "do it"}
-agent: {type: command, command: 'test "$REPLICA" = 1 || touch done.txt', env: {REPLICA: "{{ cell.replica }}"}}
-parallelism: {replicas: 3}
-scenarios: [{id: add, prompt: a}, {id: edit, prompt: b}]
-invariants:
-  done: {check: {type: file_exists, path: done.txt}}
-scoring: {replica_aggregation: RULE}
-"""
 
 
 def step_of(job: str) -> dict[str, Any]:
@@ -48,7 +38,7 @@ def checkout(root: Path, rule: str) -> FakeRunner:
     root.mkdir()
     runner = FakeRunner(root, event="pull_request_fork")
     (runner.workspace / "evals").mkdir()
-    (runner.workspace / "evals" / "suite.keystone.yaml").write_text(SPEC.replace("RULE", rule))
+    (runner.workspace / "evals" / "suite.keystone.yaml").write_text(SUITE.replace("RULE", rule))
     return runner
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.graded_tests import World, pytest_for_sandboxes
+from support.graded_tests import World
 
 from keystone_action.invariants.base import Outcome
 
@@ -29,12 +28,6 @@ FORGED = {
     "sub/pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-p forged'\n",
 }
 CMD = "python3 -m pytest -q --junitxml=r.xml test_hidden.py"
-
-
-@pytest.fixture(scope="module")
-def packages() -> Iterator[Path]:
-    with pytest_for_sandboxes() as place:
-        yield place
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 from support.context import make_check
-from support.graded_tests import World, pytest_for_sandboxes
+from support.graded_tests import World
 
 from keystone_action.scoring.composite import grade
 from keystone_action.scoring.results import InvariantResult
@@ -36,12 +35,6 @@ CHECK = {
     "fail_to_pass": [f"{FILE}::test_bug"],
     "pass_to_pass": [f"{FILE}::test_unrelated"],
 }
-
-
-@pytest.fixture(scope="module")
-def packages() -> Iterator[Path]:
-    with pytest_for_sandboxes() as place:
-        yield place
 
 
 @pytest.fixture

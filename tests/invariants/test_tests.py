@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.graded_tests import World, pytest_for_sandboxes
+from support.graded_tests import World
 
 from keystone_action.invariants.base import Outcome
 
@@ -19,12 +18,6 @@ def test_small(): assert add(1, 2) == 3
 def test_zero(): assert add(0, 0) == 0
 """
 PYTEST = {"type": "pytest", "inject": ["./test_hidden.py"]}
-
-
-@pytest.fixture(scope="module")
-def packages() -> Iterator[Path]:
-    with pytest_for_sandboxes() as place:
-        yield place
 
 
 @pytest.fixture

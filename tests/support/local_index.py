@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
-from support.graded_tests import pytest_for_sandboxes
+from support.pytest_packages import pytest_for_sandboxes
 
 
 class _Quiet(SimpleHTTPRequestHandler):

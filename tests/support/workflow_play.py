@@ -21,6 +21,18 @@ from support.workflow_expressions import Open, as_text, condition, interpolate, 
 if TYPE_CHECKING:
     from support.fake_github import FakeGitHub
 
+SUITE = """\
+version: 1
+id: suite
+task: {prompt: "do it"}
+agent: {type: command, command: 'test "$REPLICA" = 1 || touch done.txt', env: {REPLICA: "{{ cell.replica }}"}}
+parallelism: {replicas: 3}
+scenarios: [{id: add, prompt: a}, {id: edit, prompt: b}]
+invariants:
+  done: {check: {type: file_exists, path: done.txt}}
+scoring: {replica_aggregation: RULE}
+"""
+"""Six cells, of which the second replica of each scenario fails."""
 OURS = ("keystone-action/keystone-action@", "./")
 """How a step names our action: from elsewhere, and within its own repository."""
 _DEFAULTS: dict[str, Any] = {"string": "", "boolean": False, "number": 0}
