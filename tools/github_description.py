@@ -25,6 +25,7 @@ OPERATIONS = (
     ("patch", "/repos/{owner}/{repo}/issues/comments/{comment_id}"),
     ("post", "/repos/{owner}/{repo}/statuses/{sha}"),
     ("get", "/repos/{owner}/{repo}/commits/{commit_sha}/pulls"),
+    ("get", "/repos/{owner}/{repo}/compare/{basehead}"),
     ("get", "/repos/{owner}/{repo}/pulls"),
     ("get", "/repos/{owner}/{repo}/pulls/{pull_number}"),
     ("get", "/repos/{owner}/{repo}/actions/workflows/{workflow_id}/runs"),

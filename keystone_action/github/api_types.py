@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 StatusState = Literal["error", "failure", "pending", "success"]
 
@@ -111,6 +114,14 @@ class Artifact:
             expired=_at(document, "expired") is True,
             created_at=_optional(document, "created_at"),
         )
+
+
+def merge_base_of(document: Any) -> str:
+    """Of a comparison of two commits. Raises ValueError for what is none."""
+    sha = _text(document, "merge_base_commit", "sha")
+    if not _SHA.fullmatch(sha):
+        raise ValueError("merge_base_commit.sha is no full commit id")
+    return sha
 
 
 def _at(document: Any, *keys: str) -> Any:

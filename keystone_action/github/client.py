@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from keystone_action.github.answer import Answer, Call
 from keystone_action.github.api_errors import BadSetting, Forbidden, GitHubError, NoPermission, UnexpectedAnswer
-from keystone_action.github.api_types import Artifact, Comment, PullRequest, StatusState, WorkflowRun
+from keystone_action.github.api_types import Artifact, Comment, PullRequest, StatusState, WorkflowRun, merge_base_of
 from keystone_action.github.requests import Requests
 from keystone_action.github.tls import tls_context
 from keystone_action.github.transport import Transport, origin
@@ -193,6 +193,15 @@ class GitHubClient:
             body["target_url"] = target_url
         call = self._write("POST", f"/statuses/{_checked_sha(sha, failed)}", failed, "statuses: write", body)
         self._requests.send(call)
+
+    def merge_base(self, branch: str, sha: str) -> str:
+        """The newest commit that a branch of this repository has in common with a commit. Raises NotFound when there is
+        none."""
+        failed = f"the commit where {sha[:7]} left {branch} could not be asked for"
+        path = f"/compare/{_segment(branch, failed)}...{_checked_sha(sha, failed)}"
+        # Of the commits that lie between, one is enough.
+        call = self._call("GET", path, failed, "contents: read", (("per_page", "1"),))
+        return self._read(call, merge_base_of)
 
     def pulls_of_commit(self, sha: str) -> Iterator[PullRequest]:
         """The pull requests that hold a commit of this repository. A fork's commits are found by `open_pulls` only."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.fake_github import FakeGitHub
 from support.github_client import nothing, probe
-from support.github_state import HEAD_SHA, WORKFLOW
+from support.github_state import BASE_SHA, HEAD_SHA, WORKFLOW
 
 from keystone_action.github import api_errors as errors
 from keystone_action.github.client import GitHubClient
@@ -22,6 +22,11 @@ def filled(github: FakeGitHub) -> FakeGitHub:
     github.state.add_comment(PULL, "first")
     github.state.add_run()
     github.state.add_artifact(RUN, "keystone-results-x", {"results.json": "{}"})
+    github.state.merge_bases = {
+        ("main", HEAD_SHA): BASE_SHA,
+        ("release/2 x", HEAD_SHA): BASE_SHA,
+        ("gh-pages", HEAD_SHA): None,
+    }
     return github
 
 
@@ -51,6 +56,12 @@ READS: dict[str, tuple[str, str, str, Callable[[GitHubClient], Any]]] = {
         "octo-org:feature",
         "pull-requests: read",
         lambda client: list(client.open_pulls(owner="octo-org", branch="feature")),
+    ),
+    "merge base": (
+        f"/compare/main...{HEAD_SHA}",
+        "aaaaaaa left main",
+        "contents: read",
+        lambda client: client.merge_base("main", HEAD_SHA),
     ),
     "runs": (
         f"/actions/workflows/{WORKFLOW}/runs",
@@ -130,6 +141,17 @@ def test_what_is_read_is_what_github_has():
         (artifact,) = client.artifacts(RUN, name="keystone-results-x")
         assert (artifact.id, artifact.name, artifact.expired) == (ARTIFACT, "keystone-results-x", False)
         assert artifact.size_bytes == len(github.state.artifacts[ARTIFACT].content)
+
+
+def test_where_a_commit_left_a_branch():
+    with FakeGitHub() as github:
+        client = probe(filled(github), "read-only").client
+        assert client.merge_base("release/2 x", HEAD_SHA) == BASE_SHA
+        for branch in ("gh-pages", "../../user"):
+            with pytest.raises(errors.NotFound):
+                client.merge_base(branch, HEAD_SHA)
+        with pytest.raises(errors.BadSetting):
+            client.merge_base("main", "topic")
 
 
 def test_a_forks_pull_request_is_found_by_its_branch():

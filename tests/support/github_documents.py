@@ -63,6 +63,20 @@ def pull(one: FakePull, repository_name: str, schema: str) -> dict[str, Any]:
     return description().sample(schema, number=one.number, state=one.state, head=head, base=base, html_url=url)
 
 
+def comparison(merge_base: str, head: str, repository_name: str) -> dict[str, Any]:
+    """What lies between a branch and a commit that left it; of its commits one page of one."""
+    url = f"{_SITE}/{repository_name}/compare/main...{head}"
+    commits = {sha: description().sample("commit", sha=sha) for sha in (merge_base, head)}
+    return description().sample(
+        "commit-comparison",
+        status="identical" if merge_base == head else "ahead",
+        merge_base_commit=commits[merge_base],
+        base_commit=commits[merge_base],
+        commits=[] if merge_base == head else [commits[head]],
+        html_url=url,
+    )
+
+
 def status(state: GitHubState, given: dict[str, Any], creator: str) -> dict[str, Any]:
     """A commit status that was just set."""
     texts = {name: given.get(name) for name in ("state", "description", "target_url")}

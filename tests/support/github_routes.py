@@ -20,6 +20,7 @@ _PERMISSIONS = {
     "issues/update-comment": ("pull_requests", "write"),
     "repos/create-commit-status": ("statuses", "write"),
     "repos/list-pull-requests-associated-with-commit": ("pull_requests", "read"),
+    "repos/compare-commits-with-basehead": ("contents", "read"),
     "pulls/list": ("pull_requests", "read"),
     "pulls/get": ("pull_requests", "read"),
     "actions/list-workflow-runs": ("actions", "read"),
@@ -161,6 +162,16 @@ def _get_pull(state: GitHubState, asked: Asked) -> Result:
     return Result(200, documents.pull(one, state.repository, "pull-request"))
 
 
+def _compare(state: GitHubState, asked: Asked) -> Result:
+    base, separator, head = asked.operation.values["basehead"].partition("...")
+    if not separator or (base, head) not in state.merge_bases:
+        return error(404, "Not Found")
+    found = state.merge_bases[base, head]
+    if found is None:
+        return error(404, f"No common ancestor between {base} and {head}.")
+    return Result(200, documents.comparison(found, head, state.repository))
+
+
 def _list_runs(state: GitHubState, asked: Asked) -> Result:
     workflow, query = asked.operation.values["workflow_id"], asked.query
     if all(one.workflow != workflow for one in state.runs):
@@ -204,6 +215,7 @@ _HANDLERS: dict[str, Callable[[GitHubState, Asked], Result]] = {
     "issues/update-comment": _update_comment,
     "repos/create-commit-status": _create_status,
     "repos/list-pull-requests-associated-with-commit": _pulls_of_commit,
+    "repos/compare-commits-with-basehead": _compare,
     "pulls/list": _list_pulls,
     "pulls/get": _get_pull,
     "actions/list-workflow-runs": _list_runs,
