@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.artifacts import Artifacts
 from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT
 from support.workflow_play import Played, Player
@@ -82,6 +84,50 @@ def test_it_passes_or_fails_by_what_the_agent_did(tmp_path: Path, name: str, eve
         assert leg.ours.outputs["verdict"] == verdict
         (kept,) = played.artifacts.names
         assert (played.artifacts.folder(kept) / "results.json").is_file()
+
+
+KEEP_RESULTS = sorted(path.stem for path in EXAMPLES.glob("*.yml") if "actions/upload-artifact@" in path.read_text())
+
+
+@pytest.mark.parametrize("name", KEEP_RESULTS)
+def test_results_that_a_change_brings_along_are_not_kept_as_those_of_the_run(
+    tmp_path: Path, name: str, github: FakeGitHub
+) -> None:
+    def commit(workspace: Path) -> None:
+        checkout(PASSING)(workspace)
+        (workspace / "keystone-results").mkdir()
+        (workspace / "keystone-results" / "results.json").write_text("{}")
+
+    played = Player(tmp_path, text(name), commit, event="pull_request", github=github).play()
+    assert played.result("evaluate") == "failure"
+    assert {leg.ours.exit_code for leg in played.jobs["evaluate"]} == {2}
+    assert played.artifacts.names == []
+
+
+def test_our_own_shards_take_no_results_that_a_change_brings_along(tmp_path: Path) -> None:
+    """In the folder of self-test.yml's own name: a shard that is lost has nothing to stand in for it."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "self-test.yml").read_text("utf-8"))
+    workflow["jobs"] = {name: workflow["jobs"][name] for name in ("plan", "shard", "merge")}
+    suite = Path("tests/self-test/shards.keystone.yaml")
+
+    def put(workspace: Path) -> None:
+        (workspace / suite.parent).mkdir(parents=True)
+        shutil.copyfile(ROOT / suite, workspace / suite)
+
+    first = Player(tmp_path / "first", yaml.safe_dump(workflow), put).play()
+    assert first.result("merge") == "success"
+
+    def forged(workspace: Path) -> None:
+        put(workspace)
+        shutil.copytree(first.artifacts.folder("self-test-shard-1"), workspace / "shards" / "forged")
+
+    def lose(job: str, artifacts: Artifacts) -> None:
+        if job == "merge":
+            shutil.rmtree(artifacts.folder("self-test-shard-1"))
+
+    second = Player(tmp_path / "second", yaml.safe_dump(workflow), forged, between=lose).play()
+    assert [second.result(job) for job in ("plan", "shard", "merge")] == ["success", "success", "failure"]
+    assert second.jobs["merge"][0].ours.outputs["verdict"] == "error"
 
 
 def test_minimal_comments_and_sets_no_status(tmp_path: Path, github: FakeGitHub) -> None:

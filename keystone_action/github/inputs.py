@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from keystone_action.spec.registry_names import parse_mirror
 
 DEFAULT_SPECS = ("keystone.yaml", "evals/**")
 DEFAULT_OUTPUT = "keystone-results"
+RESULTS = ("results.json", "journal.jsonl")
+"""What tells a folder of results."""
 DEFAULT_ANNOTATIONS = 9
 MAX_ANNOTATIONS = 50
 """What GitHub shows of one job."""
@@ -108,7 +111,7 @@ def read_settings(reader: InputReader) -> Settings:
     return Settings(
         workspace=workspace,
         directory=directory,
-        output_dir=_output_dir(reader, workspace, directory),
+        output_dir=_output_dir(reader, mode, workspace, directory),
         mode=mode,
         shards=_shards(reader, mode),
         results=_results(reader, mode, directory, inside=(workspace, *reader.runner_temp())),
@@ -187,12 +190,15 @@ def _annotations(reader: InputReader) -> int:
     return DEFAULT_ANNOTATIONS if count is None else count
 
 
-def _output_dir(reader: InputReader, workspace: Path, directory: Path) -> Path:
+def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path) -> Path:
     output = reader.path("output-dir", directory, inside=(workspace,)) or directory / DEFAULT_OUTPUT
     if output == workspace or directory.is_relative_to(output):
         reader.problem("output-dir", "a folder of its own, below the workspace")
     elif ".git" in output.parts[len(workspace.parts) :]:
         reader.problem("output-dir", "a folder outside of .git")
+    elif mode in ("run", "merge") and any(os.path.lexists(output / name) for name in RESULTS):
+        expected = "a folder without results: remove those that are committed; two steps need a folder each"
+        reader.problem("output-dir", expected, found=str(output.relative_to(workspace)))
     return output
 
 
