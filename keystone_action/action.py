@@ -27,6 +27,7 @@ from keystone_action.github.summary import Summaries, append_text
 from keystone_action.github.summary_template import SummaryTemplate
 from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
+from keystone_action.runner.committed import refuse_committed_answers
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.sandbox.docker_client import VARIABLES as ENGINE_VARIABLES
 from keystone_action.scoring.results import RunResult
@@ -190,6 +191,8 @@ class _Step:
         try:
             if settings.mode == "merge":
                 return self._join(settings, state.run_id)
+            if settings.cache_dir is not None:
+                refuse_committed_answers(settings.cache_dir, settings.workspace)
             return self._run(self._options(settings, event, run_id=state.run_id), evaluate or _engine())
         finally:
             hand_over([*left, *made], settings.workspace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,19 @@ def test_a_spec_error_is_in_the_log_when_no_annotations_are_wanted(tmp_path: Pat
     step = runner.step({"annotations": "0"})
     assert (step.exit_code, step.issues) == (2, [])
     assert "keystone.yaml:1:10: version" in step.text
+
+
+@pytest.mark.parametrize(("committed", "code"), [(True, 2), (False, 0)])
+def test_answers_of_judges_that_a_change_brings_along_are_refused(tmp_path: Path, committed: bool, code: int) -> None:
+    """Whoever knows the question knows the name of its answer; what an earlier step has put there was in no commit."""
+    runner = job(tmp_path, "echo hello > hello.txt")
+    (runner.workspace / "kept" / "ab").mkdir(parents=True)
+    (runner.workspace / "kept" / "ab" / "abc.json").write_text('{"score": 1.0, "reason": "kind"}')
+    (runner.workspace / "judged").symlink_to("kept")
+    subprocess.run(["git", "init", "--quiet"], cwd=runner.workspace, check=True)
+    if committed:
+        subprocess.run(["git", "add", "."], cwd=runner.workspace, check=True)
+    runner.own()
+    step = runner.step({"cache-dir": "judged"})
+    assert step.exit_code == code
+    assert ("input cache-dir is 'kept', and the commit has files there" in step.text) is committed
