@@ -24,14 +24,17 @@ Show = Callable[[GitHubClient, Progress], bool]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds. first: a run that is over by then shows no progress. between: from one update to the next."""
+    """Seconds. first: a run that is over by then shows no progress. between: from one update to the next; it doubles
+    with each, up to `longest`: all jobs of a repository share a thousand requests an hour, and the end needs some too.
+    """
 
     first: float = 30.0
     between: float = 30.0
+    longest: float = 300.0
 
 
-class _Stopped(Exception):  # noqa: N818 - never seen outside
-    """The run ended while we waited."""
+class Stopped(Exception):  # noqa: N818 - it tells, and is no failure
+    """The run ended meanwhile: nothing of how far it was may be written any more."""
 
 
 class Live:
@@ -80,6 +83,12 @@ class Live:
             self._thread.join(seconds)
         return not self.is_alive
 
+    def check(self) -> None:
+        """For `Show`, right before it writes: raises Stopped when the run has ended while GitHub was asked, since the
+        result may be there already."""
+        if self._stop.is_set():
+            raise Stopped
+
     @property
     def is_alive(self) -> bool:
         """Whether anything may still be sent."""
@@ -95,7 +104,7 @@ class Live:
                 self._set_pending(github)
                 if self._show is not None:
                     self._keep_showing(github, self._show)
-        except _Stopped:
+        except Stopped:
             return
         except GitHubError as error:
             self._log(f"while cells run, nothing is posted: {error.sentences}")
@@ -110,18 +119,18 @@ class Live:
             self._log(error.sentences)
 
     def _keep_showing(self, github: GitHubClient, show: Show) -> None:
-        seconds = self._pace.first
+        seconds, between = self._pace.first, self._pace.between
         while not self._stop.wait(seconds):
+            seconds = between
             if self._progress.cells == 0:
-                seconds = self._pace.between
                 continue
             now = replace(self._progress, seconds=time.monotonic() - self._began)
             shown = show(github, now)
             self._sent_at = time.monotonic()
             if not shown:
                 return
-            seconds = self._pace.between
+            between = min(2 * between, self._pace.longest)
 
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise _Stopped
+            raise Stopped

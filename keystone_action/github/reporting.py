@@ -276,6 +276,7 @@ class Reporting:
         return bool(numbers)
 
     def _running(self, progress: Progress, before: Remembered | None) -> str:
+        self.live.check()
         return render_running(progress, self._marker, replace(self._facts, before=before))
 
 

@@ -6,6 +6,7 @@ import io
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from support.runner_rules import parse_env_file
 from keystone_action import action
 from keystone_action.evaluate import evaluate
 from keystone_action.github import reporting
+from keystone_action.github.api_types import Comment
+from keystone_action.github.comment import StickyComment
 from keystone_action.github.live import Pace
 from keystone_action.github.waiting import Limits
 from keystone_action.runner.options import Progress, RunOptions
@@ -210,6 +213,39 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monk
     assert "Since the last comment" not in comment.body
     assert [one["state"] for one in github.state.statuses] == ["pending", "failure"]
     assert done.outputs["comment-id"] == str(comment.id)
+
+
+def test_how_far_a_run_is_never_replaces_how_it_ended(
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GitHub is slow to say which comments there are, and has said it to the live report only after the end."""
+    monkeypatch.setattr(reporting, "LIMITS", Limits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
+    monkeypatch.setattr(reporting, "_LIVE_SECONDS", 0.1)
+    find, asked, ended, waiting = StickyComment.find, threading.Event(), threading.Event(), []
+
+    def slow_find(self: StickyComment) -> list[Comment]:
+        found = find(self)
+        if threading.current_thread().name == "live report":
+            waiting.append(threading.current_thread())
+            asked.set()
+            assert ended.wait(60)
+        return found
+
+    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+        progress.started(cells=3, finished=2, output=tmp_path, notices=())
+        assert asked.wait(60)
+        return evaluate(options, progress)
+
+    monkeypatch.setattr(StickyComment, "find", slow_find)
+    done = runner_of(tmp_path, github).step(evaluate=engine)
+    ended.set()
+    waiting[0].join(60)
+    (comment,) = github.state.comments
+    assert comment.body.startswith("## ❌ Failed")
+    assert done.outputs["comment-id"] == str(comment.id)
+    assert not [call for call in github.calls() if call.startswith("PATCH")]
 
 
 def started(runner: FakeRunner, files: dict[str, Path], **inputs: str) -> subprocess.Popen[str]:

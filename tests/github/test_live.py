@@ -65,8 +65,27 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_what_the_contract_leaves_open_is_half_a_minute() -> None:
-    assert Pace() == reporting.PACE == Pace(first=30.0, between=30.0)
+class Counted:
+    """The end of a run, after so many waits, whose seconds it keeps."""
+
+    def __init__(self, waits: int) -> None:
+        self.asked: list[float] = []
+        self._waits = waits
+
+    def wait(self, seconds: float) -> bool:
+        self.asked.append(seconds)
+        return len(self.asked) > self._waits
+
+
+def test_progress_is_shown_after_half_a_minute_and_then_ever_less_often(github: FakeGitHub) -> None:
+    """A repository's jobs share a thousand requests an hour: one of six hours must not use them up."""
+    run = Run(github, pace=reporting.PACE, after=lambda progress: True)
+    end = Counted(8)
+    run.live._stop = end  # type: ignore[assignment]
+    run.live.cells(3, 0)
+    run.live._run()
+    assert end.asked == [30, 30, 60, 120, 240, 300, 300, 300, 300]
+    assert len(run.shown) == 8
 
 
 def test_pending_is_set_even_of_the_shortest_run(github: FakeGitHub) -> None:
