@@ -22,6 +22,7 @@ from keystone_action.sandbox.base import Capture, Completed
 from keystone_action.sandbox.docker_errors import engine_errors, explanation, is_not_found, status_of
 from keystone_action.sandbox.docker_plan import Plan, connect, create
 from keystone_action.sandbox.docker_streams import Demultiplexer
+from keystone_action.sandbox.output_file import OutputFile
 from keystone_action.sandbox.watching import human
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class Run:
                 connect(self._api, self._plan, identifier)
                 if self._stdout_to is None:
                     return self._live(identifier)
-                with self._stdout_to.open("wb") as copy:
+                with contextlib.closing(OutputFile(self._stdout_to)) as copy:
                     self._output = Demultiplexer(copy)
                     return self._live(identifier)
         finally:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import BinaryIO
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture
+from keystone_action.sandbox.output_file import OutputFile
 
 _HEADER = struct.Struct(">BxxxL")
 _STDOUT, _STDERR = 1, 2
@@ -16,7 +16,7 @@ class Kept:
     """The first and the last bytes of one stream, in bounded memory. copy: a file that gets the first WHOLE_LIMIT
     bytes of it."""
 
-    def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, copy: BinaryIO | None = None) -> None:
+    def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, copy: OutputFile | None = None) -> None:
         self._head = bytearray()
         self._head_size = head
         self._tail = bytearray()
@@ -25,7 +25,7 @@ class Kept:
         self._copy = copy
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes of the stream. Raises OSError when the copy can't be written."""
+        """Take the next bytes of the stream. Raises SandboxError when the copy can't be written."""
         if self._copy is not None:
             self._copy.write(data[: max(0, WHOLE_LIMIT - self._total)])
         self._total += len(data)
@@ -50,7 +50,7 @@ class Demultiplexer:
     (Docker Engine API, "Attach to a container", stream format).
     """
 
-    def __init__(self, copy: BinaryIO | None = None) -> None:
+    def __init__(self, copy: OutputFile | None = None) -> None:
         self.stdout = Kept(copy=copy)
         self.stderr = Kept()
         self._header = b""
@@ -58,7 +58,7 @@ class Demultiplexer:
         self._stream: Kept | None = None
 
     def feed(self, data: bytes) -> None:
-        """Raises SandboxError when this can't be what an engine sends."""
+        """Raises SandboxError when this can't be what an engine sends, or the copy can't be written."""
         position = 0
         while position < len(data):
             if self._left:

@@ -12,6 +12,7 @@ from keystone_action.errors import SandboxError
 from keystone_action.sandbox import policy, trees
 from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Command, Completed, Limits
 from keystone_action.sandbox.client import Channel, LauncherClient
+from keystone_action.sandbox.output_file import PipeToFile
 from keystone_action.sandbox.process_serving import ProcessServing, Stopper
 from keystone_action.sandbox.search_path import DEFAULT_PATH
 from keystone_action.sandbox.users import Lease
@@ -94,15 +95,29 @@ class ProcessSandbox:
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
-        stdin = _standard_input(command.stdin)
-        whole = None if command.stdout_to is None else _emptied(command.stdout_to)
+        with contextlib.ExitStack() as ours:
+            passed = [_standard_input(command.stdin), *([self._lease.lock] if self._lease else [])]
+            ours.callback(os.close, passed[0])
+            whole = None if command.stdout_to is None else ours.enter_context(PipeToFile(command.stdout_to))
+            if whole is not None:
+                passed.append(whole.writer)
+            answer = await self._supervised(request, passed, stopper)
+        if answer is None:
+            raise SandboxError("the sandbox's supervisor was killed")
+        if whole is not None:
+            await whole.written()
+        return completed(*answer)
+
+    async def _supervised(
+        self, request: Request, passed: list[int], stopper: Stopper | None
+    ) -> tuple[Message, bytes] | None:
+        """The report of a supervisor, and the streams' bytes; None when it was killed."""
         channel = await self._launcher.supervisor(request)
         self._running.add(channel)
         self._quiet.clear()
         again = False
         try:
-            lock = [self._lease.lock] if self._lease else []
-            await channel.request(request, [stdin, *lock, *([] if whole is None else [whole])])
+            await channel.request(request, passed)
             if stopper:
                 await stopper.started(channel)
             answer = await channel.receive()
@@ -116,9 +131,6 @@ class ProcessSandbox:
         finally:
             if stopper:
                 stopper.over()
-            for descriptor in (stdin, whole):
-                if descriptor is not None:
-                    os.close(descriptor)
             self._running.discard(channel)
             if not self._running:
                 self._quiet.set()
@@ -126,9 +138,7 @@ class ProcessSandbox:
                 self._launcher.give_back(channel)
             else:
                 channel.close()
-        if answer is None:
-            raise SandboxError("the sandbox's supervisor was killed")
-        return completed(*answer)
+        return answer
 
     def _request(self, command: Command) -> Request:
         strings = [*command.argv, *command.env, *command.env.values()]
@@ -186,13 +196,6 @@ def _standard_input(data: bytes) -> int:
         descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     )
     return descriptor
-
-
-def _emptied(path: Path) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SandboxError(f"{path} can't be written: {error.strerror}") from error
 
 
 async def _end(channel: Channel) -> None:

@@ -68,9 +68,11 @@ class Stream:
             self._tail_held -= len(self._tail.popleft())
 
     def drain(self) -> None:
-        """Take all that is left, once nobody writes any more."""
-        while self.read():
-            pass
+        """Take all that is left, once nobody writes any more: no more than the pipe can hold, for somebody out of our
+        reach who does write must not hold us up."""
+        left = fcntl.fcntl(self.descriptor, fcntl.F_GETPIPE_SZ)
+        while left > 0 and (taken := self.read()):
+            left -= taken
 
     def parts(self) -> tuple[bytes, bytes]:
         """(head, tail)."""

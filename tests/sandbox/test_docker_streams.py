@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.docker_streams import Demultiplexer, Kept
+from keystone_action.sandbox.output_file import OutputFile
 
 FRAMES = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=12)
 
@@ -48,3 +51,9 @@ def test_the_first_and_the_last_bytes_are_kept(parts: list[bytes], head: int, ta
 def test_what_is_no_output_is_refused() -> None:
     with pytest.raises(SandboxError, match="no output of a container"):
         Demultiplexer().feed(b"HTTP/1.1 500 Internal Server Error")
+
+
+def test_a_file_for_stdout_that_can_not_be_written_is_named_and_not_taken_for_an_engine_that_is_gone() -> None:
+    file = OutputFile(Path("/dev/full"))
+    with contextlib.closing(file), pytest.raises(SandboxError, match=r"^/dev/full can't be written: No space left"):
+        Demultiplexer(file).feed(framed([(2, b"fine"), (1, b"lost")]))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from process_world import another, in_shell, run, shell, world
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, Limits
+from keystone_action.sandbox.streams import Stream
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 127, 255])
@@ -168,6 +170,35 @@ def test_a_gigabyte_costs_two_megabytes() -> None:
             assert 0 < peak < 64 << 20
 
     run(main)
+
+
+def test_all_of_stdout_goes_to_a_file_of_ours_whatever_files_the_command_may_make(tmp_path: Path) -> None:
+    file = tmp_path / "stdout"
+    file.write_bytes(b"of an earlier attempt" * 1000)
+    result = in_shell("head -c 5M /dev/zero; exec >&-; echo late >&2", Limits(disk=2 << 20), stdout_to=file)
+    assert (result.limit, result.exit_code, result.stderr.text()) == (None, 0, "late\n")
+    assert file.read_bytes() == bytes(5 << 20)
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "/nowhere/stdout"])
+def test_a_file_for_stdout_that_can_not_be_written_is_our_failure(place: str) -> None:
+    with pytest.raises(SandboxError, match=f"{place} can't be written: No "):
+        in_shell("head -c 5M /dev/zero", stdout_to=Path(place))
+
+
+def test_who_goes_on_writing_out_of_our_reach_does_not_hold_us_up() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    stream = Stream(reader, 10, 10)
+    with subprocess.Popen(["yes"], stdout=writer) as endless:
+        try:
+            assert select.select([reader], [], [], 60)[0]
+            stream.drain()
+        finally:
+            endless.kill()
+            os.close(writer)
+            os.close(reader)
+    assert stream.total > 0
 
 
 def _tree(pid: int) -> list[int]:
