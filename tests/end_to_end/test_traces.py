@@ -51,8 +51,8 @@ def test_an_agent_that_prints_its_transcript(tmp_path):
     assert lines[-1]["payload"]["reason"] == "end_turn"
 
 
-FILLER = "head -c 9000000 /dev/zero | tr '\\0' '\\n'"
-"""Nine megabytes, of which the sandbox keeps two of an agent's stdout."""
+FILLER = 'yes "$(printf %1000s)" | head -n 9000'
+"""Nine megabytes of blank lines, of which the sandbox keeps two of an agent's stdout."""
 
 
 def check_long_transcript(tmp_path, more):
@@ -67,7 +67,8 @@ def check_long_transcript(tmp_path, more):
 
 def test_a_long_transcript_on_stdout(tmp_path):
     """An honest session prints more than is kept of an agent's stdout: that is our limit, and not its failure."""
-    check_long_transcript(tmp_path, "")
+    # Nor is the limit of the files that it may make one of what it may say.
+    check_long_transcript(tmp_path, "resources: {disk: 4M}\n")
 
 
 @pytest.mark.docker

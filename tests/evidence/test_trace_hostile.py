@@ -13,6 +13,7 @@ from support.traces import SAMPLES, event, read, span
 
 from keystone_action.evidence.trace import Usage
 from keystone_action.evidence.trace_readers import builder as building
+from keystone_action.evidence.trace_readers import lines as reading_lines
 from keystone_action.evidence.trace_readers.lines import LINE_LIMIT
 from keystone_action.evidence.trace_readers.reading import READERS, read_trace
 
@@ -69,6 +70,14 @@ def test_what_holds_nothing_of_the_format_is_no_trace(source, data):
     assert trace.tool_calls is None
     expected = "holds no event of the format" if data.strip() else "is empty"
     assert f"the trace {expected}" in trace.problem
+
+
+@pytest.mark.parametrize("data", [b"\n" * 11, b"{}\n" * 11, b"[1, 1, 1, 1, 1, 1]\n" * 2, b"x\n" * 11])
+def test_a_crowd_of_short_lines_is_not_read_for_an_hour(data, monkeypatch):
+    monkeypatch.setattr(reading_lines, "LINES_LIMIT", 10)
+    trace = read_trace(io.BytesIO(data), "claude", "the trace")
+    assert trace.problem == "the trace has more than 10 lines and entries of lists"
+    assert read("claude", *[b""] * 9, FINE["claude"]).problem == ""
 
 
 def test_the_transcript_of_another_agent_is_no_trace():

@@ -8,29 +8,40 @@ from typing import Any, BinaryIO
 
 LINE_LIMIT = 8 << 20
 """Bytes of one line that are read; a longer one is skipped."""
+LINES_LIMIT = 2_000_000
+"""Lines, and entries of lists in them, that are read: what half a gigabyte can hold of the shortest takes an hour."""
 _SKIPPED = 1 << 16
 
 Count = Callable[[str], None]
+
+
+class TooManyLines(Exception):  # noqa: N818 - what a transcript has, not an error of ours
+    """There are more than LINES_LIMIT of them."""
 
 
 def objects_of(file: BinaryIO, count: Count) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(number of the line, object). What is no such line is skipped and told to `count`; blank lines are nothing.
 
     A list of objects is read as its objects, and a file that is one JSON document over several lines as that.
-    `file` can be sought in.
+    `file` can be sought in. Raises TooManyLines.
     """
     document = _document(file)
     if document is not None:
-        yield from _objects(1, document, count)
+        yield from _objects(1, _listed(document), count)
         return
-    number = 0
+    number = entries = 0
     while line := file.readline(LINE_LIMIT + 1):
         number += 1
+        values: list[Any] = []
         if len(line) > LINE_LIMIT and not line.endswith(b"\n"):
             _skip(file)
             count(f"longer than {LINE_LIMIT >> 20} MiB")
         elif stripped := line.strip():
-            yield from _parsed(number, stripped, count, last=not line.endswith(b"\n"))
+            values = _values(stripped, count, last=not line.endswith(b"\n"))
+        entries += max(1, len(values))
+        if entries > LINES_LIMIT:
+            raise TooManyLines(f"more than {LINES_LIMIT:,} lines and entries of lists")
+        yield from _objects(number, values, count)
 
 
 def _document(file: BinaryIO) -> Any:
@@ -54,24 +65,27 @@ def _skip(file: BinaryIO) -> None:
         pass
 
 
-def _parsed(number: int, line: bytes, count: Count, *, last: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _values(line: bytes, count: Count, *, last: bool) -> list[Any]:
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         count("with bytes that are not UTF-8")
         text = line.decode("utf-8", "replace")
     try:
-        value = json.loads(text)
+        return _listed(json.loads(text))
     except RecursionError:
         count("nested too deep")
     except ValueError:
         count("that is only half written, the last one" if last else "that is no JSON")
-    else:
-        yield from _objects(number, value, count)
+    return []
 
 
-def _objects(number: int, value: Any, count: Count) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for one in value if isinstance(value, list) else [value]:
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _objects(number: int, values: list[Any], count: Count) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for one in values:
         if isinstance(one, dict):
             yield number, one
         else:

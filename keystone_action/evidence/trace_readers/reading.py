@@ -10,7 +10,7 @@ from keystone_action.evidence.trace_readers.builder import TraceBuilder
 from keystone_action.evidence.trace_readers.claude import ClaudeReader
 from keystone_action.evidence.trace_readers.codex import CodexReader
 from keystone_action.evidence.trace_readers.keystone import KeystoneReader
-from keystone_action.evidence.trace_readers.lines import objects_of
+from keystone_action.evidence.trace_readers.lines import TooManyLines, objects_of
 from keystone_action.evidence.trace_readers.otel import OtelReader
 from keystone_action.evidence.trace_readers.touchstone import TouchstoneReader
 from keystone_action.evidence.trace_readers.values import MalformedTrace
@@ -56,6 +56,8 @@ def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
     except MalformedTrace as malformed:
         where = f"line {number}: " if events else ""
         return _useless(builder, f"{what} is malformed: {where}{malformed}")
+    except TooManyLines as more:
+        return _useless(builder, f"{what} has {more}")
     if builder.understood:
         return builder.finish()
     if builder.not_understood:
