@@ -66,6 +66,7 @@ class GitHubClient:
             raise BadSetting("the input github-token holds blanks or other characters that no token has")
         self._repository = f"/repos/{repository}"
         self._login: str | None = None
+        self._login_is_guess = False
         limits = limits or Limits()
         self._transport = Transport(
             api_url=self._api_url, token=token, context=tls_context(ca_bundle), seconds=limits.seconds
@@ -120,7 +121,7 @@ class GitHubClient:
         """Whom the token speaks for, with `[bot]` for an app: the author that our comments have.
 
         A token of an app (the job's own is one) may not ask `GET /user`. The viewer of the GraphQL API tells it; where
-        that does not answer, the job's own bot is taken for granted.
+        that does not answer, the job's own bot is taken for granted, until a comment of ours tells its author.
         """
         if self._login is None:
             self._login = self._ask_login()
@@ -139,6 +140,7 @@ class GitHubClient:
         try:
             login = self._read(call, lambda document: _login(document["data"]["viewer"]))
         except GitHubError:
+            self._login_is_guess = True
             return ACTIONS_BOT
         return login if login.endswith("[bot]") else f"{login}[bot]"
 
@@ -170,11 +172,14 @@ class GitHubClient:
         if answer is None:
             return found[0]
         try:
-            return _document(call, answer, Comment.read)
+            made = _document(call, answer, Comment.read)
         except UnexpectedAnswer:
             if was_done():
                 return found[0]
             raise
+        if self._login_is_guess and made.author:
+            self._login, self._login_is_guess = made.author, False
+        return made
 
     def update_comment(self, comment_id: int, body: str) -> Comment:
         """Gives a comment another text. Raises NotFound when somebody deleted it."""

@@ -66,6 +66,17 @@ def test_it_is_known_by_its_author_whoever_that_is(github: FakeGitHub, kind: str
     assert ours.body == MARKER.sign("the result")
 
 
+def test_where_nobody_tells_whose_the_token_is_the_new_comment_does(github: FakeGitHub) -> None:
+    """The older one is then found after all, and speaks alone."""
+    ours = github.state.add_comment(7, MARKER.sign("old"), created_by="our-reviewer[bot]")
+    github.fault("POST", "/graphql", status=502, times=None)
+    written = sticky(github, "app").write(text())
+    assert written is not None
+    assert written.id == ours.id
+    assert ours.body == MARKER.sign("the result")
+    assert [comment.id for comment in github.state.comments if MARKER.is_in(comment.body)] == [ours.id]
+
+
 @pytest.mark.parametrize("author", ["mallory", "another[bot]", "octocat", None])
 def test_an_impostor_is_never_touched(github: FakeGitHub, author: str | None) -> None:
     forged = MARKER.sign("✅ Passed", Remembered("pass", 1.0).encode())
