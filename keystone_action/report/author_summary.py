@@ -73,11 +73,16 @@ def render_author_summary(text: str, name: str, run: RunResult, limit: int = SUM
         tried.append(level)
         return kept_apart(template.generate(summary_variables(run, level), run=document))
 
+    first = _verdict(run)
     try:
-        rendered = fit(render, limit)
+        rendered = fit(lambda level: _keeping(first, render(level)), limit)
         ends = tried[-1] == "everything" or _ends(render("failures"))
     except MemoryError:
         raise
+    except _VerdictLost:
+        raise _problem(
+            name, None, "what it printed does not begin with the verdict, which stays Keystone's own"
+        ) from None
     except Exception as error:
         raise _problem(name, _line_in(error, name), _sentence(error)) from error
     if not ends:
@@ -85,6 +90,42 @@ def render_author_summary(text: str, name: str, run: RunResult, limit: int = SUM
     if HIDDEN in rendered:
         raise _problem(name, None, f"what it printed holds `{HIDDEN}…`, which is how Keystone marks its comments")
     return rendered
+
+
+class _VerdictLost(Exception):  # noqa: N818 - it is not ours
+    pass
+
+
+def _verdict(run: RunResult) -> str:
+    """What every summary begins with: ours, with every other block empty."""
+    names = [name for name in _blocks() if name != OURS]
+    bare = f'{{% extends "{TEMPLATE}" %}}' + "".join(f"{{% block {name} %}}{{% endblock %}}" for name in names)
+    environment = author_markdown_environment(bare, "")
+    return environment.get_template("").render(summary_variables(run, "failures"))
+
+
+def _blocks() -> list[str]:
+    """The names of the blocks of our template."""
+    from jinja2 import nodes
+
+    environment = author_markdown_environment("", "")
+    source, _, _ = environment.loader.get_source(environment, TEMPLATE)  # type: ignore[union-attr]
+    return [block.name for block in environment.parse(source).find_all(nodes.Block)]
+
+
+def _keeping(first: str, pieces: Iterator[str]) -> Iterator[str]:
+    """The pieces, without blank ones at first, as long as they begin with what they must. `check_template` knows of no
+    template that loses it; this is for those that nobody thought of. Raises _VerdictLost."""
+    left = first
+    for piece in pieces:
+        if left == first and not piece.strip():
+            continue
+        seen, left = left[: len(piece)], left[len(piece) :]
+        if not piece.startswith(seen):
+            raise _VerdictLost
+        yield piece
+    if left:
+        raise _VerdictLost
 
 
 def _ends(pieces: Iterator[str]) -> bool:
@@ -98,6 +139,9 @@ def _check_names(environment: Environment, tree: nodes.Template, name: str) -> N
     if not (len(extended) == 1 and extended[0] in tree.body and _constant(extended[0].template) == TEMPLATE):
         line = extended[0].lineno if extended else 1
         raise _problem(name, line, f'a summary template extends ours: begin with {{% extends "{TEMPLATE}" %}}')
+    for node in tree.body[: tree.body.index(extended[0])]:
+        if _prints(node):
+            raise _problem(name, node.lineno, f'nothing is printed before {{% extends "{TEMPLATE}" %}}: use the blocks')
     source, _, _ = environment.loader.get_source(environment, TEMPLATE)  # type: ignore[union-attr]
     base = environment.parse(source)
     blocks = [block.name for block in base.find_all(nodes.Block)]
@@ -115,6 +159,15 @@ def _check_names(environment: Environment, tree: nodes.Template, name: str) -> N
     for one in sorted(meta.find_undeclared_variables(tree) - known):
         places = (node.lineno for node in tree.find_all(nodes.Name) if node.name == one)
         raise _problem(name, next(places, None), _unknown("name", one, sorted(VARIABLES | _OF_SPECS)))
+
+
+def _prints(node: nodes.Node) -> bool:
+    """Whether a statement can print. Jinja prints what stands before `extends`, above all of ours."""
+    from jinja2 import nodes
+
+    if isinstance(node, nodes.Output):
+        return any(not isinstance(one, nodes.TemplateData) or bool(one.data.strip()) for one in node.nodes)
+    return not isinstance(node, nodes.Assign | nodes.AssignBlock | nodes.Macro | nodes.Import | nodes.FromImport)
 
 
 def _given_names(tree: nodes.Template) -> set[str]:

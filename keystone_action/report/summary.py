@@ -35,7 +35,8 @@ def summary_variables(run: RunResult, level: Level) -> dict[str, Any]:
         "reasons_left_out": more_why,
         "notes": notes,
         "notes_left_out": more_notes,
-        "specs": view.spec_views(run),
+        # Not an iterator: a template of others may go over them more than once.
+        "specs": tuple(view.spec_views(run)),
         "everything": level == "everything",
         "max_passed": view.MAX_PASSED,
         "max_open": view.MAX_OPEN,

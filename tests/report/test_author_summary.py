@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from markdown import LINKED_BY_THE_FORGE, tokens
 from samples import SAMPLES, hostile, passing, run
 
+from keystone_action.report import author_summary
 from keystone_action.report.author_summary import (
     VARIABLES,
     TemplateProblem,
@@ -74,6 +75,9 @@ def test_every_variable_is_known() -> None:
         ("hello", ':1: a summary template extends ours: begin with {% extends "summary.md.j2" %}'),
         ('{% extends "report.html.j2" %}', ":1: a summary template extends ours"),
         (f"{{% if run %}}{EXTENDS}{{% endif %}}", ":1: a summary template extends ours"),
+        ("## ✅ Passed\n\n<!-- " + EXTENDS, ':1: nothing is printed before {% extends "summary.md.j2" %}'),
+        ("{# ours #}\n{% if 1 %}<details>{% endif %}" + EXTENDS, ":2: nothing is printed before"),
+        ("{% block head %}<!--{% endblock %}" + EXTENDS, ":1: nothing is printed before"),
         (EXTENDS + "{% block hed %}{% endblock %}", ":2: there is no block hed; did you mean head?"),
         (EXTENDS + "\n{% block head %}{{ run. }}{% endblock %}", ":3: expected name or number"),
         (EXTENDS + "{% block head %}", ":2: Unexpected end of template"),
@@ -137,6 +141,30 @@ def test_what_a_change_does_to_its_gate_and_the_verdict_cannot_be_hidden() -> No
 )
 def test_nothing_stands_in_for_the_verdict(text: str, says: str) -> None:
     assert problem(f"{EXTENDS}{text}").startswith(NAME + says)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"## ✅ Passed\n\n<!-- {EXTENDS}",
+        f"{EXTENDS}{{% block verdict %}}{{% endblock %}}",
+        f"{EXTENDS}{{% set icon = '✅' %}}",
+    ],
+)
+def test_a_summary_without_our_verdict_first_is_a_problem_however_it_came_about(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(author_summary, "_check_names", lambda *_: None)
+    lost = "what it printed does not begin with the verdict, which stays Keystone's own"
+    with pytest.raises(TemplateProblem, match=lost):
+        render_author_summary(text, NAME, SAMPLES["gate_failure"]())
+    assert render_author_summary(f"{{# ours #}}\n\n  {EXTENDS}", NAME, passing()) == render_summary(passing())
+
+
+def test_specs_can_be_gone_over_more_than_once() -> None:
+    shown = render_author_summary(head("{% for item in specs %}{{ item.spec.id | code }}{% endfor %}"), NAME, passing())
+    assert shown.count("`reconcile-customers`") == 1
+    assert "| `email_quality` · Email is well-written" in shown
 
 
 def test_macros_and_names_of_a_template_are_known_to_it() -> None:
