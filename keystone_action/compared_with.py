@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keystone_action.errors import KeystoneError
 from keystone_action.github.base import EventBase, base_of_event
 from keystone_action.github.commands import Commands
 from keystone_action.github.inputs import Settings
+from keystone_action.github.waiting import Limits
+from keystone_action.runner.ancestry import known_merge_base, merged_onto
 from keystone_action.runner.base_commit import BaseCommit
 from keystone_action.sandbox.git_tree import Remote
 from keystone_action.scoring.baseline import Baseline
+
+_PATIENCE = Limits(tries=2, waiting=5.0)
+"""A run does not wait long for what only makes its report more exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +32,66 @@ class ComparedWith:
 
 
 def compared_with(settings: Settings, environ: Mapping[str, str], commands: Commands) -> ComparedWith:
-    """Nothing is fetched but a baseline that is looked for (`auto`); when that fails, it is said, and the run goes on.
+    """GitHub is asked for a baseline that is looked for (`auto`), and where a pushed branch left the default one; when
+    that fails, it is said, and the run goes on.
 
     Raises UsageError for a baseline that was named and is none.
     """
     event = base_of_event(environ)
-    base, base_problem = _base(settings, event, environ)
+    base, base_problem = _base(settings, event, environ, commands)
     if settings.baseline == "auto":
         baseline, problem = _latest(settings, event, environ, commands)
         return ComparedWith(base, base_problem, baseline, problem)
     return ComparedWith(base, base_problem, _named(settings))
 
 
-def _base(settings: Settings, event: EventBase, environ: Mapping[str, str]) -> tuple[BaseCommit | None, str]:
+def _base(
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+) -> tuple[BaseCommit | None, str]:
     if settings.mode not in ("run", "plan"):
         return None, ""
-    if event.sha is None:
-        return None, event.why_none if event.is_problem or settings.spec_from == "base" else ""
     if settings.mode == "plan" and settings.spec_from == "head":
         return None, ""  # the jobs that run the cells compare
+    incomplete = ""
+    if event.left and event.head:
+        event, incomplete = _where_it_left(settings, event, environ, commands)
+    elif event.is_merged and event.sha is not None:
+        event = replace(
+            event, sha=merged_onto(settings.directory, environ.get("GITHUB_SHA", ""), event.head) or event.sha
+        )
+    if event.sha is None:
+        return None, event.why_none if event.is_problem or settings.spec_from == "base" else ""
     server = environ.get("GITHUB_SERVER_URL") or "https://github.com"
     url = f"{server.rstrip('/')}/{environ.get('GITHUB_REPOSITORY', '')}"
     remote = Remote(url, settings.github_token, settings.ca_bundle or "")
-    return BaseCommit(event.sha, event.name, remote), ""
+    return BaseCommit(event.sha, event.name, remote, incomplete), ""
+
+
+def _where_it_left(
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+) -> tuple[EventBase, str]:
+    """The base of a push to a branch of its own, and what the comparison lacks. Pushes before this one count too, so
+    that a gate is not weakened by the first and passed by the second."""
+    from keystone_action.github.client import GitHubClient
+
+    token, ca_bundle = settings.github_token, settings.ca_bundle
+    try:
+        with GitHubClient.from_environ(
+            environ, token=token, ca_bundle=ca_bundle, log=commands.log, limits=_PATIENCE
+        ) as github:
+            found: str | None = github.merge_base(event.left, event.head)
+        why = ""
+    except (KeystoneError, OSError) as error:
+        found = known_merge_base(settings.directory, event.left, event.head)
+        why = error.sentences if isinstance(error, KeystoneError) else str(error.strerror)
+    if found == event.head:  # the default branch has it already, so that only this branch changes
+        return event, ""
+    if found is not None:
+        return replace(event, sha=found, name=f"where this branch left {event.left}"), ""
+    unknown = f"where this branch left {event.left} is not known ({why.rstrip('.')})"
+    if event.sha is None or settings.spec_from == "base":
+        return replace(event, sha=None, why_none=unknown, is_problem=True), ""
+    return event, f"only this push was compared, not those before it: {unknown}"
 
 
 def _named(settings: Settings) -> Baseline | None:

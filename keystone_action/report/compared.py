@@ -36,7 +36,7 @@ _TITLES: dict[Change, str] = {"ungraded": "not comparable", "steadied": "no long
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """The change of the gate. headline: one sentence. lines: (path, what changed) of each spec, at most
+    """The change of the gate. headline: one sentence. lines: (path, what changed) of each workflow and spec, at most
     MAX_CHANGED_SPECS."""
 
     headline: str
@@ -46,19 +46,29 @@ class GateView:
 
 def gate_view(changes: SpecChanges | None) -> GateView | None:
     """What to say before anything else; None when the gate is as it was, or nothing was to be compared."""
-    if changes is None or not (changes.problem or changes.specs):
+    if changes is None or not (changes.problem or changes.specs or changes.workflows or changes.incomplete):
         return None
     if changes.problem:
         return GateView(f"Whether this change weakens its own gate is not known: {changes.problem}")
-    name, commit = changes.base_name, (changes.base or "")[:12]
-    if changes.spec_from == "base":
-        as_there = f", as commit {commit} has them" if commit else ""
-        headline = f"The specs of {name} decided{as_there}; those of this change differ and had no effect:"
-    else:
-        headline = f"This change alters its own gate, compared with commit {commit} ({name}):"
-    shown = changes.specs[:MAX_CHANGED_SPECS]
+    found = (*changes.workflows, *changes.specs)  # what calls the gate can weaken all of it
+    shown = found[:MAX_CHANGED_SPECS]
     lines = tuple((one.path, change_sentence(one)) for one in shown)
-    return GateView(headline, lines, len(changes.specs) - len(shown))
+    return GateView(_gate_headline(changes), lines, len(found) - len(shown))
+
+
+def _gate_headline(changes: SpecChanges) -> str:
+    name, commit = changes.base_name, (changes.base or "")[:12]
+    less = f"; {changes.incomplete}" if changes.incomplete else ""
+    if not changes.specs and not changes.workflows:
+        return f"No change of the gate was found, compared with commit {commit} ({name}){less}"
+    if changes.spec_from == "head":
+        return f"This change alters its own gate, compared with commit {commit} ({name}{less}):"
+    as_there = f", as commit {commit} has them" if commit else ""
+    if changes.workflows:
+        without = "; its own specs had none" if changes.specs else ""
+        workflow = f"this change alters the workflow that runs them, which had effect{without}"
+        return f"The specs of {name} decided{as_there}, but {workflow}{less}:"
+    return f"The specs of {name} decided{as_there}; those of this change differ and had no effect{less}:"
 
 
 def change_sentence(change: SpecChange) -> str:
@@ -75,7 +85,7 @@ def gate_lines(changes: SpecChanges | None) -> Iterator[str]:
     yield view.headline
     yield from (f"  {path}: {what}" for path, what in view.lines)
     if view.left_out:
-        yield f"  … and {words.count(view.left_out, 'spec')} more"
+        yield f"  … and {words.count(view.left_out, 'file')} more"
 
 
 @dataclass(frozen=True, slots=True)

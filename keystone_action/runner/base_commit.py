@@ -37,11 +37,13 @@ _LONGEST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BaseCommit:
-    """sha: in full. name: what it is, in words. remote: where it can be fetched from when the checkout lacks it."""
+    """sha: in full. name: what it is, in words. remote: where it can be fetched from when the checkout lacks it.
+    incomplete: what a comparison with it leaves out, and why, in words; empty when nothing."""
 
     sha: str
     name: str
     remote: Remote | None = None
+    incomplete: str = ""
 
 
 def merge_base(directory: Path) -> BaseCommit:

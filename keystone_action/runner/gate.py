@@ -57,7 +57,8 @@ def gated_specs(options: RunOptions) -> GatedSpecs:
     except UsageError as error:
         return GatedSpecs(specs, SpecChanges(base.sha, base.name, problem=error.sentences))
     after = _Side(files.root, {_relative(one.path, files.root, options): one for one in specs}, {})
-    return GatedSpecs(specs, SpecChanges(base.sha, base.name, specs=_changes(before, after, options)))
+    changes = SpecChanges(base.sha, base.name, specs=_changes(before, after, options), incomplete=base.incomplete)
+    return GatedSpecs(specs, changes)
 
 
 def _from_base(options: RunOptions, base: BaseCommit) -> GatedSpecs:

@@ -28,6 +28,7 @@ from keystone_action.scoring.results import (
     PlanInfo,
     RunResult,
     SandboxInfo,
+    SpecChange,
     SpecChanges,
     SpecResult,
 )
@@ -233,12 +234,15 @@ def _spec_changes(changes: SpecChanges) -> Document:
         "base": _text(changes.base),
         "base_name": _text(changes.base_name),
         "spec_from": changes.spec_from,
-        "specs": [
-            {"path": _text(one.path), "change": one.change, "differences": _texts(one.differences)}
-            for one in changes.specs
-        ],
+        "specs": [_spec_change(one) for one in changes.specs],
         "problem": _text(changes.problem),
+        "workflows": [_spec_change(one) for one in changes.workflows],
+        "incomplete": _text(changes.incomplete),
     }
+
+
+def _spec_change(change: SpecChange) -> Document:
+    return {"path": _text(change.path), "change": change.change, "differences": _texts(change.differences)}
 
 
 def _baseline(baseline: BaselineComparison) -> Document:

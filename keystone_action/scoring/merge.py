@@ -156,7 +156,11 @@ def _joined(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]])
 def _spec_changes(runs: Sequence[RunResult]) -> SpecChanges | None:
     """Every shard compared the same files with the same commit: the one that could do so, and found most."""
     found = [run.spec_changes for run in runs if run.spec_changes is not None]
-    return max(found, key=lambda changes: (not changes.problem, len(changes.specs)), default=None)
+
+    def worth(changes: SpecChanges) -> tuple[bool, bool, int]:
+        return not changes.problem, not changes.incomplete, len(changes.specs) + len(changes.workflows)
+
+    return max(found, key=worth, default=None)
 
 
 def _notices(shards: Sequence[ShardRun]) -> tuple[str, ...]:

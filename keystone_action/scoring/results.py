@@ -135,9 +135,9 @@ class PlanInfo:
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """One spec that is not what it is at the base commit. path: of the file, relative to where the run was called.
-    differences: a sentence each (`threshold 0.85 → 0.5`, `changed files: hidden/test_x.py (+3 −10)`), what can let more
-    pass first; none for a spec that was added or deleted."""
+    """One spec, or workflow, that is not what it is at the base commit. path: of the file, relative to where it was
+    called. differences: a sentence each (`threshold 0.85 → 0.5`, `changed files: hidden/test_x.py (+3 −10)`), what can
+    let more pass first; none for a spec that was added or deleted."""
 
     path: str
     change: Literal["changed", "added", "deleted"]
@@ -148,13 +148,17 @@ class SpecChange:
 class SpecChanges:
     """What a change does to its own gate (contract, 5.4): the specs, and the files that they name, against the base
     commit. base: its sha, None when there is none. base_name: what it is, in words. spec_from: where the specs of this
-    run come from. problem: why the comparison could not be made, and what to do; empty when it was."""
+    run come from. problem: why the comparison could not be made, and what to do; empty when it was. workflows: the same
+    of workflows that call us; all of them are `changed`. incomplete: what was not compared, and why; empty when nothing
+    was left out."""
 
     base: str | None
     base_name: str
     spec_from: Literal["head", "base"] = "head"
     specs: tuple[SpecChange, ...] = ()
     problem: str = ""
+    workflows: tuple[SpecChange, ...] = ()
+    incomplete: str = ""
 
 
 Outcome = Literal["pass", "flaky", "fail", "error", "skip"]

@@ -98,6 +98,16 @@ def test_specs_of_the_base_are_said_to_have_decided() -> None:
     assert "decided, as commit 3f9c2ab1d0e8 has them; those of this change" in headline.headline
 
 
+def test_what_was_left_out_is_said_whether_or_not_something_was_found() -> None:
+    less = "only this push was compared: GitHub refuses"
+    (nothing,) = gate_lines(changes(incomplete=less))
+    assert nothing.startswith("No change of the gate was found, compared with commit 3f9c2ab1d0e8 (the pull request's")
+    assert nothing.endswith(f"base main); {less}")
+    assert render_summary(run(spec_changes=changes(incomplete=less))).startswith("> [!WARNING]\n> **No change of")
+    headline, *_ = gate_lines(replace(WEAKER, incomplete=less))
+    assert headline.endswith("(the pull request's base main; only this push was compared: GitHub refuses):")
+
+
 @pytest.mark.parametrize("nothing", [None, changes()])
 def test_nothing_is_said_where_nothing_changed(nothing: SpecChanges | None) -> None:
     assert render_summary(run(spec_changes=nothing)) == render_summary(run())
@@ -135,7 +145,7 @@ def test_worst_first_and_bounded() -> None:
     assert text.count("email_sent_once`<br>fixed") == MAX_ROWS - 3
     assert "… and 13 more in results.json." in text
     specs = [SpecChange(f"evals/{n}.yaml", "added") for n in range(MAX_CHANGED_SPECS + 2)]
-    assert "… and 2 specs more" in render_summary(run(spec_changes=changes(*specs)))
+    assert "… and 2 files more" in render_summary(run(spec_changes=changes(*specs)))
 
 
 def test_hostile_text_is_text() -> None:
@@ -164,7 +174,9 @@ def test_hostile_text_is_text() -> None:
 
 
 def test_both_are_read_back_as_they_were_written() -> None:
-    result = run(spec_changes=WEAKER, baseline=baseline(difference()))
+    workflow = SpecChange(".github/workflows/evals.yml", "changed", ("threshold 0.85 → 0.5",))
+    gate = replace(WEAKER, workflows=(workflow,), incomplete="only this push was compared")
+    result = run(spec_changes=gate, baseline=baseline(difference()))
     document = run_to_document(result)
     again = run_from_document(document)
     assert (again.spec_changes, again.baseline) == (result.spec_changes, result.baseline)

@@ -253,6 +253,8 @@ def test_what_a_change_does_to_its_own_gate_is_never_lost() -> None:
     assert join(three()).spec_changes is None
     assert join(three(n1=changed(spec_changes=failed), n3=changed(spec_changes=seen))).spec_changes == seen
     assert join(three(n2=changed(spec_changes=failed))).spec_changes == failed
+    less = SpecChanges("c" * 40, "main", specs=(weaker, weaker), incomplete="only this push was compared")
+    assert join(three(n1=changed(spec_changes=less), n2=changed(spec_changes=seen))).spec_changes == seen
     clean = SpecChanges("b" * 40, "main")
     assert join(three(n1=changed(spec_changes=clean), n2=changed(spec_changes=seen))).spec_changes == seen
 

@@ -92,6 +92,8 @@ class FakeRunner:
     ) -> None:
         self.github = github
         self.token = token
+        self.sha = MERGE_SHA
+        """The commit that GitHub runs the workflow for."""
         self.repository = repository
         self.actor = actor
         self.run_number = str(secrets.randbelow(10**10))
@@ -279,7 +281,7 @@ class FakeRunner:
             "GITHUB_REPOSITORY_OWNER": self.repository.split("/")[0],
             "GITHUB_RUN_ATTEMPT": "1",
             "GITHUB_RUN_ID": self.run_number,
-            "GITHUB_SHA": MERGE_SHA,
+            "GITHUB_SHA": self.sha,
             "GITHUB_SERVER_URL": "http://127.0.0.1:9",
             "GITHUB_WORKFLOW": "Evaluate",
             "GITHUB_WORKFLOW_REF": f"{self.repository}/.github/workflows/evaluate.yml@refs/heads/main",

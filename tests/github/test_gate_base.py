@@ -1,0 +1,175 @@
+"""The commit that a gate is compared with: where a pushed branch left the default one, what a merge was made on."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_github import FakeGitHub
+from support.fake_runner import EVENTS
+from support.repositories import Change, commit, git, make_change
+
+from keystone_action.compared_with import ComparedWith, compared_with
+from keystone_action.github.commands import Commands
+from keystone_action.github.inputs import read_settings
+from keystone_action.github.reader import InputReader
+
+BEFORE = "1" * 40
+ELSEWHERE = "4" * 40
+
+
+@pytest.fixture
+def github() -> Iterator[FakeGitHub]:
+    with FakeGitHub() as fake:
+        yield fake
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Change:
+    return make_change(tmp_path / "origin", {"a": "1\n"}, {"a": "2\n"})
+
+
+def compared(
+    place: Path, github: FakeGitHub, event: str, payload: dict[str, Any], *, token: str = "read-only", **more: str
+) -> ComparedWith:
+    """What a step in a checkout is compared with."""
+    file = place / "event.json"
+    file.write_text(json.dumps(payload))
+    environ = {
+        **github.environ(token),
+        "GITHUB_EVENT_NAME": event,
+        "GITHUB_EVENT_PATH": str(file),
+        "GITHUB_WORKSPACE": str(place / "checkout"),
+        **more,
+    }
+    reader = InputReader(environ)
+    settings = read_settings(reader)
+    reader.raise_problems()
+    return compared_with(settings, environ, Commands(io.StringIO()))
+
+
+def pushed(head: str, *, ref: str = "refs/heads/topic", before: str = BEFORE) -> dict[str, Any]:
+    return json.loads((EVENTS / "push.json").read_text()) | {"ref": ref, "before": before, "after": head}
+
+
+def checkout(tmp_path: Path, made: Change, depth: int | None = 1) -> Path:
+    place = tmp_path / "checkout"
+    place.mkdir()
+    made.check_out(place, depth=depth)
+    return tmp_path
+
+
+@pytest.mark.parametrize("before", [BEFORE, "0" * 40])
+def test_all_pushes_to_a_branch_are_compared_with_where_it_left(tmp_path, github, made, before) -> None:
+    github.state.merge_bases = {("main", made.head): ELSEWHERE}
+    found = compared(checkout(tmp_path, made), github, "push", pushed(made.head, before=before))
+    assert found.base is not None
+    assert (found.base.sha, found.base.name, found.base.incomplete) == (ELSEWHERE, "where this branch left main", "")
+    assert found.base_problem == ""
+
+
+@pytest.mark.parametrize("ref", ["refs/heads/main", "refs/tags/v1"])
+def test_pushes_to_the_default_branch_are_compared_with_the_commit_before(tmp_path, github, made, ref) -> None:
+    found = compared(checkout(tmp_path, made), github, "push", pushed(made.head, ref=ref))
+    assert found.base is not None
+    assert (found.base.sha, found.base.name, found.base.incomplete) == (BEFORE, "the commit before this push", "")
+    assert github.calls() == []
+
+
+def test_a_branch_that_the_default_one_holds_changes_only_itself(tmp_path, github, made) -> None:
+    """Such as one that says what is deployed."""
+    github.state.merge_bases = {("main", made.head): made.head}
+    place = checkout(tmp_path, made)
+    found = compared(place, github, "push", pushed(made.head))
+    assert found.base is not None
+    assert (found.base.sha, found.base.incomplete) == (BEFORE, "")
+    new = compared(place, github, "push", pushed(made.head, before="0" * 40))
+    assert (new.base, new.base_problem) == (None, "")
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"status": 403, "message": "Resource not accessible by integration"}, "contents: read"),
+    ({"status": 404, "message": "Not Found"}, "404"),
+    ({"status": 500, "times": 9}, "500"),
+    ({"how": "reset", "times": 9}, ""),
+    ({"body": b"<html>", "status": 200}, "JSON"),
+    ({"body": b'{"merge_base_commit": {"sha": "--x"}}', "status": 200}, "another shape"),
+]
+
+
+@pytest.mark.parametrize(("fault", "why"), REFUSALS)
+def test_what_is_not_known_is_said_and_breaks_nothing(tmp_path, github, made, fault, why, monkeypatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    github.fault("GET", f"/compare/main...{made.head}", **fault)
+    place = checkout(tmp_path, made)
+    found = compared(place, github, "push", pushed(made.head))
+    assert found.base is not None
+    assert found.base.sha == BEFORE
+    assert found.base.incomplete.startswith(
+        "only this push was compared, not those before it: where this branch left main is not known ("
+    )
+    assert why in found.base.incomplete
+
+
+def test_without_a_commit_before_or_for_the_specs_that_run_nothing_else_will_do(tmp_path, github, made) -> None:
+    """With the commit before, the specs that run could be those that an earlier push of this branch weakened."""
+    place, unknown = checkout(tmp_path, made), "where this branch left main is not known"
+    new = compared(place, github, "push", pushed(made.head, before="0" * 40))
+    assert (new.base, new.base_problem.startswith(unknown)) == (None, True)
+    found = compared(place, github, "push", pushed(made.head), **{"INPUT_SPEC-FROM": "base"})
+    assert (found.base, found.base_problem.startswith(unknown)) == (None, True)
+
+
+@pytest.mark.parametrize("token", ["read-only", "none"])
+def test_a_whole_checkout_knows_it_without_github(tmp_path, github, made, token) -> None:
+    found = compared(checkout(tmp_path, made, depth=None), github, "push", pushed(made.head), token=token)
+    assert found.base is not None
+    assert (found.base.sha, found.base.incomplete) == (made.base, "")
+
+
+def merged(made: Change) -> tuple[str, str]:
+    """The newer commit of main, and the merge of the topic into it that GitHub has for a pull request."""
+    work = made.origin.parent / "merging"
+    git(made.origin.parent, "clone", "-q", str(made.origin), str(work))
+    git(work, "checkout", "-q", "main")
+    newer = commit(work, {"b": "new on main\n"})
+    git(work, "merge", "-q", "--no-ff", "-m", "merge", made.head)
+    merge = git(work, "rev-parse", "HEAD")
+    git(work, "push", "-q", "origin", f"{merge}:refs/pull/17/merge")
+    return newer, merge
+
+
+@pytest.mark.parametrize(
+    ("event", "out", "expected"),
+    [
+        ("pull_request", "merge", "newer"),
+        ("pull_request_review", "merge", "newer"),
+        ("pull_request", "head", "event"),
+        ("pull_request", "other merge", "event"),
+        ("pull_request_target", "merge", "event"),
+    ],
+)
+def test_a_pull_request_is_compared_with_what_its_merge_was_made_on(
+    tmp_path: Path, github: FakeGitHub, made: Change, event: str, out: str, expected: str
+) -> None:
+    """The base that the event names may be an older one: what came since is none of the pull request's doing. Only of
+    the merge that GitHub made: whoever opens the pull request could make one on a weaker commit."""
+    newer, merge = merged(made)
+    place = tmp_path / "checkout"
+    place.mkdir()
+    git(place, "init", "-q")
+    git(place, "fetch", "-q", "--depth=1", made.origin.as_uri(), made.head if out == "head" else merge)
+    git(place, "checkout", "-q", "FETCH_HEAD")
+    payload = json.loads((EVENTS / "pull_request.json").read_text())
+    payload["pull_request"]["base"]["sha"] = made.base
+    payload["pull_request"]["head"]["sha"] = made.head
+    sha = {"merge": merge, "head": merge, "other merge": ELSEWHERE}[out]
+    found = compared(tmp_path, github, event, payload, GITHUB_SHA=newer if event.endswith("target") else sha)
+    assert found.base is not None
+    assert found.base.sha == {"newer": newer, "event": made.base}[expected]
+    assert found.base.name == "the pull request's base main"
+    assert github.calls() == []
