@@ -264,7 +264,8 @@ class Reporting:
             posted.file = leave_comment(
                 self.directory, self._settings.workspace, self._result_of(run)(None, COMMENT_LIMIT)
             )
-            self._commands.log(f"the comment that was not posted is in {posted.file}")
+            shown = posted.outputs(self._settings.workspace)["comment-written"]
+            self._commands.log(f"the comment that was not posted is in {shown}")
         except KeystoneError as error:
             self._commands.warning(error.sentences)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fake_runner import EVENTS, TOKEN, FakeRunner, StepResult
+from support.git_server import GitServer
 from support.repositories import Change, git, make_change, write
 
 SPEC = """
@@ -57,15 +55,7 @@ def runner(
 def step(job: FakeRunner, server: str = "", **inputs: str) -> StepResult:
     given = {"spec": "keystone.yaml", "comment": "never", "status-context": ""}
     given |= {name.replace("_", "-"): value for name, value in inputs.items()}
-    import support.fake_runner as fake
-
-    original = fake.FakeRunner._github
-
-    def with_server(self: FakeRunner) -> dict[str, str]:
-        found = original(self)
-        return {**found, "GITHUB_SERVER_URL": server} if server else found
-
-    job._github = with_server.__get__(job)  # type: ignore[method-assign]
+    job.server = server or job.server
     return job.step(given, env=ENGINE)
 
 
@@ -117,99 +107,17 @@ def test_text_of_a_change_is_text(tmp_path: Path) -> None:
     assert done.summary.count("](https") == done.summary.count("`[a](https://evil.example)`") == 1, "a code span"
 
 
-class _Git(ThreadingHTTPServer):
-    """git's own server behind HTTP, which wants the job's token, as GitHub does of a private repository."""
-
-    origin: Path
-    authorizations: list[str]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Git
-
-    def do_GET(self) -> None:
-        self._serve(b"")
-
-    def do_POST(self) -> None:
-        length = self.headers.get("Content-Length")
-        body = self.rfile.read(int(length)) if length else self._chunked()
-        self._serve(body)
-
-    def _chunked(self) -> bytes:
-        found = b""
-        while size := int(self.rfile.readline().strip(), 16):
-            found += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return found
-
-    def _serve(self, body: bytes) -> None:
-        import subprocess
-
-        given = self.headers.get("Authorization", "")
-        self.server.authorizations.append(given)
-        if not given:
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", 'Basic realm="x"')
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        path, _, query = self.path.partition("?")
-        environ = {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "GIT_PROJECT_ROOT": str(self.server.origin),
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "safe.directory",
-            "GIT_CONFIG_VALUE_0": "*",
-            "PATH_INFO": path.replace("/octo/agents", ""),
-            "QUERY_STRING": query,
-            "REQUEST_METHOD": self.command,
-            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "CONTENT_LENGTH": str(len(body)),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-            "REMOTE_USER": "x",
-        }
-        done = subprocess.run(["git", "http-backend"], env=environ, input=body, capture_output=True, check=False)
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        lines = [line.split(": ", 1) for line in head.decode().split("\r\n") if ": " in line]
-        status = next((int(value.split()[0]) for name, value in lines if name == "Status"), 200)
-        self.send_response(status)
-        for name, value in lines:
-            if name != "Status":
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def forge() -> Iterator[_Git]:
-    server = _Git(("127.0.0.1", 0), _Handler)
-    server.authorizations = []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_shallow_checkout_gets_the_base_commit_with_the_token(tmp_path: Path, forge: _Git) -> None:
+def test_a_shallow_checkout_gets_the_base_commit_with_the_token(tmp_path: Path) -> None:
     """actions/checkout fetches one commit by default."""
     made = make_change(tmp_path / "origin", BASE, CHEAT)
-    forge.origin = made.origin
-    git(made.origin, "update-server-info")
     job = runner(tmp_path, made)
     before = git(job.workspace, "count-objects", "-v")
-    done = step(job, server=f"http://127.0.0.1:{forge.server_address[1]}", threshold="")
+    with GitServer(made.origin) as forge:
+        done = step(job, server=forge.url, threshold="")
     assert done.exit_code == 0, done.text
     assert SENTENCES in done.summary
     assert changes(job)["problem"] == ""
-    assert all("Basic" in one or "basic" in one for one in forge.authorizations)
+    assert all("basic" in one for one in forge.authorizations)
     assert TOKEN not in done.text
     assert git(job.workspace, "count-objects", "-v") == before, "nothing is written into the checkout"
 

@@ -1,4 +1,4 @@
-"""plan → three shards → merge with the built image, by the runner's own command line."""
+"""plan → three shards → merge with the built image, by the runner's own command line; one comment and one status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from support.action_job import ActionJob
+from support.action_job import HEAD, ActionJob
+from support.fake_github import FakeGitHub
 
 pytestmark = pytest.mark.docker
 
@@ -26,7 +27,8 @@ SPEC: dict[str, Any] = {
 }
 
 
-def test_three_shards_and_their_verdict(job: ActionJob) -> None:
+def test_three_shards_and_their_verdict(job: ActionJob, github_of_job: FakeGitHub) -> None:
+    job.runner.happened("pull_request")
     job.write(SPEC)
     job.inputs = {"mode": "plan", "shards": "3"}
     planned = job.run()
@@ -34,13 +36,19 @@ def test_three_shards_and_their_verdict(job: ActionJob) -> None:
     for number, shard in enumerate(json.loads(planned.outputs["matrix"])["shard"]):
         job.inputs = {"shard": shard, "fail-on": "never", "output-dir": f"shards/keystone-shard-{number}"}
         assert job.run().exit_code == 0
+    assert github_of_job.calls() == []
     job.inputs = {"mode": "merge", "results": "shards"}
     joined = job.run()
     assert (joined.exit_code, joined.rejected) == (0, []), joined.raw_log
     assert (joined.outputs["verdict"], joined.outputs["total"]) == ("flaky", "15")
+    (comment,) = github_of_job.state.comments
+    assert comment.body.startswith("## ⚠️ Passed, but flaky: composite 0.6667")
+    assert joined.outputs["comment-id"] == str(comment.id)
+    (*_, status) = github_of_job.state.statuses
+    assert (status["state"], status["sha"], status["context"]) == ("success", HEAD, "keystone/evaluate")
     assert job.document["plan"]["shard"] is None
     assert len(list((job.runner.workspace / "keystone-results" / "cells").iterdir())) == 15
     assert job.runner.foreign() == []
-    job.inputs = {"output-dir": "whole"}
+    job.inputs = {"output-dir": "whole", "comment": "never", "status-context": ""}
     whole = job.run()
     assert (whole.exit_code, whole.outputs["composite"]) == (0, joined.outputs["composite"])

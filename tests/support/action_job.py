@@ -20,11 +20,14 @@ import pytest
 from support.command_line import ROOT
 from support.container_step import ContainerStep
 from support.engine_watch import EngineWatch
+from support.fake_github import FakeGitHub
 from support.fake_runner import FakeRunner, StepResult
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
+HEAD = "2" * 40
+"""Of pull request 17, which the events are about."""
 RUNNER_USER = 4321
 """Whom the runner's tree belongs to, where we can give it away: what we leave must be that user's."""
 
@@ -177,3 +180,13 @@ def job(
 
         for run in made.runs:
             anyio.run(sweep, engine, run)
+
+
+@pytest.fixture
+def github_of_job(job: ActionJob) -> Iterator[FakeGitHub]:
+    """What the job's token is of, at an address where its containers find it; with the pull request of the events."""
+    with FakeGitHub(host=job.gateway) as fake:
+        fake.state.repository = job.runner.repository
+        fake.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository=job.runner.repository)
+        job.runner.github = fake
+        yield fake

@@ -10,6 +10,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,7 +76,7 @@ class FakeRunner:
 
     event: a fixture of tests/data/events without `.json`; its name starts with the event's own. owner: the user that
     the runner runs as, who owns the tree; None = ours. github: what the job's token and addresses are of; without one
-    the steps post nothing, unless their inputs ask for it. token: its kind.
+    the steps post nothing, unless their inputs ask for it. token: its kind. server: where its repositories are.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class FakeRunner:
         self.token = token
         self.sha = MERGE_SHA
         """The commit that GitHub runs the workflow for."""
+        self.server = "http://127.0.0.1:9"
         self.repository = repository
         self.actor = actor
         self.run_number = str(secrets.randbelow(10**10))
@@ -107,29 +109,37 @@ class FakeRunner:
         self.file_commands = self.temp / "_runner_file_commands"
         for folder in (self.workspace, self.home, self.workflow, self.file_commands):
             folder.mkdir(parents=True)
+        self.event_file = self.workflow / "event.json"
+        self.happened(event, payload)
+
+    def happened(self, event: str, payload: Any = None) -> None:
+        """The steps from here on are of another event."""
         fixture = EVENTS / f"{event}.json"
         self.event_name = _event_name(event)
         text = fixture.read_text() if payload is None else payload if isinstance(payload, str) else json.dumps(payload)
-        self.event_file = self.workflow / "event.json"
         self.event_file.write_text(text)
         self.own()
 
     def own(self) -> None:
         """Gives everything that is there to the tree's owner, as whatever a checkout puts there belongs to it."""
-        for path in (self.work, *self.work.rglob("*")):
-            os.chown(path, self.owner, self.owner, follow_symlinks=False)
+        for path in (self.work, *self._tree()):
+            with suppress(FileNotFoundError):
+                os.chown(path, self.owner, self.owner, follow_symlinks=False)
+
+    def _tree(self) -> list[Path]:
+        """All that is in the tree, while a step may be running there."""
+        walked = ((Path(folder), (*folders, *files)) for folder, folders, files in os.walk(self.work))
+        return [folder / name for folder, names in walked for name in names]
 
     def foreign(self) -> list[str]:
         """What in the tree does not belong to its owner, and so breaks the next checkout on a runner that stays."""
-        entries = (path for path in self.work.rglob("*") if path.lstat().st_uid != self.owner)
+        entries = (path for path in self._tree() if path.lstat().st_uid != self.owner)
         return sorted(str(path.relative_to(self.work)) for path in entries)
 
     def entries(self) -> set[str]:
         """Everything in the tree but the file commands."""
         return {
-            str(path.relative_to(self.work))
-            for path in self.work.rglob("*")
-            if not path.is_relative_to(self.file_commands)
+            str(path.relative_to(self.work)) for path in self._tree() if not path.is_relative_to(self.file_commands)
         }
 
     @property
@@ -282,7 +292,7 @@ class FakeRunner:
             "GITHUB_RUN_ATTEMPT": "1",
             "GITHUB_RUN_ID": self.run_number,
             "GITHUB_SHA": self.sha,
-            "GITHUB_SERVER_URL": "http://127.0.0.1:9",
+            "GITHUB_SERVER_URL": self.server,
             "GITHUB_WORKFLOW": "Evaluate",
             "GITHUB_WORKFLOW_REF": f"{self.repository}/.github/workflows/evaluate.yml@refs/heads/main",
             "GITHUB_WORKSPACE": str(self.workspace),
