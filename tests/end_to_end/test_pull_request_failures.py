@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,6 +216,16 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monk
     assert "Since the last comment" not in comment.body
     assert [one["state"] for one in github.state.statuses] == ["pending", "failure"]
     assert done.outputs["comment-id"] == str(comment.id)
+
+
+def test_between_what_two_threads_write_there_is_a_second_too(
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(reporting, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(reporting.Live, "since_sent", lambda self: 0.25)
+    runner_of(tmp_path, github).step({"comment": "never"})
+    assert slept == [0.75]
 
 
 def test_how_far_a_run_is_never_replaces_how_it_ended(

@@ -186,6 +186,13 @@ def test_one_that_was_made_although_the_answer_was_lost_is_not_doubled(
     assert (found.id, comment.body) == (comment.id, MARKER.sign("the result"))
 
 
+def test_one_that_the_list_does_not_have_yet_is_not_made_again(github: FakeGitHub) -> None:
+    github.fault("GET", "/issues/7/comments", status=200, body=b"[]", times=None)
+    written = sticky(github).write(text())
+    assert written is not None
+    assert [comment.id for comment in github.state.comments] == [written.id]
+
+
 def test_two_jobs_that_race_leave_one_comment(github: FakeGitHub) -> None:
     """The other job makes its comment at the worst time: between our look and our writing."""
     rendered: list[int] = []
