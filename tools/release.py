@@ -1,6 +1,7 @@
 """What a release needs of the tree: one version in all places, and the image's name in action.yml.
 
 Usage: python -m tools.release check VERSION     every place has this version, action.yml still says Dockerfile
+       python -m tools.release newest VERSION    of the tags on stdin none is it, nor a later one of its major
        python -m tools.release bump VERSION      writes it to every place
        python -m tools.release pin IMAGE         writes docker://NAME:VERSION@sha256:… to action.yml
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +43,19 @@ def check(root: Path, version: str) -> None:
         raise ReleaseError("action.yml has no line `  image: Dockerfile`; on main it builds the image")
 
 
+def newest(tags: Iterable[str], version: str) -> None:
+    """Raises ReleaseError when the version is among the tags, or the tag of its major would go back by it."""
+    _require_version(version)
+    released = [_numbers(tag[1:]) for tag in tags if re.fullmatch(f"v{_VERSION}", tag)]
+    wanted = _numbers(version)
+    if wanted in released:
+        raise ReleaseError(f"v{version} is released already; releases are never changed")
+    latest = max((one for one in released if one[0] == wanted[0]), default=wanted)
+    if latest > wanted:
+        shown = ".".join(map(str, latest))
+        raise ReleaseError(f"v{shown} is newer than v{version}; the tag v{wanted[0]} would go back")
+
+
 def bump(root: Path, version: str) -> None:
     """Writes the version to every place, and its major version to the pages that name the action by that."""
     _require_version(version)
@@ -69,6 +84,10 @@ def _around(pattern: str) -> str:
     return pattern.replace("VERSION", _VERSION)
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
 def _require_version(version: str) -> None:
     if not re.fullmatch(_VERSION, version):
         raise ReleaseError(f"{version!r} is no version; expected three numbers, for example 0.2.0")
@@ -76,11 +95,14 @@ def _require_version(version: str) -> None:
 
 def main(arguments: list[str]) -> int:
     commands = {"check": check, "bump": bump, "pin": pin}
-    if len(arguments) != 2 or arguments[0] not in commands:
+    if len(arguments) != 2 or arguments[0] not in {*commands, "newest"}:
         print(__doc__, file=sys.stderr)
         return 2
     try:
-        commands[arguments[0]](ROOT, arguments[1])
+        if arguments[0] == "newest":
+            newest(sys.stdin.read().split(), arguments[1])
+        else:
+            commands[arguments[0]](ROOT, arguments[1])
     except ReleaseError as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
