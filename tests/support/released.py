@@ -55,10 +55,12 @@ def _locked(tool: str) -> Iterator[None]:
 
 
 def _install(place: Path, requirements: Path, tool: str) -> None:
-    pip = [place / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--retries", "2"]
-    strict = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", requirements]
-    for words in ([sys.executable, "-m", "venv", place], [*pip, *strict]):
-        done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists():
+        missing("uv is not there: run tools/bootstrap")
+    packages = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", requirements]
+    for words in (["venv", "--python", sys.executable, place], ["pip", "install", "--python", place, *packages]):
+        done = subprocess.run([uv, "--quiet", *words], capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
             missing(f"the released {tool} can't be had from PyPI ({''.join(last)})")
