@@ -20,10 +20,7 @@ TEMPLATES = {
     "good": ("{{ super() }}\nowner: payments, {{ run.verdict }}", ""),
     "breaks": ("{{ specs[7].name }}", "breaks.j2:1: "),
     "floods": ("{% for a in range(999) %}" + "flood " * 40_000 + "{% endfor %}", "it prints more than 64 MiB"),
-    "grows": (
-        "{% set n = namespace(x='x' * 999999) %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-        "it takes more memory than the 2 GiB",
-    ),
+    "grows": ("{{ 'x' * 9_999_999_999 }}", "it takes more memory than the 2 GiB"),
     "loops": (LOOP, "it took more than 10 s, and was stopped"),
 }
 
