@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from support.fork_server import ForkServer
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
@@ -43,17 +47,33 @@ class Called:
 
 
 def keystone(*words: object, directory: Path, environ: dict[str, str] | None = None) -> Called:
-    """`keystone WORDS…` in a directory, with an environment of the test's own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "keystone_action", *map(str, words)],
+    """`keystone WORDS…` in a directory, with an environment of the test's own: a process of its own, that for most
+    calls has imported what it needs already (see fork_server.py)."""
+    called, environment = [str(word) for word in words], {**ENVIRONMENT, **(environ or {})}
+    if ForkServer.serves(environ or {}):
+        done = _server().run(called, directory, environment, timeout=600)
+    else:
+        done = started(called, directory, environment)
+    return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
+
+
+def started(words: Sequence[str], directory: Path, environ: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
+    """`keystone WORDS…` by an interpreter of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "keystone_action", *words],
         cwd=directory,
-        env={**ENVIRONMENT, **(environ or {})},
+        env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=600,
         check=False,
     )
-    return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
+
+
+@functools.cache
+def _server() -> ForkServer:
+    """One for all tests of this process."""
+    return ForkServer(ENVIRONMENT)
 
 
 def run_spec(directory: Path, text: str, *words: object, environ: dict[str, str] | None = None) -> Called:

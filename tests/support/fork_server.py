@@ -1,0 +1,192 @@
+"""The real command without the wait for its imports: a process that has imported Keystone once, and a fork of it for
+each call.
+
+A fork has what a process of its own would have: arguments, directory, environment, streams, an empty table of other
+open files, and the interpreter's own way to an exit code. tests/end_to_end/test_fork_server.py holds it to that. What
+an interpreter reads when it starts (PYTHON…, LANG, LC_…) can't be given to it: `serves` says so.
+
+This file is both the client and, as a program, the server, which for that imports nothing of the tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+_READ_AT_START = ("PYTHON", "LANG", "LC_")
+COMMAND = "keystone_action.__main__"
+IMPORTED = (
+    "anyio._backends._asyncio",
+    "csv",
+    "jinja2.sandbox",
+    "keystone_action.agents.command",
+    "keystone_action.cli",
+    "keystone_action.evaluate",
+    "keystone_action.github.ownership",
+    "keystone_action.invariants.types.file_absent",
+    "keystone_action.report.console",
+    "keystone_action.report.write",
+    "keystone_action.runner.baseline",
+    "keystone_action.sandbox.process",
+    "keystone_action.spec.models:Spec",
+    "keystone_action.spec.policies:Audit",
+    "keystone_action.spec.policies:Forbidden",
+    "xml.etree.ElementTree",
+)
+"""Modules that nearly every call imports, and `module:Model` what it has pydantic build at the first use."""
+
+
+class ForkServer:
+    """One server, and what it is asked for. environment: of the server; calls have nothing but their own. program: the
+    module whose `main` a call runs."""
+
+    def __init__(
+        self, environment: Mapping[str, str], program: str = COMMAND, imported: Sequence[str] = IMPORTED
+    ) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # It ends when this end of the pair is closed, at the latest with this process.
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), program, *imported],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    @staticmethod
+    def serves(environ: Mapping[str, str]) -> bool:
+        """Whether a fork can have these variables: an interpreter that is there already reads no more of its own."""
+        return not any(name.startswith(_READ_AT_START) for name in environ)
+
+    def run(
+        self, words: Sequence[str], directory: Path, environ: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """The program with these words, as `subprocess.run` would have it. timeout: seconds; raises TimeoutExpired."""
+        order = {"words": [*words], "directory": str(directory), "environ": dict(environ)}
+        pipes = [os.pipe() for _ in ("status", "stdout", "stderr")]
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps(order).encode())
+            file.flush()
+            socket.send_fds(self._control, [b"1"], [file.fileno(), *(ours for _, ours in pipes)])
+        for _, write in pipes:
+            os.close(write)
+        status, out, err = _read_all([read for read, _ in pipes], words, timeout)
+        return subprocess.CompletedProcess([*words], int(status.split()[1]), out, err)
+
+
+def _read_all(pipes: Sequence[int], words: Sequence[str], timeout: float) -> list[bytes]:
+    """What comes out of each until its end; the first one's first line is a process, which is killed when it takes too
+    long."""
+    found = dict.fromkeys(pipes, b"")
+    deadline = time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        for read in pipes:
+            selector.register(read, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                if status := found[pipes[0]].split():
+                    os.kill(int(status[0]), 9)
+                raise subprocess.TimeoutExpired([*words], timeout, *list(found.values())[1:])
+            for key, _ in ready:
+                part = os.read(key.fd, 1 << 16)
+                found[key.fd] += part
+                if not part:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+    return [*found.values()]
+
+
+def _serve(control: socket.socket) -> int:
+    """Takes orders as long as there are any. What it returns is the exit code of this process: the server's own, or in
+    a fork, that of the command that it has become."""
+    while True:
+        _, files, _, _ = socket.recv_fds(control, 1, 4)
+        if not files:
+            return 0
+        if os.fork() == 0:
+            control.close()
+            return _supervise(*files)
+        for file in files:
+            os.close(file)
+        _reap()
+
+
+def _reap() -> None:
+    """Takes leave of forks that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _supervise(order: int, status: int, out: int, err: int) -> int:
+    """Has a fork of its own become the command, and says on `status` which process that is and how it ended."""
+    command = os.fork()
+    if command == 0:
+        return _become(order, out, err)
+    for file in (order, out, err):
+        os.close(file)
+    os.write(status, f"{command}\n".encode())
+    _, ended = os.waitpid(command, 0)
+    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+    os._exit(0)
+
+
+def _become(order: int, out: int, err: int) -> int:
+    """`python -m PROGRAM WORDS…` in its directory, from where the interpreter has started."""
+    with open(order, encoding="utf-8") as file:
+        file.seek(0)
+        told = json.load(file)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    sys.stdout, sys.stderr = _stream(sys.stdout), _stream(sys.stderr)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(told["directory"])
+    # What an interpreter in the C locale adds to its environment.
+    coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}
+    os.environ.clear()
+    os.environ.update({**coerced, **told["environ"]})
+    program = sys.modules[sys.argv[2]]
+    sys.argv[:] = [str(program.__file__), *told["words"]]
+    sys.path.insert(0, str(Path.cwd()))
+    return int(program.main())
+
+
+def _stream(before: TextIO) -> TextIO:
+    """A stream like the interpreter's own over what its number now leads to."""
+    assert isinstance(before, io.TextIOWrapper)
+    kind: dict[str, Any] = {
+        "encoding": before.encoding,
+        "errors": before.errors,
+        "line_buffering": before.line_buffering,
+    }
+    return io.TextIOWrapper(open(before.fileno(), "wb", closefd=False), **kind)
+
+
+def _main() -> int:
+    """The program: the server, from which forks return as well."""
+    sys.path.pop(0)  # the directory of this file
+    for name in sys.argv[2:]:
+        module, _, model = name.partition(":")
+        found = importlib.import_module(module)
+        if model:
+            getattr(found, model).model_rebuild()
+    gc.freeze()
+    return _serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
