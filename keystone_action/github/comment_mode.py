@@ -74,10 +74,14 @@ class ForeignComment:
 
     def _render(self, before: Remembered | None, limit: int) -> str:
         origin = self._origin
+        foreign = origin.head_repository.lower() != self._environ.get("GITHUB_REPOSITORY", "").lower()
+        doubt = _doubt(self.run, origin.conclusion)
         facts = CommentFacts(
             sha=origin.head_sha,
             run_url=run_url(self._environ, run_id=str(origin.id), attempt=str(origin.attempt)),
-            origin=_origin_in_words(origin, self._environ.get("GITHUB_REPOSITORY", "")),
+            origin=_origin_in_words(origin, foreign=foreign) + doubt,
+            doubted=bool(doubt),
+            reporter="a fork" if foreign else "",
             before=before,
         )
         return render_comment(self.run, self._marker, facts, limit=limit)
@@ -90,10 +94,17 @@ class ForeignComment:
             self._commands.warning(error.sentences)
 
 
-def _origin_in_words(origin: TriggeringRun, repository: str) -> str:
-    if origin.head_repository.lower() == repository.lower():
-        whose = "a run whose token may not write"
-    else:
-        whose = f"a run of code from {origin.head_repository}, without secrets of this repository"
+def _origin_in_words(origin: TriggeringRun, *, foreign: bool) -> str:
+    whose, what = "a run whose token may not write", "its verdict"
+    if foreign:
+        whose = f"a run of code from {origin.head_repository}, without secrets of this repository,"
+        what = "its verdict and any change of its own gate"
     said = f" GitHub says that the run ended with {origin.conclusion}." if origin.conclusion else ""
-    return f"This is what {whose} says of itself.{said}"
+    return f"This is what {whose} says of itself, {what} included.{said}"
+
+
+def _doubt(run: RunResult, conclusion: str) -> str:
+    """What does not agree: the step's exit code is the gate, and no setting makes it fail when all has passed."""
+    if run.verdict in ("pass", "flaky") and conclusion not in ("", "success"):
+        return " That is not how a run ends that has passed, unless another job or step of it failed: look at it."
+    return ""

@@ -19,6 +19,8 @@ NAME = "results.json"
 MAX_RESULTS = 32 * 1024 * 1024
 """Bytes."""
 MAX_FOLDERS = 100
+MAX_NAME = 4_000
+"""Characters of a name; those that specs can give have 128, and a cell's is made of a few."""
 _MOST = 1e12
 _HELP = "results takes the folder that the artifact of the other run was downloaded to"
 
@@ -39,7 +41,17 @@ def read_foreign_results(folder: Path) -> RunResult:
     run = run_from_document(document)
     if not all(_is_sane(*amounts) for amounts in _amounts(run)):
         raise UsageError(f"{place} holds a score, an amount or a time that is out of range", help=_HELP)
+    if any(len(name) > MAX_NAME for name in _names(run)):
+        raise UsageError(f"{place} holds a name of more than {MAX_NAME:,} characters", help="no name of ours is")
     return run
+
+
+def _names(run: RunResult) -> Iterator[str]:
+    """Names that are shown whole, and looked for in other texts."""
+    for spec in run.specs:
+        yield spec.id
+        for cell in spec.cells:
+            yield from (cell.id, cell.scenario, *(check.name for check in cell.invariants))
 
 
 def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]:
@@ -53,6 +65,10 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
             yield (cell.composite, *(check.score for check in cell.invariants)), 1
             ran = () if cell.agent is None else (cell.agent.duration_s,)
             yield (cell.duration_s, *ran, *(check.weight for check in cell.invariants)), _MOST
+    if (baseline := run.baseline) is not None:
+        yield (baseline.composite,), 1
+        for one in (*baseline.specs, *baseline.groups, *baseline.invariants):
+            yield (one.score_before, one.score_after, one.p_value), 1
 
 
 def _is_sane(amounts: tuple[float | None, ...], most: float) -> bool:

@@ -37,13 +37,16 @@ _URL = re.compile(r"https?://[A-Za-z0-9.:-]+(?:/[A-Za-z0-9._~-]+)*")
 class CommentFacts:
     """What a comment says beside the result.
 
-    sha: the commit that people see. run_url: of the workflow's run, left out unless it is a plain address. origin: a
-    sentence about where results of others come from. before: what the last comment remembers.
+    sha: the commit that people see. run_url: of the workflow's run, left out unless it is a plain address. origin:
+    sentences about where results of others come from; doubted: whether they warn. reporter: whose word the verdict is,
+    when it is not ours. before: what the last comment remembers.
     """
 
     sha: str = ""
     run_url: str = ""
     origin: str = ""
+    doubted: bool = False
+    reporter: str = ""
     before: Remembered | None = None
 
 
@@ -134,6 +137,8 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
         headline=headline(run),
         facts=view.facts(run),
         origin=facts.origin,
+        doubted=facts.doubted,
+        reporter=facts.reporter,
         gate=gate_view(run.spec_changes),
         baseline=baseline_view(run.baseline, run),
         changed=_change_lines(changes_since(facts.before, run), run) if _is_judged(run) else None,

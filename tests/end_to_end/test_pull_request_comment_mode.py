@@ -75,7 +75,8 @@ def test_the_results_of_a_fork_are_posted(tmp_path: Path, github: FakeGitHub, re
     done = post(job(tmp_path, github, results))
     (comment,) = github.state.comments
     assert (done.exit_code, done.outputs["verdict"], done.outputs["comment-id"]) == (0, "", str(comment.id))
-    assert comment.body.startswith("## ❌ Failed: composite 0.00")
+    assert comment.body.startswith("## ❌ Failed: composite 0.00, needs 1.00 · reported by a fork\n")
+    assert "> [!NOTE]\n> This is what a run of code from mallory/agents" in comment.body
     assert "code from mallory/agents, without secrets of this repository" in comment.body
     assert "ended with success" in comment.body
     assert "/octo/agents/actions/runs/6001/attempts/1" in comment.body
@@ -92,12 +93,22 @@ def test_it_is_updated_and_never_doubled(tmp_path: Path, github: FakeGitHub, res
     assert comment.body.startswith("## ✅ Passed")
 
 
+def test_a_verdict_that_github_does_not_bear_out_is_doubted(tmp_path: Path, github: FakeGitHub, results: str) -> None:
+    passing = json.dumps(json.loads(results) | {"verdict": "pass", "composite": 1.0})
+    post(job(tmp_path, github, passing, payload=changed_event(conclusion="failure")))
+    (comment,) = github.state.comments
+    assert comment.body.startswith("## ✅ Passed: composite 1.00, needs 1.00 · reported by a fork\n")
+    assert "> [!WARNING]\n> This is what" in comment.body
+    assert "ended with failure. That is not how a run ends that has passed" in comment.body
+
+
 def test_dependabots_runs_are_of_this_repository(tmp_path: Path, github: FakeGitHub, results: str) -> None:
     github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="octo/agents")
     done = post(job(tmp_path, github, results, event="workflow_run", actor="dependabot[bot]"))
     (comment,) = github.state.comments
     assert (done.exit_code, comment.number) == (0, 17)
     assert "a run whose token may not write" in comment.body
+    assert "reported by" not in comment.body
 
 
 @pytest.mark.parametrize(
@@ -154,6 +165,13 @@ def nan(document: dict[str, Any]) -> None:
     document["composite"] = float("nan")
 
 
+def baseline(document: dict[str, Any]) -> None:
+    one = {"spec": "suite", "change": "broken", "before": "pass", "after": "fail", "score_before": 1e308}
+    counts = {"passed_before": 1, "total_before": 1, "passed_after": 0, "total_after": 1}
+    differences = {"specs": [one | counts], "groups": [], "invariants": []}
+    document["baseline"] = {"source": "x", "verdict": "pass", "composite": 1.0, "regressions": 0, **differences}
+
+
 CHANGES: list[Callable[[dict[str, Any]], object]] = [
     lambda document: document.update(verdict="superb"),
     lambda document: document.update(schema_version=2),
@@ -165,7 +183,9 @@ CHANGES: list[Callable[[dict[str, Any]], object]] = [
     lambda document: document.pop("specs"),
     lambda document: document["specs"][0].update(cells={}),
     lambda document: document["specs"][0]["cells"][0].update(verdict="flaky"),
+    lambda document: document["specs"][0]["cells"][0]["invariants"][0].update(name="(" * 4_001),
     nan,
+    baseline,
 ]
 
 
