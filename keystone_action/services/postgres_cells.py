@@ -282,9 +282,12 @@ class CellDatabase:
 
         names |= {name: sql.Identifier(getattr(self, name)) for name in ("database", "owner", "reader")}
         names["template"] = sql.Identifier(self.server.template)
-        for name, password in (("password", self.owner_password), ("reader_password", self.reader_password)):
-            names[name] = sql.Literal(stored(password))
-        admin.execute(sql.SQL("; ".join(templates)).format(**names), prepare=False)
+        text = "; ".join(templates)
+        if "{password}" in text:
+            names["password"] = sql.Literal(stored(self.owner_password))
+        if "{reader_password}" in text:
+            names["reader_password"] = sql.Literal(stored(self.reader_password, private=True))
+        admin.execute(sql.SQL(text).format(**names), prepare=False)
 
     def _owner_session(self) -> psycopg.Connection[Any]:
         import psycopg

@@ -115,7 +115,7 @@ class PostgresInContainer:
             session.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(setting), sql.Literal(value)))
         session.execute(
             sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}").format(
-                sql.Identifier(self._superuser), sql.Literal(stored(self._password))
+                sql.Identifier(self._superuser), sql.Literal(stored(self._password, private=True))
             )
         )
         there = "SELECT count(*) FROM pg_database WHERE datname = 'template1' AND datallowconn"
@@ -172,7 +172,8 @@ class PostgresInContainer:
     def admin(self, database: str = "") -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         """See Server. Connections to our own database, which none is named for, are used again: to make one costs as
         much as what it is for."""
-        connection = self._idle.pop() if not database and self._idle else self._connect(database or self._maintenance)
+        connection = None if database else self._take_idle()
+        connection = connection or self._connect(database or self._maintenance)
         try:
             yield connection
         except BaseException:
@@ -182,6 +183,13 @@ class PostgresInContainer:
             connection.close()
         else:
             self._idle.append(connection)
+
+    def _take_idle(self) -> psycopg.Connection[tuple[Any, ...]] | None:
+        # Cells do this in threads: another one may take the last between a look and a grasp.
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg

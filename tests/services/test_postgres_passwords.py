@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
-from support.databases import PostgresForTests
+from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.services.postgres_passwords import stored
 from keystone_action.services.postgres_server import MAINTENANCE
@@ -26,11 +26,11 @@ def test_every_printable_password_lets_in_and_another_does_not(postgres: Postgre
         psycopg.connect(**server.address(role, password, MAINTENANCE)).close()
 
     @settings(max_examples=25)
-    @given(PLAIN | st.sampled_from(["md5" + "0" * 32, VERIFIER, "pässwörd", "\u2168", "a\tb"]))
-    def check(password: str) -> None:
+    @given(PLAIN | st.sampled_from(["md5" + "0" * 32, VERIFIER, "pässwörd", "\u2168", "a\tb"]), st.booleans())
+    def check(password: str, private: bool) -> None:
         with server.admin() as admin:
             statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
-            admin.execute(statement.format(sql.Identifier(role), sql.Literal(stored(password))))
+            admin.execute(statement.format(sql.Identifier(role), sql.Literal(stored(password, private=private))))
         log_in(password)
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             log_in(password + "x")
@@ -52,3 +52,12 @@ def test_what_is_stored_is_not_the_password_and_not_twice_the_same() -> None:
     assert first.startswith("SCRAM-SHA-256$")
     assert "s3cret" not in first
     assert first != second
+
+
+def test_clients_that_ask_for_the_usual_number_of_iterations_can_log_in(cell: PostgresCell) -> None:
+    """RFC 7677, 4, has servers ask for 4,096; most releases of the JDBC driver refuse to log in with fewer."""
+    with cell.service._server.admin() as admin:
+        query = "SELECT rolpassword FROM pg_authid WHERE rolname = %s"
+        row = admin.execute(query, (cell.attached.for_agent.user,)).fetchone()
+    assert row is not None
+    assert row[0].startswith("SCRAM-SHA-256$4096:")
