@@ -165,13 +165,6 @@ def nan(document: dict[str, Any]) -> None:
     document["composite"] = float("nan")
 
 
-def baseline(document: dict[str, Any]) -> None:
-    one = {"spec": "suite", "change": "broken", "before": "pass", "after": "fail", "score_before": 1e308}
-    counts = {"passed_before": 1, "total_before": 1, "passed_after": 0, "total_after": 1}
-    differences = {"specs": [one | counts], "groups": [], "invariants": []}
-    document["baseline"] = {"source": "x", "verdict": "pass", "composite": 1.0, "regressions": 0, **differences}
-
-
 CHANGES: list[Callable[[dict[str, Any]], object]] = [
     lambda document: document.update(verdict="superb"),
     lambda document: document.update(schema_version=2),
@@ -185,7 +178,6 @@ CHANGES: list[Callable[[dict[str, Any]], object]] = [
     lambda document: document["specs"][0]["cells"][0].update(verdict="flaky"),
     lambda document: document["specs"][0]["cells"][0]["invariants"][0].update(name="(" * 4_001),
     nan,
-    baseline,
 ]
 
 
@@ -197,6 +189,20 @@ def test_results_that_are_none_of_ours_are_refused(
     change(document)
     done = post(job(tmp_path, github, json.dumps(document)))
     assert (done.exit_code, done.outputs["verdict"], github.calls()) == (2, "error", [])
+
+
+@pytest.mark.parametrize(("score", "code"), [(0.5, 0), (1e308, 2), (-1, 2)])
+def test_what_it_is_compared_with_is_held_to_its_range(
+    tmp_path: Path, github: FakeGitHub, results: str, score: float, code: int
+) -> None:
+    one = {"change": "broken", "spec": "suite", "scenario": None, "params": {}, "invariant": None, "p_value": None}
+    one |= {"before": "pass", "after": "fail", "score_before": score, "score_after": 0.0}
+    one |= {"passed_before": 1, "total_before": 1, "passed_after": 0, "total_after": 1}
+    earlier = {"source": "x", "verdict": "pass", "composite": 1.0, "git_sha": "", "started_at": "", "regressions": 1}
+    earlier |= {"specs": [one], "groups": [], "invariants": [], "changed_specs": [], "partial": False}
+    done = post(job(tmp_path, github, json.dumps(json.loads(results) | {"baseline": earlier})))
+    assert (done.exit_code, len(github.state.comments)) == (code, int(code == 0))
+    assert code == 0 or "out of range" in done.issues[0].message
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "[" * 100_000, "\0", '"x"'])
