@@ -38,6 +38,6 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     if options.baseline is not None:
         from keystone_action.runner.baseline import beside_baseline
 
-        result = beside_baseline(result, options.baseline, options)
+        result = beside_baseline(result, options.baseline)
     write_reports(result, ran.directory)
     return Evaluation(result, ran.directory, exit_code(result, options.fail_on))

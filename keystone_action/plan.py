@@ -54,6 +54,14 @@ class Selection:
     shard: tuple[int, int] | None = None
     replicas: int | None = None
 
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What leaves cells out, beside the shard: the same words for the same choice, in whatever order it was made.
+        Empty when nothing does."""
+        found = [f"tag {tag}" for tag in sorted(set(self.tags))]
+        found += [f"filter {self.filter}"] if self.filter else []
+        return (*found, *(f"param {name}={value}" for name, value in sorted(self.params.items())))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
 from keystone_action.evaluate import Evaluation
-from keystone_action.plan import Plan, Selection, plan
+from keystone_action.plan import Plan, plan
 from keystone_action.runner.merge import MergeOptions, merge_shards
 from keystone_action.runner.options import RunOptions
 from keystone_action.runner.preflight import specs_to_run
@@ -61,14 +61,7 @@ def refuse_too_many(shards: int) -> None:
 def plan_shards(options: RunOptions, shards: int) -> Shards:
     """The cells that a run with these options would have, and in which jobs: at most so many, never more than there are
     cells, at least one. Raises UsageError for bad specs and when there is nothing to run."""
-    selection = Selection(
-        params=options.params,
-        tags=options.tags,
-        filter=options.filter,
-        shard=options.shard,
-        replicas=options.replicas,
-    )
-    planned = plan(specs_to_run(options).specs, selection)
+    planned = plan(specs_to_run(options).specs, options.selection)
     count = max(1, min(shards, planned.total))
     return Shards(planned, tuple(f"{index}/{count}" for index in range(1, count + 1)))
 

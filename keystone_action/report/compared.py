@@ -13,7 +13,6 @@ from typing import IO
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, log_line
-from keystone_action.scoring.compare import replaced
 from keystone_action.scoring.results import BaselineComparison, Change, Difference, RunResult, SpecChange, SpecChanges
 from keystone_action.scoring.statistics import SIGNIFICANT
 
@@ -157,12 +156,15 @@ def _notes(baseline: BaselineComparison) -> Iterator[str]:
     if baseline.changed_specs:
         shown = ", ".join(baseline.changed_specs[:10]) + (" …" if len(baseline.changed_specs) > 10 else "")
         yield f"Other spec files than in the baseline: {shown}. What is compared may not be the same."
-    renamed = replaced((*baseline.specs, *baseline.groups, *baseline.invariants))
-    if renamed:
+    broken = sum(one.change == "broken" for one in (*baseline.groups, *baseline.invariants))
+    renamed = baseline.regressions - broken
+    if renamed > 0:
         what = "What is new and fails" if renamed == 1 else f"{renamed} that are new and fail"
         yield f"{what} may be what passed there under another name, and is gone: it counts as broken."
     if baseline.partial:
         yield "Only a part of the cells ran here; what the baseline has besides is not called gone."
+    if baseline.partial_baseline:
+        yield "The baseline has only a part of the cells; what is called new may only not have run there."
 
 
 def _row(one: Difference, *, several: bool) -> ChangeRow:

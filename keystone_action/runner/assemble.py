@@ -57,7 +57,8 @@ class Assembly:
     def plan_info(self) -> PlanInfo:
         """Which part of what this run is."""
         shard, plan = self.options.shard, self.plan
-        return PlanInfo(None if shard is None else f"{shard[0]}/{shard[1]}", plan.total, plan.digest, dict(plan.specs))
+        name = None if shard is None else f"{shard[0]}/{shard[1]}"
+        return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), self.options.selection.chosen)
 
     @property
     def shard_notices(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from keystone_action.errors import UsageError
-from keystone_action.runner.options import RunOptions
 from keystone_action.scoring.baseline import Baseline, baseline_of
 from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document
@@ -68,10 +67,8 @@ def _content(path: Path) -> bytes:
         return content
 
 
-def beside_baseline(run: RunResult, baseline: Baseline | None, options: RunOptions | None = None) -> RunResult:
-    """The run with what changed since the baseline. options: what it was called with; None = it has all its cells."""
+def beside_baseline(run: RunResult, baseline: Baseline | None) -> RunResult:
+    """The run with what changed since the baseline."""
     if baseline is None:
         return run
-    chosen = options is not None and bool(options.shard or options.filter or options.tags or options.params)
-    compared = compare(baseline.run, run, source=baseline.source, partial=chosen or run.cancelled)
-    return replace(run, baseline=compared)
+    return replace(run, baseline=compare(baseline.run, run, source=baseline.source))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from keystone_action.plan import Selection
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
@@ -73,6 +74,13 @@ class RunOptions:
     base: BaseCommit | None = None
     base_problem: str = ""
     withheld: tuple[Path, ...] = ()
+
+    @property
+    def selection(self) -> Selection:
+        """Which cells of the specs are wanted."""
+        return Selection(
+            params=self.params, tags=self.tags, filter=self.filter, shard=self.shard, replicas=self.replicas
+        )
 
 
 class Progress(Protocol):

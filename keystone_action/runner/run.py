@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
-from keystone_action.plan import Cell, Plan, Selection, plan
+from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner import journal as journals
 from keystone_action.runner.assemble import Assembly, assemble
 from keystone_action.runner.cell import run_cell
@@ -51,16 +51,7 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
     started, started_at = time.monotonic(), datetime.now(UTC)
     gated = specs_to_run(options)
     specs = gated.specs
-    planned = plan(
-        specs,
-        Selection(
-            params=options.params,
-            tags=options.tags,
-            filter=options.filter,
-            shard=options.shard,
-            replicas=options.replicas,
-        ),
-    )
+    planned = plan(specs, options.selection)
     facilities = preflight(specs, planned, options)
     await check_scorers(specs, planned, facilities)
     directory = make_output_directory(options, started_at)

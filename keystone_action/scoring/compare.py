@@ -7,13 +7,12 @@ in a group when it did in every graded replica, fails when it did in none, and i
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from keystone_action.scoring.aggregate import group_key, mean
+from keystone_action.scoring.renamed import ComparedGroup, broken_elsewhere
 from keystone_action.scoring.results import (
     BaselineComparison,
     CellResult,
@@ -32,28 +31,31 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-def compare(base: RunResult, head: RunResult, *, source: str, partial: bool = False) -> BaselineComparison:
+def compare(base: RunResult, head: RunResult, *, source: str) -> BaselineComparison:
     """What changed from base to head. source: where base was found, for reports.
 
-    partial: head was only to run a part of the cells (a shard, a filter, a cancelled run): what it lacks is not gone.
-    Exchanging the two exchanges fixed with broken, flaky with steadied and new with gone; a run beside itself has
-    nothing but `same`.
+    Where head was only to run a part of the cells (a shard, a filter) or was cancelled, what it lacks is not gone;
+    where base was, what head has besides is new only in name. Exchanging the two exchanges fixed with broken, flaky
+    with steadied and new with gone; a run beside itself has nothing but `same`.
     """
+    partial, partial_baseline = _is_part(head, base), _is_part(base, head)
     specs: list[Difference] = []
-    groups: list[Difference] = []
-    invariants: list[Difference] = []
+    found: list[ComparedGroup] = []
     changed: list[str] = []
+    both: set[str] = set()
     for before, after in joined({one.id: one for one in base.specs}, {one.id: one for one in head.specs}):
         if after is None and partial:
             continue
         specs.append(_spec(before, after))
-        if before is None or after is None:
-            continue
-        if before.sha256 != after.sha256:
-            changed.append(after.id)
-        found = list(_groups(before, after, partial=partial))
-        groups += [one for one, _ in found if one.change != "same"]
-        invariants += [one for _, parts in found for one in parts if one.change != "same"]
+        found += _groups(before, after, partial=partial)
+        if before is not None and after is not None:
+            both.add(after.id)
+            changed += [after.id] if before.sha256 != after.sha256 else []
+    # What a spec or a group that only one run has consists of goes without saying.
+    groups = [one.group for one in found if one.group.change != "same" and one.group.spec in both]
+    stayed = [one for one in found if one.group.change not in ("new", "gone")]
+    invariants = [check for one in stayed for check in one.checks if check.change != "same"]
+    broken = sum(one.change == "broken" for one in (*groups, *invariants))
     return BaselineComparison(
         source=source,
         verdict=base.verdict,
@@ -65,30 +67,17 @@ def compare(base: RunResult, head: RunResult, *, source: str, partial: bool = Fa
         invariants=tuple(invariants),
         changed_specs=tuple(changed),
         partial=partial,
-        regressions=sum(one.change == "broken" for one in (*groups, *invariants))
-        + replaced((*specs, *groups, *invariants)),
+        partial_baseline=partial_baseline,
+        regressions=broken + broken_elsewhere(stayed if partial_baseline else found),
     )
 
 
-def replaced(found: Iterable[Difference]) -> int:
-    """How many that fail and are new stand beside as many that passed there and are gone, of specs, of scenarios in
-    one spec or of checks in one cell. Another name must not make what got worse look like something else."""
-    gone: Counter[tuple[str, ...]] = Counter()
-    new: Counter[tuple[str, ...]] = Counter()
-    for one in found:
-        level = _level(one)
-        gone[level] += one.change == "gone" and one.before in ("pass", "flaky")
-        new[level] += one.change == "new" and one.after == "fail"
-    return sum(min(count, new[level]) for level, count in gone.items())
-
-
-def _level(one: Difference) -> tuple[str, ...]:
-    """What `one` is one of."""
-    if one.scenario is None:
-        return ()
-    if one.invariant is None:
-        return (one.spec,)
-    return one.spec, one.scenario, json.dumps(one.params, sort_keys=True, default=str)
+def _is_part(run: RunResult, other: RunResult) -> bool:
+    """Whether cells that `other` has may be missing in `run` for no reason of the specs."""
+    if run.cancelled or run.plan is None:
+        return run.cancelled
+    chosen_there = () if other.plan is None else other.plan.chosen
+    return run.plan.shard is not None or run.plan.chosen not in ((), chosen_there)
 
 
 def change_of(before: Outcome | None, after: Outcome | None) -> Change:
@@ -148,24 +137,21 @@ def _strata(before: SpecResult, after: SpecResult) -> Iterator[Stratum]:
             yield Stratum(*_passed(one), *_passed(other))
 
 
-def _groups(
-    before: SpecResult, after: SpecResult, *, partial: bool
-) -> Iterator[tuple[Difference, tuple[Difference, ...]]]:
-    """Each group with its invariants. The invariants of a group that only one run has go without saying."""
-    own_before, own_after = _with_cells(before), _with_cells(after)
-    for one, other in joined(own_before, own_after):
+def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: bool) -> Iterator[ComparedGroup]:
+    present = after or before
+    assert present is not None
+    for one, other in joined(_with_cells(before), _with_cells(after)):
         if other is None and partial:
             continue
-        present = other or one
-        assert present is not None
-        group, _ = present
+        shown = other or one
+        assert shown is not None
+        group, _ = shown
         sides = [_group_side(*entry) if entry is not None else _Side() for entry in (one, other)]
-        difference = _difference(*sides, spec=after.id, group=group)
-        parts: tuple[Difference, ...] = ()
-        if one is not None and other is not None:
-            pairs = joined(_invariants(one[1]), _invariants(other[1]))
-            parts = tuple(_invariant(old, new, after.id, group) for old, new in pairs)
-        yield difference, parts
+        results = [_invariants(entry[1]) if entry is not None else {} for entry in (one, other)]
+        yield ComparedGroup(
+            _difference(*sides, spec=present.id, group=group),
+            tuple(_invariant(old, new, present.id, group) for old, new in joined(*results)),
+        )
 
 
 def _group_side(group: GroupResult, cells: Sequence[CellResult]) -> _Side:
@@ -173,7 +159,9 @@ def _group_side(group: GroupResult, cells: Sequence[CellResult]) -> _Side:
     return _Side(group.verdict, group.composite, passed, total)
 
 
-def _with_cells(spec: SpecResult) -> dict[tuple[str, str], tuple[GroupResult, list[CellResult]]]:
+def _with_cells(spec: SpecResult | None) -> dict[tuple[str, str], tuple[GroupResult, list[CellResult]]]:
+    if spec is None:
+        return {}
     cells = _cells_by_group(spec)
     # Groups come in the order in which their cells first do (`aggregate_groups`).
     return {key: (group, cells[key]) for key, group in zip(cells, spec.groups, strict=True)}

@@ -226,7 +226,8 @@ def _sandbox(sandbox: SandboxInfo) -> Document:
 
 def _plan(plan: PlanInfo) -> Document:
     specs = {_text(spec_id): sha256 for spec_id, sha256 in plan.specs.items()}
-    return {"shard": plan.shard, "cells": plan.cells, "digest": plan.digest, "specs": specs}
+    chosen = _texts(plan.chosen)
+    return {"shard": plan.shard, "cells": plan.cells, "digest": plan.digest, "specs": specs, "chosen": chosen}
 
 
 def _spec_changes(changes: SpecChanges) -> Document:
@@ -257,6 +258,7 @@ def _baseline(baseline: BaselineComparison) -> Document:
         "invariants": [_difference(one) for one in baseline.invariants],
         "changed_specs": _texts(baseline.changed_specs),
         "partial": baseline.partial,
+        "partial_baseline": baseline.partial_baseline,
         "regressions": baseline.regressions,
     }
 

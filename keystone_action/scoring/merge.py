@@ -76,11 +76,16 @@ def _same_plan(shards: Sequence[ShardRun]) -> None:
         counts = first.position[1], shard.position[1]
         if counts[0] != counts[1]:
             raise _different(first, shard, f"one is a shard of {counts[0]}, the other of {counts[1]}")
-        if (first.plan.digest, first.plan.cells) != (shard.plan.digest, shard.plan.cells):
+        if _cells_planned(first) != _cells_planned(shard):
             raise _different(first, shard, "they planned different cells")
-        commits = [first.run.git_sha, shard.run.git_sha]
-        if all(commits) and commits[0] != commits[1]:
-            raise _different(first, shard, "they tested different commits")
+    of_a_commit = [shard for shard in shards if shard.run.git_sha]  # not every checkout can say which it is
+    for shard in of_a_commit:
+        if shard.run.git_sha != of_a_commit[0].run.git_sha:
+            raise _different(of_a_commit[0], shard, "they tested different commits")
+
+
+def _cells_planned(shard: ShardRun) -> tuple[str, int, tuple[str, ...]]:
+    return shard.plan.digest, shard.plan.cells, shard.plan.chosen
 
 
 def _complete(shards: Sequence[ShardRun]) -> None:

@@ -125,12 +125,14 @@ class SandboxInfo:
 class PlanInfo:
     """What a run is a part of, so that shards can be joined and none of them forgotten. shard: `i/N`, of which this
     run has every N-th cell from the i-th; None for a run that is all of it. cells: of all shards together. digest:
-    SHA-256 of the ids of all of them, in order (`plan.digest_of`). specs: id → sha256 of each spec that has cells."""
+    SHA-256 of the ids of all of them, in order (`plan.digest_of`). specs: id → sha256 of each spec that has cells.
+    chosen: the tags, filter and parameters that cells were chosen by (`plan.Selection.chosen`)."""
 
     shard: str | None
     cells: int
     digest: str
     specs: dict[str, str]
+    chosen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +197,8 @@ class BaselineComparison:
     """This run beside an earlier one. source: where its results were found, in words. verdict, composite, git_sha,
     started_at: the earlier run's. specs: all of both runs; groups and invariants: those that are not the same.
     changed_specs: ids of specs whose files were other ones. partial: this run has only a part of the cells, so that
-    nothing is said to be gone. regressions: how many groups and invariants passed there and fail here, under
-    another name too."""
+    nothing is said to be gone; partial_baseline: the earlier one has, so that what is new may only not have run there.
+    regressions: how many groups and invariants passed there and fail here, under another name too."""
 
     source: str
     verdict: Verdict
@@ -208,6 +210,7 @@ class BaselineComparison:
     invariants: tuple[Difference, ...]
     changed_specs: tuple[str, ...] = ()
     partial: bool = False
+    partial_baseline: bool = False
     regressions: int = 0
 
 

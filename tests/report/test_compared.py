@@ -137,6 +137,16 @@ def test_a_comparison_in_every_report() -> None:
     assert any("composite 1.00 → 0.9640 (−0.0360)" in line for line in lines)
 
 
+def test_what_is_to_be_known_before_believing_it() -> None:
+    new = difference("new", before=None, score_before=None, p_value=None)
+    told = "\n".join(baseline_lines(baseline(new, regressions=1, partial_baseline=True), run()))
+    assert "What is new and fails may be what passed there under another name" in told
+    assert "The baseline has only a part of the cells" in told
+    told = "\n".join(baseline_lines(baseline(difference(), partial=True), run()))
+    assert "another name" not in told
+    assert "Only a part of the cells ran here" in told
+
+
 def test_worst_first_and_bounded() -> None:
     many = [difference("fixed", before="fail", after="pass")] * 40 + [difference()] * 3
     result = run(baseline=baseline(*many))

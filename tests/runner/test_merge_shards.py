@@ -17,8 +17,10 @@ from support.shard_runs import cell, runs, shards_of, spec, whole
 from keystone_action.errors import HarnessError, KeystoneError, OutputError, UsageError
 from keystone_action.report.write import write_reports
 from keystone_action.runner import journal, shard_folders
+from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.journal import Entry
 from keystone_action.runner.merge import MergeOptions, merge_shards
+from keystone_action.scoring.baseline import baseline_of
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult
 
@@ -133,6 +135,26 @@ def test_a_skip_that_must_fail_has_to_fail_where_it_happens(tmp_path: Path, on_s
             merge_shards(strict)
     else:
         assert merge_shards(strict).result.verdict == "pass"
+
+
+@pytest.mark.parametrize(("chosen", "change"), [((), "gone"), (("tag smoke",), None)])
+def test_beside_a_baseline_what_was_not_chosen_is_not_gone(
+    tmp_path: Path, chosen: tuple[str, ...], change: str | None
+) -> None:
+    """Joined shards say what one run with the same tags says."""
+    some = whole([spec("alpha", [cell("alpha", "one", 0), cell("alpha", "two", 0)])])
+    assert some.plan is not None
+    run = replace(some, plan=replace(some.plan, chosen=chosen))
+    baseline = baseline_of(RUN, "before")
+    for number, shard in enumerate(shards_of(run, 2)):
+        leave(tmp_path / "shards" / f"artifact-{number}", shard)
+    options = MergeOptions(
+        places=(tmp_path / "shards",), directory=tmp_path, output=tmp_path / "out", run_id="whole", baseline=baseline
+    )
+    joined = merge_shards(options).result
+    assert run_to_document(joined) == run_to_document(beside_baseline(run, baseline))
+    assert joined.baseline is not None
+    assert {one.change for one in joined.baseline.groups} == ({change} if change else set())
 
 
 def test_logs_of_services_are_kept_by_shard(downloaded: Path) -> None:

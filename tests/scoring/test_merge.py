@@ -137,6 +137,7 @@ def other_spec(run: RunResult) -> RunResult:
         (planned(shard="2/4"), ["one is a shard of 3, the other of 4"]),
         (planned(cells=6), ["planned different cells"]),
         (planned(digest="0" * 64), ["planned different cells"]),
+        (planned(chosen=("tag smoke",)), ["planned different cells"]),
         (changed(git_sha="6" * 40), ["different commits"]),
         (spec_changed(pass_threshold=0.4), ["pass_threshold of alpha is 0.5 in one and 0.4 in the other"]),
         (spec_changed(replica_aggregation="any"), ["replica_aggregation of alpha is all in one and any in the other"]),
@@ -191,6 +192,13 @@ def test_a_plan_of_nothing_is_no_run() -> None:
     """Else an empty document would be the greenest run of all."""
     empty = replace(whole([]), plan=PlanInfo("1/1", 0, digest_of([]), {}))
     refused(named([empty]), HarnessError, "damaged")
+
+
+def test_a_shard_that_does_not_know_its_commit_hides_no_other() -> None:
+    unknown = changed(git_sha=None)
+    assert join(three(n1=unknown, n2=unknown)).git_sha == "5" * 40
+    other = changed(git_sha="6" * 40)
+    refused(three(n1=unknown, n3=other), HarnessError, "results-2 and results-3", "different commits")
 
 
 def test_cells_that_are_not_the_plans() -> None:

@@ -1,0 +1,88 @@
+"""What got worse under another name is no news, and what did not is no regression."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from support.shard_runs import cell, runs, spec, whole
+
+from keystone_action.scoring.compare import compare
+from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, Status
+
+
+def one(spec_id: str, scenario: str, checks: str, *, passes: bool | None = None, model: str = "") -> CellResult:
+    """A cell with checks written as `a+ b-`: those with a minus fail. It passes when all do, unless it is said."""
+    results = []
+    for text in checks.split():
+        status: Status = "pass" if text.endswith("+") else "fail"
+        results.append(
+            InvariantResult(text[:-1], "file_exists", status, float(status == "pass"), 1.0, gate=False, message="m")
+        )
+    verdict = "pass" if ("-" not in checks if passes is None else passes) else "fail"
+    return replace(cell(spec_id, scenario, 0, verdict, model=model), invariants=tuple(results))
+
+
+def of(*cells: CellResult) -> RunResult:
+    by_spec: dict[str, list[CellResult]] = {}
+    for entry in cells:
+        by_spec.setdefault(entry.id.partition(".")[0], []).append(entry)
+    return whole([spec(name, found) for name, found in by_spec.items()])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "regressions"),
+    [
+        # A check
+        ([one("alpha", "x", "old+")], [one("alpha", "x", "new-")], 2),  # the cell is broken too
+        ([one("alpha", "x", "kept- old+")], [one("alpha", "x", "kept- new-")], 1),
+        ([one("alpha", "x", "kept+ old-")], [one("alpha", "x", "kept+ new-")], 0),
+        # A scenario; of one that failed already a check
+        ([one("alpha", "old", "a+")], [one("alpha", "new", "a-")], 2),
+        ([one("alpha", "old", "a- b+")], [one("alpha", "new", "a- b-")], 1),
+        ([one("alpha", "old", "a+ b+")], [one("alpha", "new", "a+ b-", passes=True)], 1),
+        ([one("alpha", "old", "a- b+")], [one("alpha", "new", "a- b+")], 0),
+        # A value of a parameter
+        ([one("alpha", "x", "a+", model="m1")], [one("alpha", "x", "a-", model="m2")], 2),
+        # A spec, of which something failed already
+        (
+            [one("alpha", "x", "a+"), one("alpha", "y", "a-")],
+            [one("beta", "x", "a-"), one("beta", "y", "a-")],
+            2,
+        ),
+        ([one("alpha", "alpha", "a- b+")], [one("beta", "beta", "a- b-")], 1),
+        ([one("alpha", "x", "a- b+")], [one("beta", "x", "a- c-")], 1),
+        # From one spec to another that was there
+        (
+            [one("alpha", "x", "a+"), one("alpha", "y", "a+"), one("beta", "z", "b+")],
+            [one("alpha", "x", "a+"), one("beta", "z", "b+"), one("beta", "y", "a-")],
+            2,
+        ),
+        # Two that moved, of which one stands where the other was: what moved well stands in for nothing
+        (
+            [one("alpha", "x", "a+"), one("alpha", "y", "a+"), one("beta", "z", "b+")],
+            [one("alpha", "x", "a+"), one("alpha", "new", "a-"), one("beta", "z", "b+"), one("beta", "y", "a+")],
+            0,
+        ),
+        # Only new, only gone, only better
+        ([one("alpha", "x", "a+")], [one("alpha", "x", "a+"), one("alpha", "new", "a-")], 0),
+        ([one("alpha", "x", "a+"), one("alpha", "old", "a+")], [one("alpha", "x", "a+")], 0),
+        ([one("alpha", "old", "a-")], [one("alpha", "new", "a+")], 0),
+        ([one("alpha", "old", "a-")], [one("alpha", "new", "a-")], 0),
+    ],
+)
+def test_another_name_hides_nothing(before: list[CellResult], after: list[CellResult], regressions: int) -> None:
+    assert compare(of(*before), of(*after), source="x").regressions == regressions
+
+
+@given(runs())
+def test_new_names_alone_change_nothing(run: RunResult) -> None:
+    """Specs of other ids, whose scenarios do what they did."""
+    again = whole([replace(entry, id=f"renamed-{entry.id}") for entry in run.specs])
+    assert compare(run, again, source="x").regressions == 0
+
+
+def test_where_the_baseline_is_a_part_what_is_new_was_perhaps_not_run() -> None:
+    before, after = of(one("alpha", "old", "a+")), of(one("alpha", "new", "a-"))
+    assert compare(replace(before, cancelled=True), after, source="x").regressions == 0
