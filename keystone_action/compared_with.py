@@ -116,7 +116,7 @@ def _latest(
     token, ca_bundle = settings.github_token, settings.ca_bundle
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="keystone_baseline_") as private,
+            tempfile.TemporaryDirectory(prefix="keystone-baseline-") as private,
             GitHubClient.from_environ(environ, token=token, ca_bundle=ca_bundle, log=commands.log) as github,
         ):
             folder = Path(private) / "artifact"

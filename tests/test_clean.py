@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,8 +18,10 @@ from support.images import BASE
 from keystone_action import cli
 from keystone_action.clean import Wanted, choose
 from keystone_action.runner.options import RunOptions
+from keystone_action.sandbox import temporary
 from keystone_action.sandbox.docker_sweep import Leftover, find_leftovers, find_setup_images
 from keystone_action.sandbox.run_lock import State, lock_path, new_run_id, run_lock, state_of
+from keystone_action.sandbox.temporary import find_temporary
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"
 HOUR = 3600.0
@@ -67,6 +71,32 @@ def test_folders_of_dead_runs_go_and_of_others_stay(without_engine: Path, capsys
     said = capsys.readouterr().out
     assert "removed 1 folder" in said
     assert "can't reach a Docker engine" in said
+
+
+def test_what_a_killed_process_had_for_itself_goes(without_engine: Path) -> None:
+    """Such as the specs of a base commit; not that of a process that is there."""
+    program = "from keystone_action.sandbox.temporary import process_directory as d; print(d()); {}"
+    words = (program.format("input()"), program.format("import os; os.kill(os.getpid(), 9)"), program.format(""))
+    environ = os.environ | {"TMPDIR": str(without_engine)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environ}
+    started = [subprocess.Popen([sys.executable, "-c", one], **pipes) for one in words]
+    kept, killed, ended = (Path(one.stdout.readline().strip()) for one in started)
+    for one in started[1:]:
+        one.communicate()
+    assert (kept.is_dir(), killed.is_dir(), ended.is_dir()) == (True, True, False)
+    assert cli.main(["clean"]) == 0
+    assert (kept.is_dir(), killed.is_dir()) == (True, False)
+    started[0].communicate("\n")
+    assert list(without_engine.iterdir()) == []
+
+
+def test_every_name_that_we_give_is_known(tmp_path: Path) -> None:
+    sources = Path(temporary.__file__).parents[1].rglob("*.py")
+    names = {name for path in sources for name in re.findall(r'prefix="(keystone[-_]\w+[-_])"', path.read_text())}
+    assert "keystone-check-" in names
+    for name in names:
+        (tmp_path / f"{name}a0b1_2c3").mkdir()
+    assert {one.path.name for one in find_temporary(tmp_path)} == {f"{name}a0b1_2c3" for name in names}
 
 
 def test_nothing_to_do_is_said(without_engine: Path, capsys: pytest.CaptureFixture[str]) -> None:

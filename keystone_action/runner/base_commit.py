@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import posixpath
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from keystone_action.errors import UsageError
 from keystone_action.sandbox import git
 from keystone_action.sandbox.git_tree import Remote, Tree, open_tree
-from keystone_action.sandbox.removal import remove_tree
+from keystone_action.sandbox.temporary import process_directory
 from keystone_action.spec.diagnostics import SpecError
 from keystone_action.spec.dialects.recognised import looks_like_one
 from keystone_action.spec.loader import enclosing_root
@@ -182,10 +180,9 @@ def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
     """
     directory = directory.resolve()
     root = enclosing_root(directory)
-    private = Path(tempfile.mkdtemp(prefix="keystone_base_")).resolve()
-    atexit.register(remove_tree, private)
-    top, repository = private / "files", private / "objects"
     try:
+        private = process_directory()
+        top, repository = private / "files", private / "objects"
         for folder in (repository, top, top / ".git"):  # the last one makes it a root that no path of a spec may leave
             folder.mkdir()
         tree = open_tree(root, base.sha, repository, base.remote)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import re
-import tempfile
 from pathlib import Path
 
 from keystone_action.sandbox import git
 from keystone_action.sandbox.removal import remove_tree
+from keystone_action.sandbox.temporary import process_directory
 from keystone_action.spec.dialects.clones import CloneFailed
 
 SECONDS = 300.0
@@ -32,8 +31,7 @@ class Clones:
 
     def _clone(self, url: str, commit: str) -> Path:
         if self._root is None:
-            self._root = Path(tempfile.mkdtemp(prefix="keystone_clones_")).resolve()
-            atexit.register(remove_tree, self._root)
+            self._root = process_directory()
         target = self._root / str(len(self._made))
         try:
             target.mkdir()

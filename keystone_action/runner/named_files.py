@@ -88,7 +88,7 @@ def line_counts(old: Path, new: Path) -> str:
     sizes = [path.stat().st_size for path in (old, new)]
     if max(sizes) > COUNT_LIMIT or any(b"\0" in path.read_bytes()[:8_000] for path in (old, new)):
         return f"{sizes[0]:,} → {sizes[1]:,} bytes"
-    with tempfile.TemporaryDirectory(prefix="keystone_lines_") as folder:
+    with tempfile.TemporaryDirectory(prefix="keystone-lines-") as folder:
         for name, path in (("a", old), ("b", new)):
             (Path(folder) / name).write_bytes(path.read_bytes())
         options = ("--no-index", "--numstat", "--no-ext-diff", "--no-textconv", "--no-renames", "--text")

@@ -1,20 +1,37 @@
-"""What killed runs left in the temporary directory: `keystone-…`, ours by the user they belong to."""
+"""What we make in the temporary directory, and what killed runs left there: `keystone-…`, ours by the user they belong
+to."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.run_lock import PREFIX, RUN_ID, locked_run
+from keystone_action.sandbox.removal import remove_tree
+from keystone_action.sandbox.run_lock import PREFIX, RUN_ID, locked_run, new_run_id, run_lock
 
-_DIRECTORY = re.compile(rf"{PREFIX}({RUN_ID}|check|patch)-[a-z0-9_]{{8}}")
-"""Of a run, of one check, or of one diff. People may have made others that begin like ours."""
+_BRIEF = "baseline|check|doctor|lines|patch"
+"""What is there for minutes at most."""
+_DIRECTORY = re.compile(rf"{PREFIX}({RUN_ID}|{_BRIEF})-[a-z0-9_]{{8}}")
+"""Of a run, or for one task. People may have made others that begin like ours."""
+
+
+def process_directory() -> Path:
+    """A directory that only we can enter, with no links in its path; it goes when our process ends. Of a process that
+    was killed `keystone clean` knows it, by a lock as a run has one. Raises OSError."""
+    run_id, lock = new_run_id(), contextlib.ExitStack()
+    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{run_id}-")).resolve()
+    lock.enter_context(run_lock(run_id))
+    atexit.register(lock.close)
+    atexit.register(remove_tree, path)  # first: what is registered last
+    return path
 
 
 @dataclass(frozen=True, slots=True)
