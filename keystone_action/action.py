@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 from keystone_action import __version__
 from keystone_action.compared_with import ComparedWith, compared_with
-from keystone_action.errors import EXIT_ERROR, EXIT_PASS, Cancelled, HarnessError, KeystoneError, OutputError
+from keystone_action.errors import EXIT_ERROR, EXIT_PASS, Cancelled, HarnessError, KeystoneError, OutputError, UsageError
 from keystone_action.github.annotations import annotations_of, annotations_of_spec_error
 from keystone_action.github.commands import Commands
 from keystone_action.github.event import Event, read_event
@@ -130,6 +130,8 @@ class _Step:
         if isinstance(error, SpecError):
             error = self._show_spec_errors(error)
         message = error.message + (f"\n{error.help}" if error.help else "")
+        if isinstance(error, UsageError) and _is_empty(self._workspace):
+            message += "\nthe workspace is empty: put a step with actions/checkout before this one"
         if not isinstance(error, SpecError):
             self.commands.error(message)
         self._report(_failed_run(message, self.environ, duration_s, cancelled=isinstance(error, Cancelled)), None)
@@ -273,6 +275,13 @@ class _Step:
                 self.commands.warning("the summary of this step is full; see the file that summary-path names")
         except OutputError as error:
             self.commands.warning(error.message)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return next(folder.iterdir(), None) is None
+    except OSError:
+        return False
 
 
 def _engine() -> Evaluate:

@@ -126,6 +126,8 @@ def test_a_bad_call_is_exit_2_with_its_message_everywhere(
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (2, "error", [])
     assert said in f"{step.issues[0].file}: {step.issues[0].message}"
     assert said in step.summary
+    # The most common mistake of a first workflow.
+    assert ("put a step with actions/checkout before this one" in step.issues[0].message) is (not files)
     assert "Traceback" not in step.raw_log
 
 
