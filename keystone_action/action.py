@@ -11,7 +11,15 @@ from typing import Protocol, TextIO
 
 from keystone_action import __version__
 from keystone_action.compared_with import ComparedWith, compared_with
-from keystone_action.errors import EXIT_ERROR, EXIT_PASS, Cancelled, HarnessError, KeystoneError, OutputError, UsageError
+from keystone_action.errors import (
+    EXIT_ERROR,
+    EXIT_PASS,
+    Cancelled,
+    HarnessError,
+    KeystoneError,
+    OutputError,
+    UsageError,
+)
 from keystone_action.github.annotations import annotations_of, annotations_of_spec_error
 from keystone_action.github.commands import Commands
 from keystone_action.github.event import Event, read_event
