@@ -108,7 +108,7 @@ def _latest(
     settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
 ) -> tuple[Baseline | None, str]:
     """The results, or why there are none."""
-    from keystone_action.github.baseline import artifact_names, find_baseline
+    from keystone_action.github.baseline import artifact_names, find_baselines
     from keystone_action.github.client import GitHubClient
     from keystone_action.runner.baseline import read_baseline
 
@@ -120,11 +120,18 @@ def _latest(
             GitHubClient.from_environ(environ, token=token, ca_bundle=ca_bundle, log=commands.log) as github,
         ):
             folder = Path(private) / "artifact"
-            found = find_baseline(github, names=names, branches=event.branches, environ=environ, folder=folder)
-            baseline = read_baseline(found.path, found.source)
+            found = find_baselines(github, names=names, branches=event.branches, environ=environ, folder=folder)
+            read = (read_baseline(one.path, one.source) for one in found)
+            baseline = next(one for one in read if _is_whole(one, commands))  # else the search ends in a LookupError
     except LookupError as none:
         return None, str(none.args[0])
     except (KeystoneError, OSError) as error:
         return None, error.sentences if isinstance(error, KeystoneError) else f"it can't be unpacked: {error.strerror}"
-    commands.log(f"baseline: {found.source}")
+    commands.log(f"baseline: {baseline.source}")
     return baseline, ""
+
+
+def _is_whole(baseline: Baseline, commands: Commands) -> bool:
+    if not baseline.is_whole:
+        commands.log(f"no baseline is {baseline.source}: it did not go to its end, or nothing was graded")
+    return baseline.is_whole

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from keystone_action.github.client import GitHubClient
 RESULTS = "results.json"
 MAX_RUNS = 200
 """Runs of a branch that are looked at."""
+MAX_FOUND = 5
+"""Artifacts that are fetched, and looked at."""
 MAX_WITHOUT = 20
 """Runs that would count, but have no such artifact."""
 _LIMITS = ArchiveLimits(files=1, size=256 * 1024 * 1024)
@@ -44,12 +46,13 @@ def artifact_names(comment_key: str, environ: Mapping[str, str]) -> tuple[str, .
     return tuple(dict.fromkeys(f"keystone-results-{re.sub('[^A-Za-z0-9-]', '-', key)}" for key in keys))
 
 
-def find_baseline(
+def find_baselines(
     github: GitHubClient, *, names: Iterable[str], branches: Iterable[str], environ: Mapping[str, str], folder: Path
-) -> FoundBaseline:
-    """The newest results there are, unpacked into `folder`, which must not exist.
+) -> Iterator[FoundBaseline]:
+    """The results there are, at most MAX_FOUND, newest first, each unpacked into a folder of its own below `folder`:
+    not all are of use, a run can have been cancelled.
 
-    names: of artifacts. branches: the first one that has some. Raises LookupError with a sentence when there are none,
+    names: of artifacts. branches: those of the first one come first. Raises LookupError with a sentence at the end,
     GitHubError when GitHub or the archive says no (a missing `actions: read` is named).
     """
     workflow = _WORKFLOW.fullmatch(environ.get("GITHUB_WORKFLOW_REF", ""))
@@ -58,14 +61,17 @@ def find_baseline(
     wanted, places = list(names), list(branches)
     if not places:
         raise LookupError("the event does not say which branch is the base")
+    found = 0
     for branch in places:
         for run in _runs(github, workflow[1], branch, environ):
             artifact = _artifact(github, run, wanted)
-            if artifact is not None:
-                return _unpacked(github, run, artifact, branch, folder)
+            if artifact is not None and found < MAX_FOUND:
+                found += 1
+                yield _unpacked(github, run, artifact, branch, folder / str(found))
+    unfit = f" of a run that went to its end and graded something ({found} looked at)" if found else ""
     raise LookupError(
         f"no run of {workflow[1]} on {' or '.join(places)}, from a push or schedule, has an unexpired artifact"
-        f" {' or '.join(wanted)}"
+        f" {' or '.join(wanted)}{unfit}"
     )
 
 

@@ -29,6 +29,13 @@ class Baseline:
     run: RunResult
     source: str
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it went to its end, as no shard, and graded something: in what it lacks everything could get worse
+        unseen."""
+        shard = None if self.run.plan is None else self.run.plan.shard
+        return not self.run.cancelled and shard is None and self.run.composite is not None
+
 
 def baseline_of(run: RunResult, source: str) -> Baseline:
     """The results with all verdicts of groups, specs and the run made again from their cells. Raises UsageError for

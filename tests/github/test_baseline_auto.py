@@ -14,8 +14,9 @@ from support.fake_runner import EVENTS, FakeRunner, StepResult
 from support.github_state import FORK, REPOSITORY
 from support.shard_runs import cell, spec, whole
 
-from keystone_action.github.baseline import artifact_names
+from keystone_action.github.baseline import MAX_FOUND, artifact_names
 from keystone_action.report.results import render_results
+from keystone_action.scoring.results import PlanInfo
 
 WORKFLOW = "evaluate.yml"
 NAME = "keystone-results-agent"
@@ -30,10 +31,14 @@ invariants:
 ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 
 
-def results(verdict: str = "pass") -> dict[str, str | bytes]:
+def results(verdict: str = "pass", **changes: Any) -> dict[str, str | bytes]:
     """The files of an artifact of a run of SPEC."""
     one = cell("alpha", "alpha", 0, verdict, score=float(verdict == "pass"))
-    return {"results.json": render_results(whole([spec("alpha", [one])])), "summary.md": "x"}
+    run = replace(whole([spec("alpha", [one])]), **changes)
+    return {"results.json": render_results(run), "summary.md": "x"}
+
+
+SHARD = PlanInfo("1/2", 2, "d" * 64, {"alpha": "a" * 64})
 
 
 @pytest.fixture
@@ -90,6 +95,26 @@ def test_runs_that_do_not_count(tmp_path: Path, github: FakeGitHub, other: dict[
     leave(github, results("fail"), **other)
     done = step(tmp_path, github)
     assert f"baseline: run {good} of main" in done.text
+
+
+@pytest.mark.parametrize("part", [results(cancelled=True), results(plan=SHARD), results("error")])
+def test_a_run_that_says_little_hides_no_regression(tmp_path: Path, github: FakeGitHub, part: Any) -> None:
+    """Beside a cancelled run of main all that it had not reached would be new, and beside one without a grade nothing
+    could be compared: the newest that can serve is taken."""
+    good = leave(github)
+    little = leave(github, part)
+    done = step(tmp_path, github, fail_on="regression")
+    assert f"baseline: run {good} of main" in done.text
+    assert f"no baseline is run {little} of main" in done.text
+    assert done.exit_code == 1
+
+
+def test_not_all_artifacts_are_fetched(tmp_path: Path, github: FakeGitHub) -> None:
+    leave(github)
+    for _ in range(MAX_FOUND):
+        leave(github, results(cancelled=True))
+    done = step(tmp_path, github, fail_on="regression")
+    assert "of a run that went to its end and graded something (5 looked at); each spec's threshold" in done.summary
 
 
 def test_what_failed_there_too_does_not_fail_the_step(tmp_path: Path, github: FakeGitHub) -> None:
