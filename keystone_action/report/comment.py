@@ -178,7 +178,13 @@ def _change_lines(found: Changes | None, run: RunResult) -> dict[str, Any] | Non
         return None
     after = Remembered(run.verdict, run.composite)
     same = (found.before.verdict, found.before.composite) == (after.verdict, after.composite)
-    named = (("fixed", found.fixed), ("broken", found.broken), ("new", found.new))
+    named = (
+        ("fixed", found.fixed),
+        ("broken", found.broken),
+        ("now skipped", found.skipped),
+        ("no longer skipped", found.applied),
+        ("new", found.new),
+    )
     return {
         "before": f"{words.ICONS[found.before.verdict]} {_in_words(found.before)}",
         "after": f"{words.ICONS[after.verdict]} {_in_words(after)}",

@@ -77,19 +77,22 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """From what a comment remembers to a result. before: what it remembers. fixed, broken, new: names of checks, with
-    their spec where there are several. gone: how many checks there are no more."""
+    """From what a comment remembers to a result. before: what it remembers. fixed, broken, skipped (and it was not),
+    applied (and it was skipped), new: names of checks, with their spec where there are several. gone: how many checks
+    there are no more."""
 
     before: Remembered
     fixed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    applied: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
     gone: int = 0
 
     @property
     def moved(self) -> bool:
         """Whether any check changed."""
-        return bool(self.fixed or self.broken or self.new or self.gone)
+        return bool(self.fixed or self.broken or self.skipped or self.applied or self.new or self.gone)
 
 
 def changes_since(before: Remembered | None, run: RunResult) -> Changes | None:
@@ -98,19 +101,27 @@ def changes_since(before: Remembered | None, run: RunResult) -> Changes | None:
         return None
     if before.checks is None:
         return Changes(before)
-    fixed, broken, new, seen = [], [], [], set()
+    found: dict[str, list[str]] = {"fixed": [], "broken": [], "skipped": [], "applied": [], "new": []}
+    seen = set()
     for spec, name, status in _checks(run):
         digest = _digest(spec, name)
         seen.add(digest)
         label = f"{spec} › {name}" if len(run.specs) > 1 else name
-        was = before.checks.get(digest)
-        if was is None:
-            new.append(label)
-        elif was in _BAD and status == "pass":
-            fixed.append(label)
-        elif was not in _BAD and status in _BAD:
-            broken.append(label)
-    return Changes(before, tuple(fixed), tuple(broken), tuple(new), len(before.checks.keys() - seen))
+        if what := _what_became(before.checks.get(digest), status):
+            found[what].append(label)
+    gone = len(before.checks.keys() - seen)
+    return Changes(before, gone=gone, **{what: tuple(names) for what, names in found.items()})
+
+
+def _what_became(was: Status | None, now: Status) -> str:
+    """Which field of `Changes` a check belongs to; empty where nothing changed."""
+    if was is None:
+        return "new"
+    if now in _BAD:
+        return "" if was in _BAD else "broken"
+    if now == "skip":
+        return "" if was == "skip" else "skipped"
+    return {"pass": "", "skip": "applied"}.get(was, "fixed")
 
 
 def _checks(run: RunResult) -> Iterator[tuple[str, str, Status]]:

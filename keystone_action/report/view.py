@@ -193,9 +193,13 @@ def misleading_composite(run: RunResult) -> bool:
 
 
 def reasons(run: RunResult) -> tuple[list[Reason], int]:
-    """Why the verdict is no plain pass, worst first, and how many more there are than the few that are given."""
+    """Why the verdict is no plain pass, worst first, and how many more there are than the few that are given. Of each
+    verdict there is one among those: many failures hide nothing that is flaky."""
     found = sorted(_reasons(run), key=lambda reason: _WORST_FIRST[reason.verdict])
-    return found[:MAX_REASONS], max(0, len(found) - MAX_REASONS)
+    of_each = list({reason.verdict: index for index, reason in reversed(list(enumerate(found)))}.values())
+    others = [index for index in range(len(found)) if index not in of_each]
+    shown = sorted([*of_each, *others][:MAX_REASONS])
+    return [found[index] for index in shown], len(found) - len(shown)
 
 
 def _reasons(run: RunResult) -> Iterator[Reason]:

@@ -26,7 +26,7 @@ from keystone_action.report.comment import (
 from keystone_action.report.comment_history import MAX_CHECKS, Remembered, changes_since
 from keystone_action.report.comment_marker import MAX_REMEMBERED, Marker
 from keystone_action.report.ladder import COMMENT_LIMIT
-from keystone_action.scoring.results import AgentResult, RunResult
+from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo
 
 GOLDEN = Path(__file__).parent / "golden"
 KEY = "octo/agents/.github/workflows/evaluate.yml@refs/pull/17/merge-__self-0"
@@ -39,6 +39,7 @@ OUR_HTML = re.compile(
     r"|<!-- keystone-action remembers: [A-Za-z0-9+/=]+ -->\n<!-- keystone-action comment: [0-9a-f]{32} -->\n?"
 )
 PARTS = [*"@#!`<>[]()|*_~&\\-=+:/ \n\t\r\x1b\u202e$.a1", "<!--", "-->", MARKER.line, "\n" + MARKER.line]
+SKIPPED = check("b", "skip", message="no key")
 ORIGIN = "This is what a run of code from mallory/agents says of itself."
 
 
@@ -137,10 +138,12 @@ def big(cells: int, message: str) -> RunResult:
 
 
 @pytest.mark.parametrize("limit", [COMMENT_LIMIT, 16_384, 6_000])
-@pytest.mark.parametrize("message", ["é\n" * 5_000, "```\n" * 3_000, "<!-- x " * 3_000, "|\n@a " * 3_000])
+@pytest.mark.parametrize(
+    "message", ["é\n" * 5_000, "```\n" * 3_000, "<!-- x " * 3_000, "|\n@a " * 3_000, "🧑‍🚀\n" * 3_000]
+)
 def test_a_comment_is_never_too_long(limit: int, message: str) -> None:
     text = comment(big(60, message), limit=limit)
-    assert len(text) <= limit
+    assert len(text.encode()) <= limit  # whichever way characters are counted, they are no more than these
     assert text.startswith("## ❌ Failed")
     assert MARKER.is_in(text)
     assert text.count("<details") == text.count("</details>")
@@ -185,6 +188,25 @@ def test_what_changed_is_said_by_name() -> None:
     assert "(`1111111`)" in line
     assert "composite 0.00 → ❌ Failed, composite 0.50" in line
     assert "fixed: `tests_pass`; broken: `a`; new: `no_debug_logs`; 1 check gone" in line
+
+
+def test_what_is_skipped_from_now_on_is_no_nothing() -> None:
+    """The composite may stay as it is."""
+    graded, skipped = run(spec("s", cell("c", check("a"), check("b")))), run(spec("s", cell("c", check("a"), SKIPPED)))
+    text = comment(skipped, replace(FACTS, before=Remembered.of(graded, "")))
+    assert "→ ✅ Passed, composite 1.00; now skipped: `b`" in text
+    text = comment(graded, replace(FACTS, before=Remembered.of(skipped, "")))
+    assert "→ ✅ Passed, composite 1.00; no longer skipped: `b`" in text
+
+
+def test_what_was_not_enforced_is_not_crowded_out() -> None:
+    checks = (check(f"n{n} {'x' * 5_000}", "fail", message="m " * 5_000, description="d " * 5_000) for n in range(40))
+    bad = cell("c " * 5_000, *checks, verdict="fail", composite=0.0)
+    sandbox = SandboxInfo("process", ("none",), "watched", not_enforced=("the network is open",))
+    text = comment(run(spec("s" * 5_000, bad, verdict="fail"), verdict="fail", composite=0.0, sandbox=sandbox))
+    assert "Not enforced: the network is open" in text
+    assert "commit `2222222`" in text
+    assert_harmless(text)
 
 
 @pytest.mark.parametrize("name", ["usage_error", "cancelled"])

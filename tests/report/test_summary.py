@@ -206,6 +206,14 @@ def test_replicas_that_fail_alike_are_one_reason() -> None:
     )
 
 
+def test_many_failures_hide_nothing_that_is_flaky() -> None:
+    groups = [GroupResult(f"g{n}", {}, "fail", 0.0, 0, 2, "0 of 2 replicas passed") for n in range(9)]
+    groups.append(GroupResult("wobbly", {}, "flaky", 0.5, 1, 2, "1 of 2 replicas passed"))
+    found, more = view.reasons(run(spec("s", groups=tuple(groups), verdict="fail"), verdict="fail"))
+    assert [reason.where for reason in found] == [("g0",), ("g1",), ("g2",), ("g3",), ("wobbly",)]
+    assert more == 5
+
+
 def test_a_run_that_never_came_to_a_sandbox_says_nothing_about_one() -> None:
     text = render_summary(run(verdict="error", composite=None, run_id="", error="spec a.yaml is missing\nlook there"))
     assert "sandbox" not in text
