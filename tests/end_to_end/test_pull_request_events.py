@@ -182,6 +182,19 @@ def test_a_push_without_a_pull_request_is_said(tmp_path: Path, github: FakeGitHu
     assert "no open pull request holds commit 3333333" in done.text
 
 
+def test_of_three_pull_requests_one_that_is_locked_keeps_nothing_from_the_others(
+    tmp_path: Path, github: FakeGitHub
+) -> None:
+    github.state.add_pull(16, head_sha=MERGE_SHA, head_ref="topic", head_repository="octo/agents")
+    github.state.locked.add(18)
+    done = step(tmp_path, github, "push", comment="always")
+    assert sorted(comment.number for comment in github.state.comments) == [16, 19]
+    assert done.outputs["comment-id"].split(",") == [str(comment.id) for comment in github.state.comments]
+    (warned,) = [issue.message for issue in done.issues if issue.level == "warning"]
+    assert "the comment is not posted on #18" in warned
+    assert done.outputs["comment-written"] == "keystone-results/comment.md"
+
+
 def test_two_keys_have_two_comments(tmp_path: Path, github: FakeGitHub) -> None:
     for key in ("one", "two", "one"):
         step(tmp_path, github, "pull_request", **{"comment-key": key})
@@ -234,6 +247,7 @@ def test_it_runs_where_it_is_allowed(tmp_path: Path, github: FakeGitHub, fixture
 def test_jobs_that_see_a_part_post_nothing(tmp_path: Path, github: FakeGitHub, inputs: dict[str, str]) -> None:
     done = step(tmp_path, github, "pull_request", **inputs)
     assert (done.exit_code, github.calls()) == (0, [])
+    assert ("a shard posts neither comment nor status" in done.text) == ("shard" in inputs)
 
 
 @pytest.mark.parametrize("payload", ["{", "[]", "{}", '{"pull_request": 5}'])

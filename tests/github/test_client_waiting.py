@@ -12,6 +12,7 @@ from support.github_client import FakeTime, nothing, probe
 from support.github_state import HEAD_SHA
 
 from keystone_action.github import api_errors as errors
+from keystone_action.github import reporting
 from keystone_action.github.waiting import Limits, Patience, seconds_to_wait
 
 NOW = 1_700_000_000
@@ -194,6 +195,10 @@ def test_a_limit_that_never_ends_is_given_up_after_four_tries():
             checked.client.pull(7)
         assert len(github.requests) == 4
     assert checked.time.waits == [5, 5, 5]
+
+
+def test_by_default_they_are_those_of_the_contract():
+    assert reporting.LIMITS == Limits() == Limits(tries=4, seconds=10.0, waiting=60.0, between_writes=1.0)
 
 
 def test_limits_are_the_callers_to_choose():
