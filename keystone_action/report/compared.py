@@ -73,7 +73,9 @@ def _gate_headline(changes: SpecChanges) -> str:
 def change_sentence(change: SpecChange) -> str:
     """What became of one spec, in one line: `threshold 0.85 → 0.5; removed: tests_pass`."""
     first = {"added": "spec added", "deleted": "spec deleted", "changed": ""}[change.change]
-    return first_line("; ".join(filter(None, [first, *change.differences])), MAX_SENTENCE)
+    # A line break in a name or a value must not end the sentence, and with it what it says of the rest.
+    text = " ".join("; ".join(filter(None, [first, *change.differences])).splitlines())
+    return first_line(text, MAX_SENTENCE)
 
 
 def gate_lines(changes: SpecChanges | None) -> Iterator[str]:

@@ -84,7 +84,7 @@ def _changed_gates(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterat
         if name in new and old[name]["gate"]:
             before, after = old[name]["gate"], new[name]["gate"]
             if after and before != after:
-                yield f"gate {name} {_value(before)} → {_value(after)}"
+                yield f"gate {name} {short_value(before)} → {short_value(after)}"
             yield from (f"{name}: {one}" for one in _leaves("check", old[name]["check"], new[name]["check"]))
 
 
@@ -100,7 +100,7 @@ def _changed_invariants(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> I
     for name, was, now in kept:
         before, after = was.pop("weight"), now.pop("weight")
         if before != after:
-            yield f"weight of {name} {_value(before)} → {_value(after)}"
+            yield f"weight of {name} {short_value(before)} → {short_value(after)}"
     for name, was, now in kept:
         yield from (f"{name}: {one}" for one in _leaves("", was, now))
     added = [name for name in new if name not in old]
@@ -125,18 +125,20 @@ def _leaves(path: str, old: Any, new: Any) -> Iterator[str]:
             yield from _leaves(f"{path}[{index}]", one, other)
     else:
         name = _WORDS.get(path, path)
-        before, after = _value(old), _value(new)
+        before, after = short_value(old), short_value(new)
         yield f"{name} {before} → {after}" if before and after and before != after else f"{name} changed"
 
 
-def _value(value: Any) -> str:
-    """A short value as the file has it; empty for one that is too long to show."""
+def short_value(value: Any) -> str:
+    """A short value as the file has it, quoted where one could not see what it is; empty for one that is too long to
+    show."""
     if value is None:
         return "none"
     if isinstance(value, float):
         return f"{value:g}"
-    text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value, default=str)
-    return text if len(text) <= _SHOWN and "\n" not in text else ""
+    is_plain = isinstance(value, str) and value.isprintable() and value.strip() == value and value
+    text = value if is_plain else json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN and not (isinstance(value, str) and "\n" in value) else ""
 
 
 def _plain(value: Any, place: str) -> Any:

@@ -92,6 +92,14 @@ def test_the_gate_comes_before_the_verdict() -> None:
         assert text.index("threshold 0.85 → 0.5") < text.index("Passed: composite")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\v", "\x1c", "\x85", "\u2028"])
+def test_no_line_break_ends_a_sentence_and_hides_the_rest(end: str) -> None:
+    """A change may name a file so, or set a value that is told before what it takes away."""
+    one = SpecChange("evals/keystone.yaml", "changed", (f"forbidden a → b{end}", f"{end}c", "gate tests_pass removed"))
+    (_, line) = gate_lines(changes(one))
+    assert line.endswith("; gate tests_pass removed")
+
+
 def test_specs_of_the_base_are_said_to_have_decided() -> None:
     headline = gate_view(replace(WEAKER, spec_from="base"))
     assert headline is not None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.gate_changes import MAX_DIFFERENCES, differences
+from keystone_action.spec.gate_changes import MAX_DIFFERENCES, differences, short_value
 from keystone_action.spec.loader import LoadedSpec, load
 
 BASE: dict[str, Any] = {
@@ -46,6 +46,12 @@ def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     else:
         inner[last] = value
     return copy
+
+
+def test_a_value_is_quoted_where_one_could_not_see_what_it_is() -> None:
+    values = ["a b", "ä", " a", "", "a\x85b", "a\u202eb", None, 0.5, True, [1], "a\nb", "a" * 61]
+    shown = ["a b", "ä", '" a"', '""', r'"a\u0085b"', r'"a\u202eb"', "none", "0.5", "true", "[1]", "", ""]
+    assert [short_value(value) for value in values] == shown
 
 
 def said(tmp_path: Path, after: dict[str, Any], before: dict[str, Any] = BASE) -> tuple[str, ...]:
