@@ -130,6 +130,14 @@ def test_our_own_shards_take_no_results_that_a_change_brings_along(tmp_path: Pat
     assert second.jobs["merge"][0].ours.outputs["verdict"] == "error"
 
 
+def test_our_own_shards_have_a_verdict_whatever_became_of_them(tmp_path: Path) -> None:
+    """A check that is skipped counts as passed where it is required."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "self-test.yml").read_text("utf-8"))
+    workflow["jobs"] = {name: workflow["jobs"][name] for name in ("plan", "shard", "merge")}
+    played = Player(tmp_path, yaml.safe_dump(workflow), checkout(PASSING), cancelled=("plan-0",)).play()
+    assert [played.result(job) for job in ("plan", "shard", "merge")] == ["cancelled", "skipped", "failure"]
+
+
 def test_minimal_comments_and_sets_no_status(tmp_path: Path, github: FakeGitHub) -> None:
     play(tmp_path, "minimal", github)
     assert len(github.state.comments) == 1

@@ -167,6 +167,31 @@ def test_a_plan_that_fails_is_never_green(tmp_path: Path, github: FakeGitHub) ->
     assert len(github.state.comments) == 1
 
 
+@pytest.mark.parametrize(
+    ("cancelled", "entirely", "results", "said"),
+    [
+        # By its timeout-minutes: the others' results are there, and not enough.
+        (("run-1",), False, ["success", "cancelled", "failure"], "missing: shard 2/3 (found: 1/3, 3/3)"),
+        # The whole, while a shard runs: no check that was skipped may be left.
+        (("run-2",), True, ["success", "cancelled", "failure"], "missing: shard 3/3"),
+        (("plan-0",), False, ["cancelled", "skipped", "failure"], "keystone-shards is not there"),
+        (("plan-0",), True, ["cancelled", "cancelled", "failure"], "keystone-shards is not there"),
+    ],
+)
+def test_what_was_cancelled_is_never_green(
+    tmp_path: Path, cancelled: tuple[str, ...], entirely: bool, results: list[str], said: str
+) -> None:
+    played = evaluate(tmp_path, inputs={"fail-on": "never"}, cancelled=cancelled, entirely=entirely)
+    assert [played.result(job) for job in ("plan", "run", "merge")] == results
+    assert (played.outputs["verdict"], said in played.jobs["merge"][0].ours.text) == ("error", True)
+    assert "keystone-results-evaluate" not in played.artifacts.names
+
+
+def test_a_last_job_that_is_cancelled_itself_gives_no_verdict(tmp_path: Path) -> None:
+    played = evaluate(tmp_path, cancelled=("merge-0",))
+    assert (played.result("merge"), played.outputs["verdict"]) == ("cancelled", "")
+
+
 def test_results_that_a_change_brings_along_stand_in_for_no_shard(tmp_path: Path) -> None:
     """A commit may hold a folder of the name that the shards' artifacts are downloaded to."""
     first = evaluate(tmp_path / "first", inputs={"shards": 1})

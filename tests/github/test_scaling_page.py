@@ -2,75 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from support.fake_runner import ROOT, FakeRunner, StepResult
-from support.workflow_play import SUITE
+from support.fake_runner import ROOT
+from support.workflow_play import SUITE, Played, Player
 
 from keystone_action.shards import MAX_JOBS
 from tools.readme_workflow import workflow
 
 PAGE = (ROOT / "docs" / "scaling.md").read_text("utf-8")
-JOBS: dict[str, dict[str, Any]] = yaml.safe_load(workflow(PAGE))["jobs"]
 
 
-def step_of(job: str) -> dict[str, Any]:
-    (found,) = [step for step in JOBS[job]["steps"] if "keystone-action@" in step.get("uses", "")]
-    return found
+def play(tmp_path: Path, rule: str = "majority", **options: Any) -> Played:
+    def checkout(workspace: Path) -> None:
+        (workspace / "evals").mkdir()
+        (workspace / "evals" / "suite.keystone.yaml").write_text(SUITE.replace("RULE", rule))
 
-
-def inputs(job: str, **contexts: str) -> dict[str, str]:
-    """The step's inputs with its expressions filled in."""
-    return {
-        name: re.sub(r"\$\{\{ ([\w.]+) \}\}", lambda match: contexts[match[1].replace(".", "_")], value)
-        for name, value in step_of(job)["with"].items()
-    }
-
-
-def checkout(root: Path, rule: str) -> FakeRunner:
-    root.mkdir()
-    runner = FakeRunner(root, event="pull_request_fork")
-    (runner.workspace / "evals").mkdir()
-    (runner.workspace / "evals" / "suite.keystone.yaml").write_text(SUITE.replace("RULE", rule))
-    return runner
-
-
-def play(tmp_path: Path, rule: str) -> tuple[list[int], StepResult]:
-    """Exit codes of the jobs that run cells, and the step that joins. What they exchange goes as their steps say."""
-    planned = checkout(tmp_path / "plan", rule).step(inputs("plan"))
-    matrix = json.loads(planned.outputs["matrix"])
-    joiner = checkout(tmp_path / "merge", rule)
-    (upload,) = [step["with"] for step in JOBS["shard"]["steps"] if "upload-artifact" in step.get("uses", "")]
-    (download,) = [step["with"] for step in JOBS["merge"]["steps"] if "download-artifact" in step.get("uses", "")]
-    codes = []
-    for index, shard in enumerate(matrix["shard"]):
-        job = checkout(tmp_path / f"shard-{index}", rule)
-        codes.append(job.step(inputs("shard", matrix_shard=shard)).exit_code)
-        name = upload["name"].replace("${{ strategy.job-index }}", str(index))
-        assert Path(name).match(download["pattern"])
-        shutil.copytree(job.workspace / upload["path"], joiner.workspace / download["path"] / name)
-    return codes, joiner.step(inputs("merge"))
+    return Player(tmp_path, workflow(PAGE), checkout, event="pull_request_fork", **options).play()
 
 
 @pytest.mark.parametrize(("rule", "verdict", "code"), [("majority", "flaky", 0), ("all", "fail", 1)])
 def test_the_workflow_comes_to_one_verdict(tmp_path: Path, rule: str, verdict: str, code: int) -> None:
-    codes, step = play(tmp_path, rule)
-    assert codes == [0] * 6
-    assert (step.exit_code, step.outputs["verdict"], step.outputs["total"]) == (code, verdict, "6")
-    assert step.rejected == []
+    played = play(tmp_path, rule)
+    assert [leg.ours.exit_code for leg in played.jobs["shard"]] == [0] * 6
+    (merge,) = played.jobs["merge"]
+    assert (merge.ours.exit_code, merge.ours.outputs["verdict"], merge.ours.outputs["total"]) == (code, verdict, "6")
+    assert merge.ours.rejected == []
 
 
-def test_the_matrix_reaches_the_jobs() -> None:
-    assert JOBS["plan"]["outputs"]["matrix"] == "${{ steps.plan.outputs.matrix }}"
-    assert step_of("plan")["id"] == "plan"
-    assert JOBS["shard"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.matrix) }}"
+@pytest.mark.parametrize("job", ["plan-0", "shard-4"])
+def test_what_was_cancelled_is_never_green(tmp_path: Path, job: str) -> None:
+    played = play(tmp_path, cancelled=(job,))
+    assert (played.result("merge"), played.jobs["merge"][0].ours.outputs["verdict"]) == ("failure", "error")
 
 
 def test_the_table_follows_from_the_formulas() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ import yaml
 from support.artifacts import ArtifactError, Artifacts
 from support.fake_runner import EVENTS, ROOT, TOKEN, FakeRunner, StepResult
 from support.runner_rules import parse_env_file
-from support.workflow_expressions import Open, as_text, condition, interpolate, value_of
+from support.workflow_expressions import Function, Open, as_text, condition, interpolate, value_of
 
 if TYPE_CHECKING:
     from support.fake_github import FakeGitHub
@@ -51,7 +51,7 @@ _EVENTS = (
 _SHELLS = {"": ["bash", "-e"], "bash": ["bash", "--noprofile", "--norc", "-eo", "pipefail"]}
 """How the runner starts a script; without `shell`, a pipe's failure goes unseen."""
 
-Result = Literal["success", "failure", "skipped"]
+Result = Literal["success", "failure", "cancelled", "skipped"]
 
 
 Action = Callable[[str, FakeRunner, dict[str, str], dict[str, str], tuple[str, ...]], StepResult]
@@ -112,7 +112,9 @@ class Player:
     `workflow_call`. payload: what the event says, if not what its fixture does. github: where jobs comment that
     may. token: the kind that the caller gives the jobs without permissions of their own; the others have what they
     say. between: called with the id of each job before it starts, to break things. artifacts: those of an earlier
-    run. action: runs our action for the job with this id.
+    run. action: runs our action for the job with this id. cancelled: legs (`run-1`: a job and its index) that are
+    stopped after their first step, as by their `timeout-minutes` or by hand; entirely: and the whole workflow with
+    the first of them, so that a job that was not started runs only if it says so.
     """
 
     def __init__(
@@ -130,6 +132,8 @@ class Player:
         between: Callable[[str, Artifacts], None] | None = None,
         artifacts: Artifacts | None = None,
         action: Action = in_this_process,
+        cancelled: Collection[str] = (),
+        entirely: bool = False,
     ) -> None:
         self._root = root
         self._document: dict[Any, Any] = yaml.safe_load(workflow)
@@ -142,6 +146,7 @@ class Player:
         self._secrets = Open({} if event in _READ_ONLY else secrets or {})
         self._artifacts = artifacts or Artifacts(root / "artifacts")
         self._action = action
+        self._to_cancel, self._entirely, self._cancelled = frozenset(cancelled), entirely, False
         self._inputs = self._called_with(inputs or {})
 
     def play(self) -> Played:
@@ -176,9 +181,13 @@ class Player:
         ends = {need: _joined([leg.result for leg in done[need]]) for need in _needs(job)}
         needs = {need: {"result": ends[need], "outputs": Open(_outputs(done[need]))} for need in ends}
         contexts = {"needs": needs, "inputs": self._inputs, "secrets": self._secrets, "github": self._github()}
-        broken = any(result != "success" for result in ends.values())
-        if not condition(str(job.get("if", "true")), contexts, _status(broken=broken)):
-            return [PlayedJob("skipped", [], {})]
+        status = _status(
+            succeeded=all(result == "success" for result in ends.values()),
+            failed="failure" in ends.values(),
+            cancelled=self._cancelled,
+        )
+        if not condition(str(job.get("if", "true")), contexts, status):
+            return [PlayedJob("cancelled" if self._cancelled else "skipped", [], {})]
         value_of(job["runs-on"], contexts)
         strategy = value_of(job.get("strategy", {}), contexts)
         legs = _legs(strategy.get("matrix", {}))
@@ -203,9 +212,12 @@ class Player:
         }
         contexts["env"] = Open(value_of({**self._document.get("env", {}), **job.get("env", {})}, contexts))
         played: list[PlayedStep] = []
-        for step in job["steps"]:
-            broken = any(one.conclusion == "failure" for one in played)
-            played.append(self._step(step, runner, contexts, broken=broken))
+        stopped = False
+        for number, step in enumerate(job["steps"]):
+            stopped = stopped or (number > 0 and f"{name}-{index}" in self._to_cancel)
+            failed = any(one.conclusion == "failure" for one in played)
+            status = _status(succeeded=not failed and not stopped, failed=failed, cancelled=stopped)
+            played.append(self._step(step, runner, contexts, status))
             if "id" in step:
                 last = played[-1]
                 steps[step["id"]] = {
@@ -214,8 +226,10 @@ class Player:
                     "conclusion": last.conclusion,
                 }
         outputs = {key: interpolate(text, contexts) for key, text in job.get("outputs", {}).items()}
+        self._cancelled = self._cancelled or (stopped and self._entirely)
         failed = any(one.conclusion == "failure" for one in played)
-        return PlayedJob("failure" if failed else "success", played, outputs, runner)
+        result: Result = "cancelled" if stopped else "failure" if failed else "success"
+        return PlayedJob(result, played, outputs, runner)
 
     def _token_of(self, job: dict[str, Any]) -> str:
         if self._event in _READ_ONLY:
@@ -223,9 +237,11 @@ class Player:
         rights = job.get("permissions", self._document.get("permissions"))
         return self._token if rights is None else "write" if "write" in rights.values() else "read-only"
 
-    def _step(self, step: dict[str, Any], runner: FakeRunner, contexts: dict[str, Any], *, broken: bool) -> PlayedStep:
+    def _step(
+        self, step: dict[str, Any], runner: FakeRunner, contexts: dict[str, Any], status: Mapping[str, Function]
+    ) -> PlayedStep:
         name = str(step.get("name") or step.get("id") or step.get("uses") or step.get("run"))
-        if not condition(str(step.get("if", "true")), contexts, _status(broken=broken)):
+        if not condition(str(step.get("if", "true")), contexts, status):
             return PlayedStep(name, "skipped", "skipped")
         env = {key: interpolate(as_text(text), contexts) for key, text in step.get("env", {}).items()}
         env = {**{key: as_text(one) for key, one in contexts["env"].items()}, **env}
@@ -317,7 +333,8 @@ def _legs(matrix: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _joined(results: list[Result]) -> Result:
-    return "failure" if "failure" in results else "skipped" if set(results) == {"skipped"} else "success"
+    worst: tuple[Result, ...] = ("failure", "cancelled")
+    return next((one for one in worst if one in results), "skipped" if set(results) == {"skipped"} else "success")
 
 
 def _outputs(legs: list[PlayedJob]) -> dict[str, str]:
@@ -325,12 +342,14 @@ def _outputs(legs: list[PlayedJob]) -> dict[str, str]:
     return {name: text for leg in legs for name, text in leg.outputs.items() if text}
 
 
-def _status(*, broken: bool) -> dict[str, Callable[[], bool]]:
+def _status(*, succeeded: bool, failed: bool, cancelled: bool) -> dict[str, Function]:
+    """A job that its own limit stopped is no cancelled workflow: what needs it is asked for success() in vain, but
+    not told of a failure."""
     return {
-        "success": lambda: not broken,
-        "failure": lambda: broken,
+        "success": lambda: succeeded and not cancelled,
+        "failure": lambda: failed and not cancelled,
         "always": lambda: True,
-        "cancelled": lambda: False,
+        "cancelled": lambda: cancelled,
     }
 
 
