@@ -103,7 +103,8 @@ def prose_html(text: str) -> str:
 
 def _word(word: str) -> str:
     if _MAGNETIC.search(word):
-        return _code_spans(word)
+        named = word.rstrip(".,;") or word  # what ends a sentence is no part of what it names
+        return _code_spans(named) + word[len(named) :]
     return _MARKDOWN.sub(r"\\\g<0>", word)
 
 

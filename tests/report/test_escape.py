@@ -83,6 +83,12 @@ def test_a_quoted_command_is_one_piece_of_code() -> None:
     assert prose("`a` and a lone ` sign") == "`a` and a lone `` ` `` sign"
 
 
+def test_what_ends_a_sentence_is_no_part_of_a_name_in_it() -> None:
+    assert inline("commit 0123abc, see https://x.example; by @ada.") == (
+        "commit `0123abc`, see `https://x.example`; by `@ada`."
+    )
+
+
 def place_text(place: str) -> str:
     return {"x ({}) y": "x ({}) y", PLACES[4]: "ab{}z"}.get(place, "{}")
 
