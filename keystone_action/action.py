@@ -33,6 +33,7 @@ from keystone_action.github.results import commented_values, output_values, plan
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import Summaries, append_text
 from keystone_action.github.summary_template import SummaryTemplate
+from keystone_action.github.wording import in_workflow
 from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
 from keystone_action.runner.committed import refuse_committed_answers
@@ -137,7 +138,7 @@ class _Step:
         self.commands.endgroup()
         if isinstance(error, SpecError):
             error = self._show_spec_errors(error)
-        message = error.message + (f"\n{error.help}" if error.help else "")
+        message = in_workflow(error, self._workspace)
         if isinstance(error, UsageError) and _is_empty(self._workspace):
             message += "\nthe workspace is empty: put a step with actions/checkout before this one"
         if not isinstance(error, SpecError):
@@ -338,6 +339,7 @@ def options_of(
         spec_from=settings.spec_from,
         base=compared.base,
         base_problem=compared.base_problem,
+        workflow=compared.workflow,
         baseline=compared.baseline,
         baseline_problem=compared.baseline_problem,
         withheld=() if settings.summary_template is None else (settings.summary_template,),

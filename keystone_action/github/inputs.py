@@ -196,6 +196,8 @@ def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path
         reader.problem("output-dir", "a folder of its own, below the workspace")
     elif ".git" in output.parts[len(workspace.parts) :]:
         reader.problem("output-dir", "a folder outside of .git")
+    elif any(os.path.lexists(one) and not one.is_dir() for one in (output, *output.parents)):
+        reader.problem("output-dir", "a folder; there is a file of that name")
     elif mode in ("run", "merge") and any(os.path.lexists(output / name) for name in RESULTS):
         expected = "a folder without results: remove those that are committed; two steps need a folder each"
         reader.problem("output-dir", expected, found=str(output.relative_to(workspace)))

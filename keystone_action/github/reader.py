@@ -21,6 +21,9 @@ SECRET_INPUTS = frozenset({"github-token", "registry-password", "registry-userna
 _RESERVED = frozenset({"entrypoint", "args"})
 """Names that the runner itself reads for container actions."""
 
+_LONGEST = 100
+"""Characters of a value that a message repeats."""
+
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
@@ -48,7 +51,16 @@ class InputReader:
     def words(self, name: str) -> tuple[str, ...]:
         """A list, separated by new lines or commas; empty entries don't count."""
         entries = re.split(r"[,\r\n]", self.text(name) or "")
-        return tuple(entry.strip() for entry in entries if entry.strip())
+        return tuple(self._here(entry.strip()) for entry in entries if entry.strip())
+
+    def _here(self, entry: str) -> str:
+        """`${{ github.workspace }}` is the runner's name of the workspace, which it turns into ours at the beginning of
+        an input only, and not further on in a list."""
+        parent, repository = (self.environ.get(name, "") for name in ("RUNNER_WORKSPACE", "GITHUB_REPOSITORY"))
+        theirs = f"{parent}/{repository.rpartition('/')[2]}"
+        if not parent or not f"{entry}/".startswith(f"{theirs}/"):
+            return entry
+        return self.environ.get("GITHUB_WORKSPACE", "") + entry[len(theirs) :]
 
     def boolean(self, name: str, *, default: bool) -> bool:
         """`true` or `false`, in any case, and nothing else."""
@@ -154,14 +166,16 @@ class InputReader:
             self.problem(name, "a path")
             return None
         if not any(path.is_relative_to(folder) for folder in inside):
-            self.problem(name, f"a path inside of the workspace ({inside[0]})")
+            kinds = ("the workspace", "the runner's temporary folder")
+            places = " or ".join(f"{kind} ({folder})" for kind, folder in zip(kinds, inside, strict=False))
+            self.problem(name, f"a path inside of {places}")
             return None
         return path
 
     def problem(self, name: str, expected: str, *, found: str | None = None) -> None:
         """Notes that an input is not what it should be."""
         value = self.text(name) if found is None else found
-        shown = " is not set" if value is None else "" if name in SECRET_INPUTS else f" is {value!r}"
+        shown = " is not set" if value is None else "" if name in SECRET_INPUTS else f" is {_cut(value)!r}"
         self.problems.append(UsageError(f"input {name}{shown}; expected {expected}"))
 
     def not_yet(self, name: str, value: str) -> None:
@@ -192,3 +206,7 @@ class InputReader:
         if self.problems:
             lines = "\n".join(f"- {problem.message}" for problem in self.problems)
             raise UsageError(f"{len(self.problems)} inputs are wrong:\n{lines}")
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _LONGEST else value[:_LONGEST] + "…"

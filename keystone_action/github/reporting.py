@@ -185,7 +185,9 @@ class Reporting:
         if not self._may_write:
             reason = self._event.read_only_reason
             why = f"{reason}; see docs/forks.md" if reason else "the input github-token is empty"
-            self._commands.log(f"neither comment nor status is posted: {why}")
+            asked_for = not reason and self._wants_comment and self._settings.comment != "auto"
+            say = self._commands.warning if asked_for else self._commands.log
+            say(f"neither comment nor status is posted: {why}")
             return
         problems: list[_Problem] = []
         try:

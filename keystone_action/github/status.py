@@ -71,7 +71,7 @@ def description_of(run: RunResult) -> str:
     """Verdict, composite and cells, at most 140 characters, all of them of the basic plane: not every place that shows
     a status takes others."""
     if run.error is not None:
-        text = f"{view.headline(run)}: {first_line(run.error)}"
+        text = f"{view.headline(run)}: {first_line(run.error).rstrip(':')}"
     else:
         text = " · ".join([headline(run), *view.facts(run)[:1]])
     line = _ASTRAL.sub("?", " ".join(visible(text).split()))

@@ -134,6 +134,7 @@ def test_a_token_that_may_not_write_leaves_a_file_and_says_why(
     assert done.outputs["comment-written"] == "keystone-results/comment.md"
     if token == "none":
         assert "the input github-token is empty" in done.text
+        assert bool([issue for issue in done.issues if issue.level == "warning"]) == (policy != "auto")
         return
     assert "`permissions: pull-requests: write`" in done.text
     assert "`permissions: statuses: write`" in done.text

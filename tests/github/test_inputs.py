@@ -177,7 +177,10 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("output-dir", ".", "a folder of its own"),
         ("output-dir", ".git/keystone", "outside of .git"),
         ("output-dir", "a\0b", "a path"),
+        ("output-dir", "README.md", "a folder; there is a file of that name"),
+        ("output-dir", "README.md/results", "a folder; there is a file of that name"),
         ("cache-dir", "../elsewhere", "inside of the workspace"),
+        ("mode", "x" * 101, f"is '{'x' * 100}…'; expected"),
         ("working-directory", "missing", "a directory that exists"),
         ("working-directory", "..", "inside of the workspace"),
     ],
@@ -185,6 +188,7 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named_with_what_was_found_and_expected(
     tmp_path: Path, name: str, value: str, expected: str
 ) -> None:
+    (tmp_path / "README.md").touch()
     error = refusal(tmp_path, {name: value})
     assert not isinstance(error, NotSupportedYet)
     assert name in error.message
@@ -345,3 +349,17 @@ def test_no_input_breaks_the_reader(inputs: dict[str, str]) -> None:
     except UsageError as error:
         found = error.message
     assert "input" in found if isinstance(found, str) else found.output_dir.is_relative_to(ROOT)
+
+
+def test_each_path_of_a_list_may_begin_with_the_runners_name_of_the_workspace(tmp_path: Path) -> None:
+    """It translates the first one only."""
+    there = {"RUNNER_WORKSPACE": "/home/runner/work/agents", "GITHUB_REPOSITORY": "octo/agents"}
+    lines = f"{tmp_path}/a.yaml, /home/runner/work/agents/agents/b.yaml\n/home/runner/work/agents/agentsmith/c.yaml"
+    found = settings(tmp_path, {"spec": lines}, **there)
+    assert found.specs == (f"{tmp_path}/a.yaml", f"{tmp_path}/b.yaml", "/home/runner/work/agents/agentsmith/c.yaml")
+
+
+def test_where_a_path_may_lie_is_said_in_full(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    message = refusal(tmp_path / "w", {"cache-dir": "/var/cache"}, RUNNER_TEMP=str(tmp_path)).message
+    assert f"inside of the workspace ({tmp_path / 'w'}) or the runner's temporary folder ({tmp_path})" in message
