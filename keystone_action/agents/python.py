@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from keystone_action.sandbox.paths import PathMissing, PathProblem, open_inside,
 from keystone_action.spec.agents import AgentOutput, PythonAgent
 
 PYTHON = "python3"
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 
 
 async def run_python(agent: PythonAgent, sandbox: Sandbox, task: Task) -> AgentRun:
@@ -73,10 +75,17 @@ def _with_result(run: AgentRun, workspace: Path, name: str) -> AgentRun:
 
 
 def _raised(data: bytes) -> str | None:
-    """The exception, when the runner wrote down one."""
+    """The exception, when the runner wrote down one, and what to do where its name alone tells."""
     with contextlib.suppress(ValueError, RecursionError, AttributeError):
-        found = json.loads(data).get("raised")
-        return found.encode("utf-8", "replace").decode() if isinstance(found, str) else None
+        document = json.loads(data)
+        found, missing = document.get("raised"), document.get("missing")
+        if not isinstance(found, str):
+            return None
+        absent = isinstance(missing, str) and _MODULE.fullmatch(missing)
+        advice = (
+            f"; install {missing} for the sandbox's python3, or put it into the agent's own folder" if absent else ""
+        )
+        return found.encode("utf-8", "replace").decode() + advice
     return None
 
 

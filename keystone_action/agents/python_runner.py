@@ -3,7 +3,8 @@
 stdin holds one JSON document: `entrypoint` ("module:Class" or "module:function"), `directory` (put first on
 sys.path), `input`, `context`, `result` (name of the file for the AgentResult document, relative to the directory that
 this starts in), `stdin` (whether the agent finds the input on its own stdin) and `library` (an archive of modules, last
-on sys.path). Exit code 1 with a traceback on stderr, and `{"raised": text}` for a result: the agent raised, or returned
+on sys.path). Exit code 1 with a traceback on stderr, and `{"raised": text, "missing": a module or
+null}` for a result: the agent raised, or returned
 nothing.
 
 It runs under whatever python3 the sandbox has, so it is written for 3.8.
@@ -42,7 +43,8 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - whatever it raised, it is an agent that failed
         sys.stdout.flush()
         traceback.print_exc()
-        content, code = json.dumps({"raised": in_words(error)}).encode(), 1
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        content, code = json.dumps({"raised": in_words(error), "missing": missing}, default=repr).encode(), 1
     # Relative to the first directory, wherever the agent has gone since.
     target = os.open(call["result"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=start)
     with os.fdopen(target, "wb") as file:

@@ -58,20 +58,26 @@ class _Unresolved(Exception):  # noqa: N818 - turned into a SecretError that nam
 
 
 def resolve(
-    secrets: Sequence[SecretEntry], *, environ: Mapping[str, str], directory: Path, no_secrets_reason: str = ""
+    secrets: Sequence[SecretEntry],
+    *,
+    environ: Mapping[str, str],
+    directory: Path,
+    no_secrets_reason: str = "",
+    otherwise: str = "",
 ) -> Resolved:
     """The values of all secrets of a spec; blocking, a command may take a minute.
 
     environ: our own environment. directory: the spec's, which `file:` is relative to and `command:` runs in.
-    no_secrets_reason: why this run gets none (a fork, Dependabot), said with every one that is missing. Raises one
-    SecretError for all that can't be resolved, each named with its source and what to do.
+    no_secrets_reason: why this run gets none (a fork, Dependabot), said with every one that is missing. otherwise: what
+    to do instead of setting a variable, in a spec of another tool. Raises one SecretError for all that can't be
+    resolved, each named with its source and what to do.
     """
     values: dict[str, str] = {}
     warnings: list[str] = []
     problems: list[tuple[str, str]] = []
     for secret in secrets:
         try:
-            value = _value(secret, environ, directory)
+            value = _value(secret, environ, directory, otherwise)
         except _Unresolved as problem:
             if not secret.optional:
                 problems.append((f"secret {secret.name} can't be resolved: {problem}", problem.remedy))
@@ -89,12 +95,13 @@ def resolve(
     return Resolved(values, tuple(warnings))
 
 
-def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path) -> str:
+def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path, otherwise: str) -> str:
     if secret.from_ is not None:
         return _given(secret.name, _filled(secret.from_, environ))
     kind, _, rest = _filled(secret.source or "env", environ).partition(":")
     if kind == "env":
-        return _from_environment(secret.name, rest or secret.name, environ)
+        otherwise = otherwise or f"give {secret.name} `optional: true`"
+        return _from_environment(rest or secret.name, environ, otherwise)
     if kind == "file":
         return _from_file(rest, environ, directory)
     if kind == "command":
@@ -120,7 +127,7 @@ def _given(name: str, origin: str) -> str:
     return value
 
 
-def _from_environment(name: str, variable: str, environ: Mapping[str, str]) -> str:
+def _from_environment(variable: str, environ: Mapping[str, str], otherwise: str) -> str:
     if _FORBIDDEN.match(variable):
         raise _Unresolved(
             f"{variable} belongs to the workflow's runner and is never a secret's source",
@@ -132,7 +139,7 @@ def _from_environment(name: str, variable: str, environ: Mapping[str, str]) -> s
     state = "empty" if variable in environ else "not set"
     raise _Unresolved(
         f"the environment variable {variable} is {state}",
-        f"Set {variable} (in a workflow: under `env:` of the step), or give {name} `optional: true`.",
+        f"Set {variable} (in a workflow: under `env:` of the step), or {otherwise}.",
     )
 
 

@@ -249,6 +249,7 @@ def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
             environ=options.environ,
             directory=loaded.directory,
             no_secrets_reason=options.no_secrets_reason,
+            otherwise=loaded.additions.without_variable if loaded.additions is not None else "",
         )
 
     try:

@@ -22,6 +22,7 @@ from keystone_action.spec.checks import CheckReader
 from keystone_action.spec.diagnostics import Diagnostic, Position, SpecError
 from keystone_action.spec.dialects.additions import Additions
 from keystone_action.spec.dialects.recognised import dialect_of
+from keystone_action.spec.entrypoints import check_entrypoint
 from keystone_action.spec.extends import Merged, read_merged
 from keystone_action.spec.field_rules import FieldRules
 from keystone_action.spec.models import PromptFile, Spec
@@ -186,6 +187,7 @@ class _Loading:
         for problems in (
             (problem for leaf in texts for problem in (*fields.check(leaf), *self._expressions(leaf, scope))),
             check_rules(scope),
+            check_entrypoint(scope, self.directory, self.root),
             refused(scope),
         ):
             self._report(_in_file(problems, repaired))

@@ -242,6 +242,7 @@ class TestPython:
             ("def f(i): raise KeyError('oh no')", "KeyError: 'oh no'"),
             ("def f(i): return None", "the agent returned None"),
             ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+            ("def f(i): import gone.far", "No module named 'gone'"),
             ("f = 3", "mod:f is no function"),
             ("def g(): pass", "has no attribute 'f'"),
             ("def f(:", "SyntaxError"),

@@ -27,7 +27,7 @@ def problems(write: Write, directory: Path) -> Callable[..., list[str]]:
 
     def found(text: str, agent: str | None = None, config: str = "adapter: my_agent.MyAgent\n") -> list[str]:
         write(config, "agenticassure.yaml")
-        write("", "my_agent.py")
+        write("class MyAgent: pass\n", "my_agent.py")
         with pytest.raises(SpecError) as caught:
             load(write(text, "suite.yaml"), TYPES, agent=agent)
         here = str(directory)
@@ -172,6 +172,10 @@ scenarios:
         ("adapter: my_agent", "suite.yaml:1:1: agenticassure.yaml: 'my_agent' names no adapter; write module.Class or"),
         ("adapter: my_agent.My-Agent", "suite.yaml:1:1: agenticassure.yaml: 'my_agent.My-Agent' names no adapter"),
         ("adapter: ../my_agent.A", "suite.yaml:1:1: agenticassure.yaml: '../my_agent.A' names no adapter"),
+        (
+            "adapter: my_agent.MyAgnet",
+            "suite.yaml:1:1: agenticassure.yaml: there is no 'MyAgnet' in <here>/my_agent.py; did you mean 'MyAgent'?",
+        ),
         (
             "adapter: lost.A",
             "suite.yaml:1:1: agenticassure.yaml: there is no module lost (looked for lost.py and lost/ in",

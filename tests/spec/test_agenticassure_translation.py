@@ -229,14 +229,14 @@ def test_own_scorers_become_checks_of_their_own(suite: Callable[..., LoadedSpec]
 )
 def test_where_adapters_are_found(write: Write, files: dict[str, str], found: tuple[str, str]) -> None:
     for name, text in files.items():
-        write(text, name)
+        write(text or "class MyAgent: pass\nA = make = MyAgent\n", name)
     agent = load(write("scenarios: [{name: a, input: b}]", "scenarios/suite.yaml"), TYPES).spec.agent
     assert (agent.dir, getattr(agent, "entrypoint", "")) == found
 
 
 @pytest.mark.parametrize("agent", ["other:Agent", "other.Agent"])
 def test_the_calls_agent_comes_first(suite: Callable[..., LoadedSpec], write: Write, agent: str) -> None:
-    write("", "other.py")
+    write("class Agent: pass", "other.py")
     text = "suite: {name: a, adapter: my_agent.MyAgent}\nscenarios: [{name: a, input: b}]"
     assert getattr(suite(text, agent=agent).spec.agent, "entrypoint", "") == "other:Agent"
 
@@ -244,7 +244,7 @@ def test_the_calls_agent_comes_first(suite: Callable[..., LoadedSpec], write: Wr
 def test_variables_that_the_configuration_names_reach_the_adapter(write: Write) -> None:
     write("adapter: m.A\nenv: [OPENAI_API_KEY, BASE, BASE]\nscorers: [n]\n", "agenticassure.yaml")
     for name in ("m.py", "n.py", "other.py"):
-        write("", name)
+        write("class A: pass\nB = A\n", name)
     path = write("scenarios: [{name: a, input: b, scorers: [own]}]", "scenarios/suite.yaml")
     for agent in (None, "other:B"):
         loaded = load(path, TYPES, agent=agent)
@@ -252,6 +252,8 @@ def test_variables_that_the_configuration_names_reach_the_adapter(write: Write) 
         (cell,) = plan([loaded], Selection(params={})).cells
         assert cell.agent.env == {"OPENAI_API_KEY": "{{ secrets.OPENAI_API_KEY }}", "BASE": "{{ secrets.BASE }}"}
         assert checks(loaded)["own"]["modules"] == ["n", "other" if agent else "m"]
+        assert loaded.additions is not None
+        assert loaded.additions.without_variable == f"take it off `env` in {path.parents[1] / 'agenticassure.yaml'}"
 
 
 def test_suites_and_configuration_are_hidden_from_the_adapter(

@@ -44,7 +44,8 @@ class Additions:
     None = the rule of Keystone specs, never. fail_fast: no further cell of this spec starts after one that did not
     pass. every_check: a cell passes exactly when every check that was not skipped does, whatever the composite, unless
     the call gives a threshold. own_scorers: None where a suite has none. agent_left_out: names that are not copied
-    with the agent's own code. roots: directories outside the repository, ours alone, that absolute paths of the
+    with the agent's own code. without_variable: what to do instead of setting a variable of the environment that this
+    spec asks for, in its own words. roots: directories outside the repository, ours alone, that absolute paths of the
     author's may lead into: clones that were made while the spec was loaded.
     """
 
@@ -59,6 +60,7 @@ class Additions:
     every_check: bool = False
     own_scorers: OwnScorers | None = None
     agent_left_out: tuple[str, ...] = ()
+    without_variable: str = ""
     roots: tuple[Path, ...] = ()
 
     def agent(self, scenario: str, params: Mapping[str, Any]) -> Agent | None:

@@ -17,6 +17,7 @@ from keystone_action.errors import UsageError
 from keystone_action.spec.diagnostics import Diagnostic, SpecError, nearest, shown
 from keystone_action.spec.dialects.agenticassure_fields import NAME, NAMES, Fields
 from keystone_action.spec.dialects.translation import Findings
+from keystone_action.spec.entrypoints import module_file, names_instead
 from keystone_action.spec.files import read_text
 from keystone_action.spec.yaml_loader import construct, parse
 
@@ -172,7 +173,7 @@ def find_adapter(named: Named, source: Source) -> Adapter:
     module, name = match[1], match[2]
     directory = source.path.parent.resolve()
     folders = _folders((named.start, directory), source.root)
-    found = next((folder for folder in folders if _holds(folder, module)), None)
+    found = next((folder for folder in folders if module_file(folder, module)), None)
     if found is None:
         relative = module.replace(".", "/")
         looked = ", ".join(str(folder) for folder in folders)
@@ -180,11 +181,21 @@ def find_adapter(named: Named, source: Source) -> Adapter:
             f"{named.where}: there is no module {module} (looked for {relative}.py and {relative}/ in {looked})",
             help="name a module of this repository; one that only imports another's class will do",
         )
-    missing = [one for one in named.scorers if not _holds(found, one)]
+    missing = [one for one in named.scorers if module_file(found, one) is None]
     if missing:
         raise UsageError(f"{named.where}: there is no module {missing[0]} of scorers in {found}")
+    _require_name(named, found, module, name)
     modules = tuple(dict.fromkeys((*named.scorers, module)))
     return Adapter(module, name, found, modules, named.env, named.files)
+
+
+def _require_name(named: Named, folder: Path, module: str, name: str) -> None:
+    file = module_file(folder, module)
+    others = None if file is None else names_instead(file, name)
+    if others is not None:
+        near = nearest(name, others)
+        advice = f"did you mean {shown(near)}?" if near else "name a class or function that it defines or imports"
+        raise UsageError(f"{named.where}: there is no {shown(name)} in {file}", help=advice)
 
 
 def _folders(starts: Iterable[Path], root: Path) -> list[Path]:
@@ -197,9 +208,3 @@ def _folders(starts: Iterable[Path], root: Path) -> list[Path]:
                 if (folder / "src").is_dir():
                     found.setdefault(folder / "src")
     return list(found)
-
-
-def _holds(folder: Path, module: str) -> bool:
-    """Whether a folder on the search path gives this module: a file, a package, or a folder that is one."""
-    place = folder.joinpath(*module.split("."))
-    return place.with_name(f"{place.name}.py").is_file() or (place / "__init__.py").is_file()
