@@ -13,7 +13,6 @@ from keystone_action.github.api_errors import (
     GitHubError,
     NoPermission,
     NotFound,
-    RateLimited,
     Rejected,
     TooLong,
     UnexpectedAnswer,
@@ -71,12 +70,16 @@ class Answer:
 
     @property
     def rate_limited(self) -> bool:
-        """Whether the headers say so: every answer has `x-ratelimit-*`, so a plain 403 has them too."""
+        """Whether headers or words say so: every answer has `x-ratelimit-*`, so a plain 403 has them too, and a
+        secondary limit may come with nothing but words."""
         if self.status == 429:
             return True
-        if self.status != 403 or _NO_PERMISSION in self.words.lower():
+        words = self.words.lower()
+        if self.status != 403 or _NO_PERMISSION in words:
             return False
-        return "retry-after" in self.headers or self.headers.get("x-ratelimit-remaining", "").strip() == "0"
+        if "retry-after" in self.headers or self.headers.get("x-ratelimit-remaining", "").strip() == "0":
+            return True
+        return any(word in words for word in _RATE_WORDS)
 
     @property
     def words(self) -> str:
@@ -134,9 +137,6 @@ def refusal(call: Call, answer: Answer, *, has_token: bool) -> GitHubError:
 
 def _forbidden(call: Call, answer: Answer, said: str) -> GitHubError:
     words = answer.words.lower()
-    if _NO_PERMISSION not in words:
-        if any(word in words for word in _RATE_WORDS):
-            return RateLimited(f"{call.failed}: GitHub's rate limit is used up{said}", help="run the job again later")
-        if any(word in words for word in _NOT_OF_THE_TOKEN):
-            return Forbidden(f"{call.failed}: GitHub forbids it{said}")
+    if _NO_PERMISSION not in words and any(word in words for word in _NOT_OF_THE_TOKEN):
+        return Forbidden(f"{call.failed}: GitHub forbids it{said}")
     return NoPermission(f"{call.failed}: the token may not do that{said}", permission=call.permission)

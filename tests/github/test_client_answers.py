@@ -209,7 +209,6 @@ REFUSALS = [
     (403, "Repository was archived so is read-only.", {}, errors.Forbidden),
     (403, "Resource protected by organization SAML enforcement.", {}, errors.Forbidden),
     (403, "The organization has an IP allow list enabled.", {}, errors.Forbidden),
-    (403, "You have exceeded a secondary rate limit.", {}, errors.RateLimited),
     (404, "Not Found", {}, errors.NotFound),
     (405, "Method Not Allowed", {}, errors.Rejected),
     (409, "Conflict", {}, errors.Rejected),

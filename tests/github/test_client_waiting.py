@@ -135,6 +135,7 @@ LIMITED = [
     ({"status": 429}, 60),
     ({"status": 403, "headers": {"retry-after": "2"}}, 2),
     ({"status": 403, "reset_in": 41}, 42),
+    ({"status": 403, "message": "You have exceeded a secondary rate limit. Please wait."}, 60),
     ({"status": 503, "headers": {"retry-after": "9"}}, 9),
 ]
 
