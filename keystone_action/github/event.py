@@ -17,7 +17,7 @@ MAX_EVENT = 32 * 1024 * 1024
 
 _TRUSTED_CONTEXT = frozenset({"pull_request_target", "workflow_run"})
 """Events that run with secrets and a token that may write, whoever proposed the code."""
-_MERGE_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-(\d+)-[0-9a-f]+")
+_MERGE_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([0-9]{1,10})-[0-9a-f]+")
 
 _REFUSED = """
 Why: on this event GitHub hands secrets and a token that may write to the job, although somebody from outside proposed
@@ -111,6 +111,8 @@ def load_event(path: str) -> dict[str, Any]:
     if not path:
         raise ValueError("GITHUB_EVENT_PATH is not set")
     file = Path(path)
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{path} is no file")
     if file.stat().st_size > MAX_EVENT:
         raise ValueError(f"{path} is larger than {MAX_EVENT} bytes")
     payload = json.loads(file.read_bytes())

@@ -164,13 +164,14 @@ def _comment_key(reader: InputReader) -> str:
 
 
 def _status_context(reader: InputReader) -> str:
-    """Left out is the default; empty is none."""
+    """Left out is the default; empty is none, and so is what GitHub would not take."""
     value = reader.text("status-context")
     if value is None:
         left_out = variable("status-context") not in reader.environ
         return f"keystone/{reader.environ.get('GITHUB_JOB') or 'run'}" if left_out else ""
     if not value.isprintable() or len(value) > MAX_CONTEXT:
         reader.problem("status-context", f"one line of at most {MAX_CONTEXT} characters")
+        return ""
     return value
 
 

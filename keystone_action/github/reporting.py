@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keystone_action.errors import KeystoneError, OutputError
-from keystone_action.github.api_errors import GitHubError, NoPermission
+from keystone_action.github.api_errors import GitHubError, NoPermission, UnexpectedAnswer
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.commands import Commands
 from keystone_action.github.comment import Render, StickyComment
@@ -25,7 +25,7 @@ from keystone_action.github.live import Live, Pace
 from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.pulls import pulls_of_commit
-from keystone_action.github.status import CommitStatus, status_sha
+from keystone_action.github.status import CommitStatus, has_status, status_sha
 from keystone_action.github.waiting import Clock, Limits
 from keystone_action.report.comment import CommentFacts, Progress, render_comment, render_running
 from keystone_action.report.comment_history import Remembered
@@ -111,6 +111,8 @@ class Reporting:
         """Says that a run is under way, without waiting for it."""
         if self._is_part and self._settings.comment != "never":
             self._commands.log("a shard posts neither comment nor status: the job that joins the shards does")
+        if self._status is None and self._settings.status_context and has_status(self._event) and not self._is_part:
+            self._commands.log("no status is set: the event does not say of which commit")
         self.live.start()
 
     def finish(self, run: RunResult) -> Posted:
@@ -249,7 +251,9 @@ class Reporting:
     def _numbers(self, github: GitHubClient) -> list[int]:
         """The pull requests that get the comment."""
         if self._event.name.startswith("pull_request"):
-            return [] if self._event.pull_request is None else [self._event.pull_request]
+            if self._event.pull_request is None:
+                raise UnexpectedAnswer("the event does not say which pull request it is of")
+            return [self._event.pull_request]
         sha = self._event.head_sha or ""
         found = pulls_of_commit(github, sha, self._repository)
         if not found:

@@ -52,9 +52,14 @@ class CommitStatus:
 def status_sha(event: Event) -> str | None:
     """The commit that a status of this event belongs to; None where there is none, or none that is known: what
     GITHUB_SHA says on a pull request is a merge commit that nobody looks at."""
-    if event.name not in _EVENTS or (event.problem and event.name in _NAMED_BY_EVENT):
+    if not has_status(event) or (event.problem and event.name in _NAMED_BY_EVENT):
         return None
     return status_sha_of(event.head_sha)
+
+
+def has_status(event: Event) -> bool:
+    """Whether events of this kind are of a commit that people look at."""
+    return event.name in _EVENTS
 
 
 def status_sha_of(value: object) -> str | None:

@@ -224,6 +224,12 @@ def test_a_wrong_input_is_told_to_github_too(tmp_path: Path, github: FakeGitHub)
     assert "threshold" in github.state.comments[0].body
 
 
+def test_a_status_context_that_github_would_not_take_is_not_tried(tmp_path: Path, github: FakeGitHub) -> None:
+    done = step(tmp_path, github, "pull_request", **{"status-context": "x" * 256})
+    assert (done.exit_code, states(github)) == (2, [])
+    assert "status-context" in github.state.comments[0].body
+
+
 @pytest.mark.parametrize("fixture", ["pull_request_target_fork", "workflow_run_fork"])
 def test_code_of_a_fork_beside_secrets_is_refused_with_an_explanation(
     tmp_path: Path, github: FakeGitHub, fixture: str
@@ -261,3 +267,15 @@ def test_an_event_that_can_not_be_read_posts_nothing_and_changes_nothing(
     assert (done.exit_code, done.outputs["verdict"]) == (1, "fail")
     assert github.calls() == []
     assert done.outputs["comment-written"] == "keystone-results/comment.md"
+
+
+def test_an_event_that_names_neither_pull_request_nor_commit_says_so(tmp_path: Path, github: FakeGitHub) -> None:
+    payload = {"pull_request": {"head": {"repo": {"full_name": "octo/agents"}, "sha": "HEAD"}}}
+    runner = FakeRunner(tmp_path, event="pull_request", payload=payload, github=github)
+    (runner.workspace / "keystone.yaml").write_text(FAILING)
+    done = runner.step()
+    assert (done.exit_code, done.outputs["verdict"], github.calls()) == (1, "fail", [])
+    assert done.outputs["comment-written"] == "keystone-results/comment.md"
+    assert "no status is set: the event does not say of which commit" in done.text
+    (warned,) = [issue.message for issue in done.issues if issue.level == "warning"]
+    assert warned == "the comment is not posted: the event does not say which pull request it is of"

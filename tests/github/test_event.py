@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,17 @@ def test_a_malformed_event_is_tolerated_where_nothing_depends_on_it(tmp_path: Pa
     found.refuse_foreign_code()
     assert "could not be read" in found.problem
     assert found.head_sha == MERGE
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "event.json")
+    assert "is no file" in event("push", GITHUB_EVENT_PATH=str(tmp_path / "event.json")).problem
+
+
+def test_a_queue_whose_number_is_none_breaks_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "event.json"
+    path.write_text(json.dumps({"merge_group": {"head_ref": f"refs/heads/gh-readonly-queue/main/pr-{'9' * 5000}-a"}}))
+    assert event("merge_group", GITHUB_EVENT_PATH=str(path)) == Event("merge_group", head_sha=MERGE)
 
 
 @pytest.mark.parametrize("path", ["", "/does/not/exist.json", "/"])
