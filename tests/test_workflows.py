@@ -134,7 +134,8 @@ def test_actions_of_others_are_pinned_as_the_table_says() -> None:
 
 def test_pages_name_the_newest_major_version() -> None:
     majors = {match[1]: match[3].partition(".")[0] for text in TEXTS.values() for match in PINNED.finditer(text)}
-    for name, text in TEXTS.items():
+    whole = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in PAGES}
+    for name, text in {**TEXTS, **whole}.items():
         for action, major in re.findall(r"uses: ([\w./-]+)@v(\d+)\b(?!\.)", text):
             ours = action.startswith(NAME)
             assert major == (__version__.partition(".")[0] if ours else majors[action]), f"{name}: {action}"

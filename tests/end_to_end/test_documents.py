@@ -1,4 +1,4 @@
-"""What the README says is true: its commands run, its spec loads and passes, its workflow is linted elsewhere."""
+"""What README and docs say is true: their commands run, their specs load and pass; workflows are linted elsewhere."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT, run_spec
 from support.images import POSTGRES, PYTHON
+
+from tools.release import NAME
 
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = {path.relative_to(ROOT): path.read_text("utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
@@ -28,8 +31,9 @@ def commands() -> list[list[str]]:
 
 def test_the_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    wanted = [words[1] for words in commands() if words[0] == "make"]
-    assert wanted == ["demo", "test"]
+    wanted = {words[1] for words in commands() if words[0] == "make"}
+    wanted |= set(re.findall(r"`(?:KEYSTONE_DEMO=broken )?make (\w+)`", "".join(DOCUMENTS.values())))
+    assert wanted == {"demo", "test", "lint"}
     for target in wanted:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
@@ -63,7 +67,24 @@ def spec_of(name: str) -> str:
 
 def test_every_spec_is_run():
     shown = [block for block in blocks("yaml") if "jobs:" not in block and "uses:" not in block]
-    assert shown == [spec_of("greeting"), spec_of("in-containers")]
+    assert sorted(shown) == sorted(map(spec_of, ("changelog", "greeting", "in-containers", "with-a-key")))
+
+
+def test_the_first_spec_runs(tmp_path):
+    for agent, code in (('echo "# 1.2.0"', 0), ("echo draft", 1), ('touch notes.txt; echo "# 1.2.0"', 1)):
+        folder = tmp_path / str(len(agent))
+        folder.mkdir()
+        called = run_spec(folder, spec_of("changelog").replace('echo "# 1.2.0"', agent))
+        assert called.code == code, called.out + called.err
+
+
+def test_what_is_installed_is_this_package():
+    shown = re.findall(r"^\$ pip install (.*)$", "\n".join(DOCUMENTS.values()), re.MULTILINE)
+    address = f"git+https://github.com/{NAME}"
+    assert shown == [address, f"'keystone-action[postgres] @ {address}'"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (project["name"], "keystone" in project["scripts"]) == ("keystone-action", True)
+    assert "postgres" in project["optional-dependencies"]
 
 
 def test_the_spec_explained_runs(tmp_path):
