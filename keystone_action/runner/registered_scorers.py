@@ -91,7 +91,9 @@ async def _registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place:
 def _unknown(own: OwnScorers, answer: Mapping[str, Any] | None) -> Iterator[Diagnostic]:
     if answer is None:
         return
-    names, replaced = ([str(name) for name in answer.get(key, ())] for key in ("names", "replaced"))
+    # The modules that were asked have the answer in their hands: whatever they say is data.
+    told = (answer.get(key) for key in ("names", "replaced"))
+    names, replaced = ([str(name) for name in one] if isinstance(one, list) else [] for one in told)
     modules = " and ".join(own.modules)
     for name, at in own.places.items():
         if name not in names:
