@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keystone_action.errors import UsageError
 from keystone_action.sandbox import git
-from keystone_action.sandbox.git_tree import Remote, Tree, open_tree
+from keystone_action.sandbox.git_tree import NoCheckout, Remote, Tree, open_tree
 from keystone_action.sandbox.temporary import process_directory
 from keystone_action.spec.diagnostics import SpecError
 from keystone_action.spec.dialects.recognised import looks_like_one
@@ -194,10 +194,10 @@ def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
 def unreadable(base: BaseCommit, error: Exception) -> UsageError:
     """What to say when a commit can't be read."""
     why = re.sub(r"\s+", " ", str(error)).strip().rstrip(".")
-    return UsageError(
-        f"{base.name}, commit {base.sha[:12]}, can't be read: {why}",
-        help=f"check out with `fetch-depth: 0`, or fetch it before: `git fetch --depth=1 origin {base.sha[:40]}`",
-    )
+    help_text = f"check out with `fetch-depth: 0`, or fetch it before: `git fetch --depth=1 origin {base.sha[:40]}`"
+    if isinstance(error, NoCheckout):
+        help_text = "use actions/checkout; where that has a `path`, name it in the input working-directory"
+    return UsageError(f"{base.name}, commit {base.sha[:12]}, can't be read: {why}", help=help_text)
 
 
 def _joined(start: str, text: str) -> str | None:

@@ -25,6 +25,10 @@ _MAX_LINKS = 40
 _BLOBS, _LINK = ("100644", "100755", "100664"), "120000"
 
 
+class NoCheckout(git.GitFailed):
+    """A directory that is not the top of a git checkout."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remote:
     """Where a commit can be fetched from. url: http(s), ssh or a path. token: for http(s), sent to that server only.
@@ -130,7 +134,7 @@ def open_tree(checkout: Path, sha: str, private: Path, remote: Remote | None = N
     form = "sha1" if len(sha) == 40 else "sha256"
     git.run("init", "-q", "--bare", "--template=", f"--object-format={form}", ".", directory=private)
     if not (checkout / ".git").exists():
-        raise git.GitFailed(f"{checkout} is no git checkout")
+        raise NoCheckout(f"{checkout} is no git checkout")
     try:
         found = git.run("rev-parse", "--path-format=absolute", "--git-path", "objects", directory=checkout)
         extra = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": _listed(os.fsdecode(found.rstrip(b"\n")))}

@@ -203,9 +203,10 @@ def test_a_working_directory_and_a_checkout_of_another_owner(tmp_path: Path) -> 
     assert f"`keystone.yaml`: {SENTENCES}" in done.summary
 
 
-def test_a_checkout_without_git_says_so(tmp_path: Path) -> None:
+def test_no_checkout_where_the_specs_are_looked_for_says_so(tmp_path: Path) -> None:
+    """An archive that was unpacked, or the folder around a checkout with a `path`."""
     job = FakeRunner(tmp_path / "job", event="pull_request")
     write(job.workspace, BASE)
     done = step(job)
     assert done.exit_code == 0, done.text
-    assert "is no git checkout" in done.summary
+    assert "is no git checkout; use actions/checkout; where that has a `path`, name it in" in done.summary
