@@ -152,5 +152,5 @@ def _advice(program: str) -> str:
         return f"{program} is looked for from the workspace, and must be executable"
     return (
         f"install {program} by setup.packages (without `base`: on this machine), name it by a path relative to the "
-        "workspace, or set `base:` to an image that has it"
+        "workspace, or set `base:` (in a case of Touchstone `container.image`) to an image that has it"
     )

@@ -191,7 +191,7 @@ class _Life:
             [entry.result for entry in self.graded],
             threshold=threshold,
             fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
-            forced_zero=forced_zero(booted.agent, self.agent)
+            forced_zero=forced_zero(booted.agent, self.agent, by_author=additions is None)
             or self.unreadable
             or only_gates(self.cell.loaded.additions),
             every_check=additions is not None and additions.every_check and options.threshold is None,

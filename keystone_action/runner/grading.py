@@ -23,14 +23,15 @@ _TOKEN_NAMES = {
 }
 
 
-def forced_zero(agent: AgentBase, run: AgentRun | None) -> str:
-    """The sentence that disqualifies a cell whose agent had to exit with 0 and did not (contract, 5.1)."""
+def forced_zero(agent: AgentBase, run: AgentRun | None, *, by_author: bool) -> str:
+    """The sentence that disqualifies a cell whose agent had to exit with 0 and did not (contract, 5.1). by_author: the
+    spec says so itself, in the words of a Keystone spec."""
     if not agent.must_exit_zero or run is None or agent.type == "none":  # type: ignore[attr-defined]
         return ""
     if run.exit_code == 0 and not run.timed_out and run.limit is None:
         return ""
     said = f" ({run.problem})" if run.problem and run.exit_code else ""
-    return f"the agent {ending(run)}{said}, and must_exit_zero is set"
+    return f"the agent {ending(run)}{said}" + (", and must_exit_zero is set" if by_author else "")
 
 
 def only_gates(additions: Additions | None) -> str:

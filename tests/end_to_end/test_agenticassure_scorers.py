@@ -199,7 +199,9 @@ def test_a_module_that_cannot_be_imported_fails_the_scenario(tmp_path: Path) -> 
     files = {"agenticassure.yaml": CONFIG, "my_agent.py": "import nothing_of_that_name\n"}
     called = run_suite(tmp_path, SUITE, files)
     assert (called.code, called.document["verdict"]) == (1, "fail")
-    assert "nothing_of_that_name" in called.cells[0]["reason"]
+    reason = called.cells[0]["reason"]
+    assert "No module named 'nothing_of_that_name'; install nothing_of_that_name for the sandbox's python3" in reason
+    assert "must_exit_zero" not in reason  # suites have no such word
 
 
 def test_modules_of_scorers_apart_from_the_adapter(tmp_path: Path) -> None:
