@@ -339,6 +339,7 @@ def options_of(
         spec_from=settings.spec_from,
         base=compared.base,
         base_problem=compared.base_problem,
+        workflow=compared.workflow,
         baseline=compared.baseline,
         baseline_problem=compared.baseline_problem,
         withheld=() if settings.summary_template is None else (settings.summary_template,),

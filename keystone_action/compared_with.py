@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +15,11 @@ from keystone_action.github.inputs import Settings
 from keystone_action.github.waiting import Limits
 from keystone_action.runner.ancestry import known_merge_base, merged_onto
 from keystone_action.runner.base_commit import BaseCommit
+from keystone_action.runner.workflow_files import WorkflowFile
 from keystone_action.sandbox.git_tree import Remote
 from keystone_action.scoring.baseline import Baseline
 
+_WORKFLOW = re.compile(r"([^/]+/[^/]+)/(\.github/workflows/[^/@]+\.ya?ml)@.+")
 _PATIENCE = Limits(tries=2, waiting=5.0)
 """A run does not wait long for what only makes its report more exact."""
 
@@ -27,6 +30,7 @@ class ComparedWith:
 
     base: BaseCommit | None = None
     base_problem: str = ""
+    workflow: WorkflowFile | None = None
     baseline: Baseline | None = None
     baseline_problem: str = ""
 
@@ -39,10 +43,24 @@ def compared_with(settings: Settings, environ: Mapping[str, str], commands: Comm
     """
     event = base_of_event(environ)
     base, base_problem = _base(settings, event, environ, commands)
+    workflow = _workflow(environ) if settings.mode == "run" else None
     if settings.baseline == "auto":
         baseline, problem = _latest(settings, event, environ, commands)
-        return ComparedWith(base, base_problem, baseline, problem)
-    return ComparedWith(base, base_problem, _named(settings))
+        return ComparedWith(base, base_problem, workflow, baseline, problem)
+    return ComparedWith(base, base_problem, workflow, _named(settings))
+
+
+def _workflow(environ: Mapping[str, str]) -> WorkflowFile:
+    """A workflow of another repository is no change's to change; others that call us may still be here."""
+    reference = _WORKFLOW.fullmatch(environ.get("GITHUB_WORKFLOW_REF", ""))
+    is_here = reference is not None and reference[1].lower() == environ.get("GITHUB_REPOSITORY", "").lower()
+    # On pull_request_target the base's workflow runs; what matters is the one that the change would leave there.
+    is_base = environ.get("GITHUB_EVENT_NAME") == "pull_request_target"
+    return WorkflowFile(
+        path=reference[2] if reference is not None and is_here else "",
+        sha="" if is_base else environ.get("GITHUB_WORKFLOW_SHA", ""),
+        action=environ.get("GITHUB_ACTION_REPOSITORY", ""),
+    )
 
 
 def _base(

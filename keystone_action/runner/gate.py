@@ -15,6 +15,7 @@ from keystone_action.errors import UsageError
 from keystone_action.runner.base_commit import BaseCommit, BaseFiles, open_base, unreadable
 from keystone_action.runner.named_files import Named, changed_files, line_counts, named_files, same_content
 from keystone_action.runner.preflight import GatedSpecs, load_paths, load_specs
+from keystone_action.runner.workflow_files import workflow_changes
 from keystone_action.sandbox.git import GitFailed
 from keystone_action.scoring.results import SpecChange, SpecChanges
 from keystone_action.spec.diagnostics import Diagnostic, SpecError
@@ -58,7 +59,7 @@ def gated_specs(options: RunOptions) -> GatedSpecs:
         return GatedSpecs(specs, SpecChanges(base.sha, base.name, problem=error.sentences))
     after = _Side(files.root, {_relative(one.path, files.root, options): one for one in specs}, {})
     changes = SpecChanges(base.sha, base.name, specs=_changes(before, after, options), incomplete=base.incomplete)
-    return GatedSpecs(specs, changes)
+    return GatedSpecs(specs, _with_workflows(changes, files, base, options))
 
 
 def _from_base(options: RunOptions, base: BaseCommit) -> GatedSpecs:
@@ -74,7 +75,19 @@ def _from_base(options: RunOptions, base: BaseCommit) -> GatedSpecs:
         )
     after = _side_of_head(files, options)
     changes = SpecChanges(base.sha, base.name, "base", _changes(before, after, options))
+    changes = _with_workflows(changes, files, base, options)
     return GatedSpecs([_on_head(one, name, files, after) for name, one in before.specs.items()], changes)
+
+
+def _with_workflows(changes: SpecChanges, files: BaseFiles, base: BaseCommit, options: RunOptions) -> SpecChanges:
+    if options.workflow is None:
+        return changes
+    try:
+        found = workflow_changes(files, options.workflow, options.directory, base.remote)
+    except (GitFailed, OSError) as error:
+        why = f"whether its workflow changed is not known ({' '.join(str(error).split())})"
+        return replace(changes, incomplete="; ".join(filter(None, (changes.incomplete, why))))
+    return replace(changes, workflows=tuple(found))
 
 
 def _opened(base: BaseCommit, options: RunOptions) -> BaseFiles:

@@ -88,9 +88,14 @@ def line_counts(old: Path, new: Path) -> str:
     sizes = [path.stat().st_size for path in (old, new)]
     if max(sizes) > COUNT_LIMIT or any(b"\0" in path.read_bytes()[:8_000] for path in (old, new)):
         return f"{sizes[0]:,} → {sizes[1]:,} bytes"
+    return count_lines(old.read_bytes(), new.read_bytes())
+
+
+def count_lines(old: bytes, new: bytes) -> str:
+    """`+3 −10` of two contents."""
     with tempfile.TemporaryDirectory(prefix="keystone-lines-") as folder:
-        for name, path in (("a", old), ("b", new)):
-            (Path(folder) / name).write_bytes(path.read_bytes())
+        for name, content in (("a", old), ("b", new)):
+            (Path(folder) / name).write_bytes(content)
         options = ("--no-index", "--numstat", "--no-ext-diff", "--no-textconv", "--no-renames", "--text")
         try:
             answer = git.run("diff", *options, "a", "b", directory=Path(folder), accept=1)

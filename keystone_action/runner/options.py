@@ -12,6 +12,7 @@ from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
     from keystone_action.runner.base_commit import BaseCommit
+    from keystone_action.runner.workflow_files import WorkflowFile
     from keystone_action.scoring.baseline import Baseline
 
 FailOn = Literal["threshold", "regression", "error", "never"]
@@ -33,7 +34,8 @@ class RunOptions:
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
     asked for, empty otherwise. spec_from: which commit's specs run. base: the commit that they are compared with;
-    base_problem: why there is none although there should be one, empty otherwise. withheld: files that no agent may
+    base_problem: why there is none although there should be one, empty otherwise. workflow: what runs this step, to be
+    compared too; None outside of one. withheld: files that no agent may
     see, beside those that specs name.
     """
 
@@ -73,6 +75,7 @@ class RunOptions:
     spec_from: Literal["head", "base"] = "head"
     base: BaseCommit | None = None
     base_problem: str = ""
+    workflow: WorkflowFile | None = None
     withheld: tuple[Path, ...] = ()
 
     @property

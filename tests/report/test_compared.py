@@ -116,6 +116,17 @@ def test_what_was_left_out_is_said_whether_or_not_something_was_found() -> None:
     assert headline.endswith("(the pull request's base main; only this push was compared: GitHub refuses):")
 
 
+def test_workflows_come_first_and_had_effect_whosever_specs_ran() -> None:
+    flow = SpecChange(".github/workflows/evals.yml", "changed", ("threshold added: 0.5", "workflow changed (+1 −0)"))
+    said = list(gate_lines(replace(WEAKER, workflows=(flow,))))
+    assert said[1] == "  .github/workflows/evals.yml: threshold added: 0.5; workflow changed (+1 −0)"
+    assert len(said) == 5
+    headline, *_ = gate_lines(replace(WEAKER, workflows=(flow,), spec_from="base"))
+    assert headline.endswith("but this change alters the workflow that runs them, which had effect; its own specs had none:")
+    headline, *_ = gate_lines(replace(WEAKER, specs=(), workflows=(flow,), spec_from="base"))
+    assert headline.endswith("but this change alters the workflow that runs them, which had effect:")
+
+
 @pytest.mark.parametrize("nothing", [None, changes()])
 def test_nothing_is_said_where_nothing_changed(nothing: SpecChanges | None) -> None:
     assert render_summary(run(spec_changes=nothing)) == render_summary(run())

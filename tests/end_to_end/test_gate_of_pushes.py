@@ -1,0 +1,107 @@
+"""The action on what weakens a gate from outside of its specs, or before the push that is tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_github import FakeGitHub
+from support.fake_runner import EVENTS, REPOSITORY, FakeRunner, StepResult
+from support.git_server import GitServer
+from support.repositories import Change, commit, git, make_change
+
+SPEC = """
+version: 1
+id: small
+task: {prompt: "do it"}
+agent: {type: command, command: "touch b"}
+invariants:
+  a: {weight: 2, check: {type: file_exists, path: a}}
+  b: {check: {type: file_exists, path: b}}
+scoring: {pass_threshold: 0.85}
+"""
+FLOW = ".github/workflows/evaluate.yml"
+CALL = """
+on: [push, pull_request]
+jobs:
+  evaluate:
+    steps:
+      - uses: keystone-action/keystone-action@v0
+        with:
+          spec: keystone.yaml
+"""
+BASE = {"keystone.yaml": SPEC, FLOW: CALL}
+WEAK_CALL = CALL.replace(
+    "spec: keystone.yaml", "spec: keystone.yaml\n          fail-on: never\n          threshold: 0.2"
+)
+ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+
+
+def event(name: str, made: Change, **more: Any) -> dict[str, Any]:
+    payload: dict[str, Any] = json.loads((EVENTS / f"{name}.json").read_text()) | more
+    if name == "pull_request":
+        payload["pull_request"]["base"]["sha"] = made.base
+    return payload
+
+
+def step(job: FakeRunner, **inputs: str) -> StepResult:
+    given = {"spec": "keystone.yaml", "comment": "never", "status-context": ""}
+    done = job.step(given | {name.replace("_", "-"): value for name, value in inputs.items()}, env=ENGINE)
+    assert done.rejected == []
+    return done
+
+
+@pytest.mark.parametrize("spec_from", ["head", "base"])
+def test_inputs_that_weaken_the_gate_are_said_first(tmp_path: Path, spec_from: str) -> None:
+    """They had effect whosever specs ran."""
+    made = make_change(tmp_path / "origin", BASE, {FLOW: WEAK_CALL, "keystone.yaml": SPEC.replace("0.85", "0.5")})
+    job = FakeRunner(tmp_path / "job", event="pull_request", payload=event("pull_request", made))
+    made.check_out(job.workspace)
+    done = step(job, threshold="0.2", fail_on="never", spec_from=spec_from)
+    assert done.exit_code == 0, done.text
+    head, workflow, spec = done.summary.splitlines()[1:4]
+    if spec_from == "base":
+        assert "alters the workflow that runs them, which had effect; its own specs had none:**" in head
+    assert workflow == f"> - `{FLOW}`: threshold added: 0.2; fail-on added: never; workflow changed (+2 −0)"
+    assert spec == "> - `keystone.yaml`: threshold 0.85 → 0.5"
+    assert done.text.index("threshold added: 0.2") < done.text.index("verdict: ")
+    document = json.loads((job.workspace / "keystone-results" / "results.json").read_text())["spec_changes"]
+    assert [one["path"] for one in document["workflows"]] == [FLOW]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_second_push_of_a_branch_tells_what_the_first_one_weakened(tmp_path: Path, known: bool) -> None:
+    """In a checkout of one commit, where only GitHub knows where the branch left."""
+    made = make_change(tmp_path / "origin", BASE, {"keystone.yaml": SPEC.replace("0.85", "0.2")})
+    second = commit_on_topic(tmp_path, made)
+    payload = event("push", made, ref="refs/heads/topic", before=made.head, after=second)
+    with FakeGitHub() as github, GitServer(made.origin) as server:
+        github.state.repository = REPOSITORY
+        if known:
+            github.state.merge_bases = {("main", second): made.base}
+        job = FakeRunner(tmp_path / "job", event="push", payload=payload, github=github, token="read-only")
+        job.server = server.url
+        made.check_out(job.workspace, depth=1)
+        done = step(job)
+        assert github.calls() == [f"GET /compare/main...{second}"]
+    assert done.exit_code == 0, done.text
+    head, *lines = done.summary.splitlines()[1:3]
+    if known:
+        assert head.endswith(f"compared with commit `{made.base[:12]}` (where this branch left main):**")
+        assert lines == ["> - `keystone.yaml`: threshold 0.85 → 0.2"]
+    else:
+        assert head.startswith(
+            f"> **No change of the gate was found, compared with commit `{made.head[:12]}` (the commit"
+        )
+        assert "only this push was compared, not those before it: where this branch left main is not known" in head
+
+
+def commit_on_topic(tmp_path: Path, made: Change) -> str:
+    work = tmp_path / "work"
+    git(tmp_path, "clone", "-q", "-b", "topic", str(made.origin), str(work))
+    second = commit(work, {"more": "x\n"})
+    git(work, "push", "-q", "origin", "topic")
+    git(made.origin, "update-server-info")
+    return second
