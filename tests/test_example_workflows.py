@@ -154,16 +154,35 @@ def test_each_model_has_a_verdict_a_comment_and_a_status(tmp_path: Path, github:
     assert statuses(github) == {"keystone/small": "success", "keystone/large": "success"}
 
 
-def test_shards_have_one_verdict_one_comment_and_one_status(tmp_path: Path, github: FakeGitHub) -> None:
+def play_shards(root: Path, github: FakeGitHub, event: str) -> Played:
+    """The reusable workflow, as the example calls it."""
+    root.mkdir(exist_ok=True)
     job = yaml.safe_load(text("shards"))["jobs"]["agent"]
     called = job["uses"].partition("@")[0].removeprefix("keystone-action/keystone-action/")
     workflow = (ROOT / called).read_text("utf-8")
     inputs = {**job["with"], "spec": "keystone.yaml"}
-    options: dict[str, Any] = {"event": "pull_request", "github": github, "secrets": dict.fromkeys(job["secrets"], "")}
-    played = Player(tmp_path, workflow, checkout(PASSING), inputs=inputs, **options).play()
+    options: dict[str, Any] = {"event": event, "github": github, "secrets": dict.fromkeys(job["secrets"], "")}
+    return Player(root, workflow, checkout(PASSING), inputs=inputs, **options).play()
+
+
+def test_shards_have_one_verdict_one_comment_and_one_status(tmp_path: Path, github: FakeGitHub) -> None:
+    played = play_shards(tmp_path, github, "pull_request")
     assert (played.outputs["verdict"], len(played.jobs["run"])) == ("pass", 2)
     assert len(github.state.comments) == 1
     assert statuses(github) == {"keystone/agent": "success"}
+
+
+def test_what_shards_of_a_fork_found_is_posted_by_the_second_workflow(tmp_path: Path, github: FakeGitHub) -> None:
+    """docs/scaling.md: forks-comment.yml with the artifact of the last job, which has another name."""
+    github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="mallory/agents")
+    first = play_shards(tmp_path / "first", github, "pull_request_fork")
+    assert (first.result("merge"), github.state.comments, github.state.statuses) == ("success", [], [])
+    comment = text("forks-comment").replace("name: keystone-results\n", "name: keystone-results-agent\n")
+    options: dict[str, Any] = {"event": "workflow_run_fork", "github": github, "artifacts": first.artifacts}
+    (tmp_path / "second").mkdir()
+    second = Player(tmp_path / "second", comment, checkout(PASSING), **options).play()
+    assert second.result("comment") == "success"
+    assert [one.number for one in github.state.comments] == [17]
 
 
 def test_the_queue_has_a_status_and_no_comment(tmp_path: Path, github: FakeGitHub) -> None:
