@@ -13,12 +13,14 @@ from keystone_action.github.api_errors import NotFound, TooLong
 from keystone_action.github.api_types import Comment
 from keystone_action.github.client import GitHubClient
 from keystone_action.report.comment import render_superseded
-from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment_history import Remembered, decode_commit
 from keystone_action.report.comment_marker import Marker
 from keystone_action.report.ladder import COMMENT_LIMIT
 
 Render = Callable[[Remembered | None, int], str]
 """Makes a comment of what the last one remembers and of a number of characters."""
+IsNewer = Callable[[str], bool]
+"""Whether a comment of this commit is to stay as it is, since ours is an older one."""
 
 SMALLER = 16_384
 """Characters of a second try, where GitHub took no more."""
@@ -43,18 +45,19 @@ class StickyComment:
         ]
         return sorted(found, key=lambda comment: comment.id)
 
-    def write(self, render: Render, *, create: bool = True) -> Comment | None:
+    def write(self, render: Render, *, create: bool = True, is_newer: IsNewer = lambda _: False) -> Comment | None:
         """Updates the comment, or makes it. create: False leaves a pull request alone that has none, and returns None.
+        is_newer: asked of the comment that is there; it is returned untouched where that says yes.
 
         What another job wrote meanwhile is looked at after every comment that was made; a comment that was deleted
         meanwhile is made again. A text that GitHub finds too long is made smaller, once.
         """
         try:
-            return self._write(lambda before: render(before, COMMENT_LIMIT), create=create)
+            return self._write(lambda before: render(before, COMMENT_LIMIT), create, is_newer)
         except TooLong:
-            return self._write(lambda before: render(before, SMALLER), create=create)
+            return self._write(lambda before: render(before, SMALLER), create, is_newer)
 
-    def _write(self, render: Callable[[Remembered | None], str], *, create: bool) -> Comment | None:
+    def _write(self, render: Callable[[Remembered | None], str], create: bool, is_newer: IsNewer) -> Comment | None:
         found, made_now = self.find(), False
         for _ in range(_MAX_ROUNDS):
             if not found and not create:
@@ -68,7 +71,10 @@ class StickyComment:
                 continue
             kept, *others = found
             # One that was made a moment ago remembers this very run.
-            body = render(None if made_now else Remembered.decode(self._marker.remembered(kept.body)))
+            memory = "" if made_now else self._marker.remembered(kept.body)
+            if is_newer(decode_commit(memory)):
+                return kept
+            body = render(Remembered.decode(memory))
             try:
                 written = kept if _same(kept.body, body) else self._github.update_comment(kept.id, body)
             except NotFound:

@@ -17,7 +17,7 @@ from keystone_action.errors import KeystoneError, OutputError
 from keystone_action.github.api_errors import GitHubError, NoPermission, UnexpectedAnswer
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.commands import Commands
-from keystone_action.github.comment import Render, StickyComment
+from keystone_action.github.comment import IsNewer, Render, StickyComment
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
 from keystone_action.github.links import run_url
@@ -93,6 +93,7 @@ class Reporting:
         sha = event.head_sha or ""
         self._facts = CommentFacts(sha=sha, run_url=run_url(environ))
         self._may_write = not event.read_only_reason and bool(settings.github_token)
+        self._told: set[str] = set()
         self.directory: Path | None = None
         self._is_part = settings.shard is not None
         self._wants_comment = self._is_comment_wanted()
@@ -227,7 +228,8 @@ class Reporting:
             return [_Problem("the comment is not posted", error)]
         for number in numbers:
             try:
-                comment = StickyComment(github, number, self._marker).write(self._result_of(run), create=create)
+                sticky = StickyComment(github, number, self._marker)
+                comment = sticky.write(self._result_of(run), create=create, is_newer=self._is_newer(github, number))
             except GitHubError as error:
                 problems.append(_Problem(f"the comment is not posted on #{number}", error))
                 continue
@@ -260,6 +262,26 @@ class Reporting:
             self._commands.log(f"no open pull request holds commit {sha[:7]}, so there is none to comment on")
         return found
 
+    def _is_newer(self, github: GitHubClient, number: int) -> IsNewer:
+        """A run of an older commit may end after one of the newest, which is what people want to see."""
+
+        def is_newer(commit: str) -> bool:
+            if not self._event.name.startswith("pull_request") or commit in ("", self._facts.sha):
+                return False
+            try:
+                newest = github.pull(number).head_sha
+            except GitHubError:
+                return False
+            if newest != commit:
+                return False
+            told = f"the comment on #{number} is of {newest[:7]}, its newest commit: a run of an older one leaves it"
+            if told not in self._told:
+                self._told.add(told)
+                self._commands.log(told)
+            return True
+
+        return is_newer
+
     def _result_of(self, run: RunResult) -> Render:
         return lambda before, limit: render_comment(run, self._marker, replace(self._facts, before=before), limit=limit)
 
@@ -279,7 +301,8 @@ class Reporting:
         """While cells run."""
         numbers = self._numbers(github)
         for number in numbers:
-            StickyComment(github, number, self._marker).write(lambda before, _: self._running(progress, before))
+            sticky = StickyComment(github, number, self._marker)
+            sticky.write(lambda before, _: self._running(progress, before), is_newer=self._is_newer(github, number))
         return bool(numbers)
 
     def _running(self, progress: Progress, before: Remembered | None) -> str:

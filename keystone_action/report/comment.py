@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.report import view, words
-from keystone_action.report.comment_history import Changes, Remembered, changes_since
+from keystone_action.report.comment_history import Changes, Remembered, changes_since, encode_commit
 from keystone_action.report.comment_marker import Marker, without_hidden
 from keystone_action.report.compared import baseline_view, gate_view
 from keystone_action.report.ladder import COMMENT_LIMIT, Level, fit
@@ -117,10 +117,10 @@ def headline(run: RunResult) -> str:
 
 
 def _remembered(run: RunResult, facts: CommentFacts) -> str:
-    """A run that judged nothing, or not all, leaves what was known before."""
+    """A run that judged nothing, or not all, leaves what was known before, and says of which commit it is itself."""
     if _is_judged(run):
         return Remembered.of(run, facts.sha).encode()
-    return "" if facts.before is None else facts.before.encode()
+    return encode_commit(facts.sha) if facts.before is None else facts.before.encode(commit=facts.sha)
 
 
 def _is_judged(run: RunResult) -> bool:

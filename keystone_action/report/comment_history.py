@@ -46,24 +46,16 @@ class Remembered:
         known = _SHA.fullmatch(sha)
         return cls(run.verdict, run.composite, sha if known else "", checks if len(checks) <= MAX_CHECKS else None)
 
-    def encode(self) -> str:
-        """As base64, which can't end an HTML comment."""
+    def encode(self, *, commit: str = "") -> str:
+        """As base64, which can't end an HTML comment. commit: that the comment is of, where it is not this result's."""
         checks = None if self.checks is None else {key: _LETTERS[status] for key, status in self.checks.items()}
-        document = {"v": _VERSION, "verdict": self.verdict, "composite": self.composite, "sha": self.sha}
-        text = json.dumps({**document, "checks": checks}, allow_nan=False, separators=(",", ":"))
-        return base64.b64encode(text.encode()).decode()
+        document = {"verdict": self.verdict, "composite": self.composite, "sha": self.sha, "checks": checks}
+        return _encode({**document, **({"commit": commit} if _SHA.fullmatch(commit) else {})})
 
     @classmethod
     def decode(cls, text: str) -> Remembered | None:
         """None for whatever `encode` would not have written."""
-        if not text or len(text) > MAX_REMEMBERED:
-            return None
-        try:
-            document = json.loads(base64.b64decode(text, validate=True))
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(document, dict) or document.get("v") != _VERSION:
-            return None
+        document = _decode(text)
         try:
             return cls(
                 _one_of(document.get("verdict"), get_args(Verdict)),
@@ -73,6 +65,20 @@ class Remembered:
             )
         except ValueError:
             return None
+
+
+def encode_commit(commit: str) -> str:
+    """What a comment without a result remembers; empty for no full commit id."""
+    return _encode({"commit": commit}) if _SHA.fullmatch(commit) else ""
+
+
+def decode_commit(text: str) -> str:
+    """The commit that a comment is of, by what it remembers; empty where that is not known."""
+    document = _decode(text)
+    try:
+        return _sha(document.get("commit") or document.get("sha"))
+    except ValueError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,22 @@ def _checks(run: RunResult) -> Iterator[tuple[str, str, Status]]:
         for row in invariant_rows(spec.cells):
             status: Status = _one_of(row.status, get_args(Status))
             yield spec.id, row.name, status
+
+
+def _encode(document: Mapping[str, Any]) -> str:
+    text = json.dumps({"v": _VERSION, **document}, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(text.encode()).decode()
+
+
+def _decode(text: str) -> Mapping[str, Any]:
+    """Empty for what is no document of ours."""
+    if not text or len(text) > MAX_REMEMBERED:
+        return {}
+    try:
+        document = json.loads(base64.b64decode(text, validate=True))
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) and document.get("v") == _VERSION else {}
 
 
 def _digest(spec: str, name: str) -> str:

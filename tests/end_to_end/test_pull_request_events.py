@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import pytest
 from support.fake_github import FakeGitHub
-from support.fake_runner import MERGE_SHA, FakeRunner, StepResult
+from support.fake_runner import EVENTS, MERGE_SHA, FakeRunner, StepResult
 
 from keystone_action.github import reporting
 from keystone_action.github.waiting import Limits
 
-HEAD = "2" * 40
+HEAD, OLD = "2" * 40, "1" * 40
 PASSING = """\
 version: 1
 id: suite
@@ -159,6 +160,32 @@ def test_what_changed_since_the_last_comment_is_said(tmp_path: Path, github: Fak
     step(tmp_path, github, "pull_request", spec=FAILING)
     step(tmp_path, github, "pull_request", spec=PASSING)
     assert "❌ Failed, composite 0.00 → ✅ Passed, composite 1.00; fixed: `done`" in github.state.comments[0].body
+
+
+@pytest.mark.parametrize(("spec", "first"), [(FAILING, "## ❌ Failed"), ("version: 1\nid: x\n", "## 💥 Error")])
+def test_a_run_of_an_older_commit_that_ends_later_leaves_the_comment(
+    tmp_path: Path, github: FakeGitHub, spec: str, first: str
+) -> None:
+    step(tmp_path / "new", github, "pull_request", spec=spec)
+    payload = json.loads((EVENTS / "pull_request.json").read_text())
+    payload["pull_request"]["head"]["sha"] = OLD
+
+    def older() -> StepResult:
+        runner = FakeRunner(
+            tmp_path / f"old{len(github.calls())}", event="pull_request", payload=payload, github=github
+        )
+        (runner.workspace / "keystone.yaml").write_text(PASSING)
+        return runner.step()
+
+    done = older()
+    (comment,) = github.state.comments
+    assert comment.body.startswith(first)
+    assert "the comment on #17 is of 2222222, its newest commit: a run of an older one leaves it" in done.text
+    assert (done.outputs["comment-id"], done.outputs["comment-written"]) == (str(comment.id), "")
+    assert states(github)[-1] == ("success", OLD)
+    github.state.add_pull(17, head_sha=OLD, head_ref="topic", head_repository="octo/agents")  # pushed back
+    older()
+    assert comment.body.startswith("## ✅ Passed")
 
 
 def test_on_failure_speaks_of_failures_and_of_their_end(tmp_path: Path, github: FakeGitHub) -> None:

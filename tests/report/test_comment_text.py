@@ -23,7 +23,7 @@ from keystone_action.report.comment import (
     render_running,
     render_superseded,
 )
-from keystone_action.report.comment_history import MAX_CHECKS, Remembered, changes_since
+from keystone_action.report.comment_history import MAX_CHECKS, Remembered, changes_since, decode_commit
 from keystone_action.report.comment_marker import MAX_REMEMBERED, Marker
 from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo
@@ -214,7 +214,10 @@ def test_a_run_that_judged_nothing_leaves_what_was_known(name: str) -> None:
     text = comment(SAMPLES[name](), replace(FACTS, before=before()))
     assert Remembered.decode(MARKER.remembered(text)) == before()
     assert "Since the last comment" not in text
-    assert MARKER.remembered(comment(SAMPLES[name]())) == ""
+    alone = comment(SAMPLES[name]())
+    assert Remembered.decode(MARKER.remembered(alone)) is None
+    assert [decode_commit(MARKER.remembered(one)) for one in (text, alone)] == [FACTS.sha, FACTS.sha]
+    assert MARKER.remembered(comment(SAMPLES[name](), CommentFacts(sha="HEAD"))) == ""
 
 
 def test_of_very_many_checks_only_the_verdict_is_remembered() -> None:
@@ -266,10 +269,18 @@ def test_what_was_not_written_by_us_is_not_remembered(text: str) -> None:
     assert Remembered.decode(text) is None
 
 
+def test_the_commit_of_a_comment_is_a_commit_or_nothing() -> None:
+    assert decode_commit(encoded(sha="1" * 40)) == "1" * 40
+    assert decode_commit(encoded(sha="1" * 40, commit="2" * 40)) == "2" * 40
+    for text in ("", "!", encoded(commit="HEAD"), encoded(commit=["x"]), encoded(commit={}, sha=None), encoded(v=2)):
+        assert decode_commit(text) == ""
+
+
 @given(st.binary(max_size=200))
 def test_no_memory_breaks_the_reader(content: bytes) -> None:
     Remembered.decode(base64.b64encode(content).decode())
     Remembered.decode(content.decode("latin-1"))
+    decode_commit(base64.b64encode(content).decode())
 
 
 def test_only_the_line_before_the_marker_is_a_memory() -> None:
