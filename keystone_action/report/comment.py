@@ -26,6 +26,8 @@ TEMPLATE = "comment.md.j2"
 RUNNING = "running.md.j2"
 MAX_ROWS = 40
 """Failing checks in the table."""
+MAX_SHOWN = 10
+"""Of these, those that are seen at once; the others are folded."""
 MAX_NAMES = 8
 """Names in a list of what changed."""
 MAX_CELLS = 10
@@ -148,6 +150,7 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
         notes=notes,
         notes_left_out=more_notes,
         rows=rows[:MAX_ROWS],
+        max_shown=MAX_SHOWN,
         rows_left_out=max(0, len(rows) - MAX_ROWS),
         several=any(len(spec.cells) > 1 for spec in run.specs),
         cells=_failed_cells(run) if level == "everything" else [],

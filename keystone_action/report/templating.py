@@ -26,6 +26,7 @@ SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "icon": words.ICONS.__getitem__,
     "agent_sentence": words.agent,
     "change_icon": compared.ICONS.__getitem__,
+    "moment": words.moment,
     "parameters": view.parameters,
     "reason": view.cell_reason,
     "sandbox_sentence": words.sandbox,

@@ -57,8 +57,8 @@ class InvariantRow:
 
 @dataclass(frozen=True, slots=True)
 class SpecView:
-    """One spec. several: whether it has more than one cell; groups: worst first, at most MAX_GROUPS,
-    and none when there is only one."""
+    """One spec. several: whether it has more than one cell; rows: worst first, else as declared; groups: worst first,
+    at most MAX_GROUPS, and none when there is only one."""
 
     spec: SpecResult
     several: bool
@@ -99,7 +99,7 @@ def spec_views(run: RunResult) -> Iterator[SpecView]:
         yield SpecView(
             spec=spec,
             several=len(spec.cells) > 1,
-            rows=tuple(invariant_rows(spec.cells)),
+            rows=tuple(sorted(invariant_rows(spec.cells), key=lambda row: _WORST_FIRST[row.status])),
             failed=tuple(cell for cell in spec.cells if cell.verdict != "pass"),
             passed=tuple(cell for cell in spec.cells if cell.verdict == "pass"),
             groups=tuple(groups[:MAX_GROUPS]),
@@ -179,11 +179,20 @@ def headline(run: RunResult) -> str:
 
 
 def facts(run: RunResult) -> list[str]:
-    """Cells, time and usage in words."""
-    counts = run.counts
-    cells = counts.get("cells", 0)
-    parts = [f"{counts.get('passed', 0):,} of {words.count(cells, 'cell')} passed"] if cells else []
-    return [*parts, words.duration(run.duration_s), *words.usage(run.usage, run.judge_usage)]
+    """Cells, or the checks of the only one, time and usage in words."""
+    return [*_passed(run), words.duration(run.duration_s), *words.usage(run.usage, run.judge_usage)]
+
+
+def _passed(run: RunResult) -> Iterator[str]:
+    cells = run.counts.get("cells", 0)
+    checks = Counter(check.status for spec in run.specs for cell in spec.cells for check in cell.invariants)
+    if cells == 1 and checks:
+        skipped = checks["skip"]
+        yield f"{checks['pass']:,} of {words.count(checks.total() - skipped, 'check')} passed"
+        if skipped:
+            yield f"{skipped:,} skipped"
+    elif cells:
+        yield f"{run.counts.get('passed', 0):,} of {words.count(cells, 'cell')} passed"
 
 
 def misleading_composite(run: RunResult) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ ISOLATION = {
     "container": "a container",
     "none": "nothing",
 }
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 
 
 def score(value: float | None) -> str:
@@ -47,6 +50,12 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def moment(text: str) -> str:
+    """A time as results have it, to the minute: `2026-03-01 10:15 UTC`; any other text as it is."""
+    found = _MOMENT.fullmatch(text)
+    return f"{found[1]} {found[2]} UTC" if found else text
 
 
 def count(number: int, noun: str) -> str:

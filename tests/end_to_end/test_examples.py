@@ -8,6 +8,8 @@ import pytest
 from support.command_line import ROOT, Called, keystone
 from support.model_server import ModelServer, answer
 
+from tools.github_page.recorded import document
+
 EXAMPLES = ROOT / "examples"
 
 
@@ -33,6 +35,18 @@ def test_passing_variant(name, tmp_path):
     statuses = {name: entry["status"] for name, entry in called.checks.items()}
     skipped = {"email_quality": "skip"} if name == "reconcile" else {}
     assert statuses == dict.fromkeys(statuses, "pass") | skipped
+    if name == "reconcile":
+        assert_pictured("pass", called)
+
+
+def assert_pictured(name: str, called: Called) -> None:
+    """That a recorded run, which the README shows, is what happens today: python -m tools.github_page.recorded"""
+    (cell,) = document(name)["specs"][0]["cells"]
+    timeless = ("name", "type", "status", "score", "weight", "gate", "message", "description")
+    recorded = [{key: check[key] for key in timeless} for check in cell["invariants"]]
+    assert recorded == [{key: check[key] for key in timeless} for check in called.checks.values()]
+    assert cell["agent"]["output"] == called.cells[0]["agent"]["output"]
+    assert (cell["verdict"], cell["composite"]) == (called.cells[0]["verdict"], called.cells[0]["composite"])
 
 
 def test_without_a_key_the_skipped_judge_is_said_in_the_head(tmp_path):
@@ -76,6 +90,7 @@ def test_reconcile_fails_by_its_gate(tmp_path):
     assert called.checks["reconciliation_clean"]["status"] == "fail"
     # The agent's e-mail claims success; only the database tells the truth.
     assert called.checks["email_sent_once"]["status"] == "pass"
+    assert_pictured("fail", called)
 
 
 def test_fix_tests_fails_by_its_composite(tmp_path):

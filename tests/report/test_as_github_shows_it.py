@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import replace
@@ -15,45 +14,47 @@ from test_compared import WEAKER, baseline, difference
 
 from keystone_action.report.summary import render_summary
 from tools.github_page import PHONE, Page, Seen, draw
+from tools.github_page.pictures import IMAGES, SOURCES, digests, pages
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent / "golden"
-IMAGES = ROOT / "docs" / "images"
 KINDS = ("summary.md", "comment.md")
+SLIVER = 8
+"""Pixels of a table that a phone may hide: less than what is beside a number in its cell."""
 WIDEST = 48
-"""Pixels of a table that a phone may hide: at most the last column, which holds weights."""
+"""Pixels of a comparison's table that a phone may hide: at most the last column, which holds scores."""
 
 
 @pytest.fixture(scope="module")
-def pages() -> dict[tuple[str, str], Seen]:
+def drawn() -> dict[tuple[str, str], Seen]:
     wanted = [(name, kind) for name in SAMPLES for kind in KINDS]
     texts = [(GOLDEN / name / kind).read_text("utf-8") for name, kind in wanted]
     return dict(zip(wanted, draw([Page(text, PHONE, "dark") for text in texts]), strict=True))
 
 
-def test_nothing_on_a_page_runs_loads_or_leads_elsewhere(pages: dict[tuple[str, str], Seen]) -> None:
-    for place, page in pages.items():
+def test_nothing_on_a_page_runs_loads_or_leads_elsewhere(drawn: dict[tuple[str, str], Seen]) -> None:
+    for place, page in drawn.items():
         assert (page.scripts, page.asked) == (0, ()), place
         assert set(page.links) <= {RUN_URL, f"{RUN_URL}#artifacts"}, place
 
 
-def test_the_first_line_says_verdict_and_composite(pages: dict[tuple[str, str], Seen]) -> None:
-    for (name, kind), page in pages.items():
+def test_the_first_line_says_verdict_and_composite(drawn: dict[tuple[str, str], Seen]) -> None:
+    for (name, kind), page in drawn.items():
         if name in ("pass", "gate_failure", "flaky", "matrix", "high_composite_failure"):
             assert re.match(r"(✅|❌|⚠️) (Passed|Failed).*: composite [01]\.\d+", page.first), (name, kind)
         assert re.match(r"[^\w\s]+ \w", page.first), (name, kind)
 
 
-def test_pages_fit_on_a_phone(pages: dict[tuple[str, str], Seen]) -> None:
-    for (name, kind), page in pages.items():
+def test_pages_fit_on_a_phone(drawn: dict[tuple[str, str], Seen]) -> None:
+    for (name, kind), page in drawn.items():
         assert page.overflow == 0, (name, kind)
         if name != "hostile":
-            assert max(page.scrolled, default=0) <= WIDEST, (name, kind)
+            assert max(page.scrolled, default=0) <= SLIVER, (name, kind)
 
 
-def test_warnings_are_drawn_as_such(pages: dict[tuple[str, str], Seen]) -> None:
-    assert pages["skipped_judge", "summary.md"].alerts == 1
-    assert pages["pass", "summary.md"].alerts == 0
+def test_warnings_are_drawn_as_such(drawn: dict[tuple[str, str], Seen]) -> None:
+    assert drawn["skipped_judge", "summary.md"].alerts == 1
+    assert drawn["pass", "summary.md"].alerts == 0
 
 
 def test_a_summary_that_was_cut_is_whole_markdown() -> None:
@@ -75,10 +76,18 @@ def test_a_weakened_gate_and_a_baseline_fit_on_a_phone() -> None:
 
 def test_the_pictures_of_the_readme_show_the_reports_as_they_are() -> None:
     """After a wanted change: python -m tools.github_page, then look at them."""
-    sources = json.loads((IMAGES / "sources.json").read_text("utf-8"))
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert {path.name for path in IMAGES.glob("*.png")} == set(sources)
-    for name, source in sources.items():
-        assert hashlib.sha256((ROOT / source["source"]).read_bytes()).hexdigest() == source["sha256"], name
+    assert json.loads(SOURCES.read_text("utf-8")) == digests()
+    assert {path.name for path in IMAGES.glob("*.png")} == digests().keys()
+    for name in digests():
         assert (IMAGES / name).stat().st_size < 200_000
         assert f"docs/images/{name}" in readme
+
+
+def test_the_pictures_show_a_pull_request_that_breaks_an_agent() -> None:
+    shown = pages()
+    assert shown["pass-comment.png"].text.startswith("## ✅ Passed: composite 1.00, needs 0.85\n")
+    failed = shown["fail-comment.png"].text
+    assert failed.startswith("## ❌ Failed: composite 0.00, needs 0.85\n")
+    assert "✅ Passed, composite 1.00 → ❌ Failed, composite 0.00; broken: `reconciliation_clean`\n" in failed
+    assert "all done!" in shown["fail-summary.png"].text

@@ -164,7 +164,7 @@ def test_a_summary_without_our_verdict_first_is_a_problem_however_it_came_about(
 def test_specs_can_be_gone_over_more_than_once() -> None:
     shown = render_author_summary(head("{% for item in specs %}{{ item.spec.id | code }}{% endfor %}"), NAME, passing())
     assert shown.count("`reconcile-customers`") == 1
-    assert "| `email_quality` · Email is well-written" in shown
+    assert "| ✅ `email_quality` · Email is well-written" in shown
 
 
 def test_macros_and_names_of_a_template_are_known_to_it() -> None:

@@ -137,6 +137,14 @@ def big(cells: int, message: str) -> RunResult:
     )
 
 
+def test_of_many_failing_checks_most_are_folded() -> None:
+    text = comment(big(60, "broken"))
+    shown, _, folded = text.partition("<details>\n<summary>30 more failing checks</summary>\n")
+    assert shown.count("| ❌ ") == 10
+    assert folded.partition("</details>")[0].count("| ❌ ") == 30
+    assert "</details>\n\n… and 20 more in the job summary.\n" in folded
+
+
 @pytest.mark.parametrize("limit", [COMMENT_LIMIT, 16_384, 6_000])
 @pytest.mark.parametrize(
     "message", ["é\n" * 5_000, "```\n" * 3_000, "<!-- x " * 3_000, "|\n@a " * 3_000, "🧑‍🚀\n" * 3_000]

@@ -89,7 +89,7 @@ def test_no_text_of_others_acts_wherever_it_comes_from(name: str, message: str, 
 def test_a_failed_gate_is_named_with_its_output_opened() -> None:
     text = render_summary(gate_failure())
     head, rest = text.split("<details", 1)
-    assert "- ❌ gate tests_pass scored 0.00, and a gate needs 1.00" in head
+    assert "\n❌ gate tests_pass scored 0.00, and a gate needs 1.00\n" in head
     assert rest.startswith(" open>")
     assert "AssertionError: 3 != 4" in rest
     assert "set by the threshold input" in head
@@ -231,6 +231,22 @@ def test_how_the_agent_ended_is_said_once() -> None:
     assert words.agent(ended) == "The agent ended with exit code 3 after 1.0 s."
     stopped = replace(ended, note="was stopped at a limit (2 GiB of memory)")
     assert words.agent(stopped).endswith("after 1.0 s: was stopped at a limit (2 GiB of memory).")
+
+
+def test_checks_are_counted_where_there_is_one_cell_and_those_that_fail_come_first() -> None:
+    text = render_summary(
+        run(spec("s", cell("c", check("a"), check("b", "skip"), check("c", "fail"), verdict="fail", composite=0.5)))
+    )
+    assert "`s` · 1 of 2 checks passed · 1 skipped · 4.6 s\n" in text
+    assert re.findall(r"^\| (.) `(\w)`", text, re.MULTILINE) == [("❌", "c"), ("➖", "b"), ("✅", "a")]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-03-01T10:15:00Z\n", "2026-03-01T10:15:00+01:00", "٢026-03-01T10:15:00Z"]
+)
+def test_only_a_time_in_utc_is_said_to_be_one(text: str) -> None:
+    assert words.moment(text) == text
+    assert words.moment("2026-03-01T10:15:59.5Z") == words.moment("2026-03-01T10:15:00+00:00") == "2026-03-01 10:15 UTC"
 
 
 def test_small_costs_are_never_shown_as_nothing() -> None:

@@ -28,11 +28,12 @@ PHONE = 390
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What to draw. picture: a PNG to write."""
+    """What to draw. picture: a PNG to write. scale: its pixels for one of the page."""
 
     text: str
     width: int = DESKTOP
     theme: Literal["light", "dark"] = "light"
+    scale: int = 1
     picture: str | None = None
 
 

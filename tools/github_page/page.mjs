@@ -1,5 +1,5 @@
 // Draws Markdown files as GitHub shows them: GitHub's Markdown, its sanitising rules, alerts, emoji names, style sheet.
-// Usage: node page.mjs CHROMIUM < JOBS, with [{text, picture?, width, theme}]; prints as JSON what is seen of each page.
+// Usage: node page.mjs CHROMIUM < JOBS, with [{text, picture?, width, theme, scale}]; prints as JSON what is seen of each page.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
@@ -64,6 +64,7 @@ for (const job of JSON.parse(readFileSync(0, "utf8"))) {
   const context = await browser.newContext({
     viewport: { width: job.width, height: 100 },
     colorScheme: job.theme,
+    deviceScaleFactor: job.scale,
     offline: true,
   });
   const tab = await context.newPage();
