@@ -146,7 +146,9 @@ def test_pages_name_the_newest_major_version() -> None:
     for name, text in {**TEXTS, **whole}.items():
         for action, major in re.findall(r"uses: ([\w./-]+)@v(\d+)\b(?!\.)", text):
             ours = action.startswith(NAME)
-            assert major == (__version__.partition(".")[0] if ours else majors[action]), f"{name}: {action}"
+            # One that is only shown, in no workflow, is held to nothing.
+            newest = __version__.partition(".")[0] if ours else majors.get(action, major)
+            assert major == newest, f"{name}: {action}"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
