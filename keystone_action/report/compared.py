@@ -13,11 +13,13 @@ from typing import IO
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, log_line
+from keystone_action.scoring.aggregate import group_key
 from keystone_action.scoring.results import BaselineComparison, Change, Difference, RunResult, SpecChange, SpecChanges
 from keystone_action.scoring.statistics import SIGNIFICANT
 
 MAX_ROWS = 30
 MAX_CHANGED_SPECS = 50
+MAX_NAMES = 10
 MAX_SENTENCE = 1_500
 ICONS: dict[Change, str] = {
     "broken": "❌",
@@ -131,7 +133,7 @@ def baseline_view(baseline: BaselineComparison | None, run: RunResult) -> Baseli
         specs=tuple(_row(one, several=True) for one in baseline.specs) if several else (),
         rows=rows,
         left_out=len(found) - len(rows),
-        notes=tuple(_notes(baseline)),
+        notes=tuple(_notes(baseline, run)),
     )
 
 
@@ -154,19 +156,44 @@ def _facts(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
         yield f"cells passed {counts}: {noise}"
 
 
-def _notes(baseline: BaselineComparison) -> Iterator[str]:
+def _notes(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
     if baseline.changed_specs:
         shown = ", ".join(baseline.changed_specs[:10]) + (" …" if len(baseline.changed_specs) > 10 else "")
         yield f"Other spec files than in the baseline: {shown}. What is compared may not be the same."
     broken = sum(one.change == "broken" for one in (*baseline.groups, *baseline.invariants))
     renamed = baseline.regressions - broken
     if renamed > 0:
-        what = "What is new and fails" if renamed == 1 else f"{renamed} that are new and fail"
-        yield f"{what} may be what passed there under another name, and is gone: it counts as broken."
+        names = list(dict.fromkeys(_new_and_failing(baseline, run)))
+        more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+        listed = f" ({', '.join(names[:MAX_NAMES])}{more})" if names else ""
+        yield (
+            f"What is new and fails{listed} may be what passed there under another name, and is gone: {renamed:,}"
+            f" {'counts' if renamed == 1 else 'count'} as broken."
+        )
     if baseline.partial:
         yield "Only a part of the cells ran here; what the baseline has besides is not called gone."
     if baseline.partial_baseline:
         yield "The baseline has only a part of the cells; what is called new may only not have run there."
+
+
+def _new_and_failing(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
+    """Checks that fail in what is new, or are new themselves; a cell that fails without one."""
+    checks = {(one.spec, _group_of(one), one.invariant) for one in baseline.invariants if one.change == "new"}
+    groups = {(one.spec, _group_of(one)) for one in baseline.groups if one.change == "new"}
+    specs = {one.spec for one in baseline.specs if one.change == "new"}
+    for spec in run.specs:
+        for cell in spec.cells:
+            group = group_key(cell)
+            is_new = spec.id in specs or (spec.id, group) in groups
+            failing = [check.name for check in cell.invariants if check.status == "fail"]
+            names = [name for name in failing if is_new or (spec.id, group, name) in checks]
+            for name in names or ([""] if is_new and cell.verdict == "fail" else []):
+                yield " › ".join(first_line(part, 100) for part in (spec.id, cell.scenario, name) if part)
+
+
+def _group_of(one: Difference) -> tuple[str | None, str]:
+    """As `group_key` has it."""
+    return one.scenario, json.dumps(one.params, sort_keys=True, default=str)
 
 
 def _row(one: Difference, *, several: bool) -> ChangeRow:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from markdown import shown, tokens
 from samples import HOSTILE, SAMPLES
+from support.shard_runs import cell, spec, whole
 
 from keystone_action.report import console
 from keystone_action.report.compared import MAX_CHANGED_SPECS, MAX_ROWS, baseline_lines, gate_lines, gate_view
 from keystone_action.report.render import render
 from keystone_action.report.results import render_results
 from keystone_action.report.summary import render_summary
+from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document, run_to_document
 from keystone_action.scoring.results import BaselineComparison, Difference, RunResult, SpecChange, SpecChanges
 
@@ -161,11 +163,26 @@ def test_a_comparison_in_every_report() -> None:
 def test_what_is_to_be_known_before_believing_it() -> None:
     new = difference("new", before=None, score_before=None, p_value=None)
     told = "\n".join(baseline_lines(baseline(new, regressions=1, partial_baseline=True), run()))
-    assert "What is new and fails may be what passed there under another name" in told
+    assert "What is new and fails may be what passed there under another name, and is gone: 1 counts" in told
     assert "The baseline has only a part of the cells" in told
     told = "\n".join(baseline_lines(baseline(difference(), partial=True), run()))
     assert "another name" not in told
     assert "Only a part of the cells ran here" in told
+
+
+def test_what_may_have_another_name_is_named() -> None:
+    before = whole([spec("alpha", [cell("alpha", "old", 0), cell("alpha", "kept", 0)])])
+    after = whole([spec("alpha", [cell("alpha", "new", n, "fail", score=0.0) for n in (0, 1)])])
+    told = list(baseline_lines(compare(before, after, source="x"), after))
+    assert (
+        "What is new and fails (alpha › new › holds) may be what passed there under another name, and is gone:"
+        " 2 count as broken."
+    ) in told
+    specs = [spec(f"new-{n}", [cell(f"new-{n}", HOSTILE, 0, "fail", score=0.0)]) for n in range(12)]
+    many = replace(after, specs=tuple(specs))
+    text = render_summary(replace(many, baseline=compare(before, many, source="x")))
+    assert "and 2 more) may be what passed" in text
+    assert not {token.type for token in tokens(text)} & {"image", "link_open"}
 
 
 def test_worst_first_and_bounded() -> None:
