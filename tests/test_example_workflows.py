@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_it_passes_or_fails_by_what_the_agent_did(tmp_path: Path, name: str, eve
         assert leg.ours.outputs["verdict"] == verdict
         (kept,) = played.artifacts.names
         assert (played.artifacts.folder(kept) / "results.json").is_file()
+
+
+def test_the_readme_shows_a_spec_and_a_workflow_that_work_together(tmp_path: Path, github: FakeGitHub) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (workflow,) = workflows(readme)
+    spec = re.findall(r"^```yaml\n(version: 1\n.*?)^```", readme, re.MULTILINE | re.DOTALL)[0]
+    for name, text, result in (("good", spec, "success"), ("bad", spec.replace("# 1.2.0", "draft"), "failure")):
+        (tmp_path / name).mkdir()
+        player = Player(tmp_path / name, workflow, checkout(text), event="pull_request", github=github)
+        assert player.play().result("evaluate") == result
+        (comment,) = github.state.comments
+        assert comment.body.startswith("## ✅ Passed" if result == "success" else "## ❌ Failed")
+        assert statuses(github) == {"keystone/evaluate": result}
 
 
 KEEP_RESULTS = sorted(path.stem for path in EXAMPLES.glob("*.yml") if "actions/upload-artifact@" in path.read_text())
