@@ -1,4 +1,4 @@
-"""docs/action.md: its tables are those of action.yml, and action.yml is the contract's; its example of a key works."""
+"""docs/action.md: its tables are those of action.yml, and its example of a key works."""
 
 from __future__ import annotations
 
