@@ -67,8 +67,12 @@ class Transport:
         attempt = _Attempt(self, method, url, body, limit)
         thread = threading.Thread(target=attempt.run, daemon=True, name="github")
         thread.start()
-        thread.join(self._seconds)
-        return attempt.leave()
+        try:
+            thread.join(self._seconds)
+        finally:
+            # Also when a signal ends the wait: what was not sent by then must not follow.
+            outcome = attempt.leave()
+        return outcome
 
     def close(self) -> None:
         """Closes the connections."""

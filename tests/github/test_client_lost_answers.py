@@ -12,6 +12,7 @@ from support.github_client import FakeTime, probe
 from support.github_state import HEAD_SHA
 
 from keystone_action.github import api_errors as errors
+from keystone_action.github import transport
 from keystone_action.github.api_types import Comment
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.waiting import Limits
@@ -240,9 +241,14 @@ def test_what_is_no_http_is_given_up(raw):
     assert "ghs_secretOfNobody" not in str(caught.value)
 
 
-def test_what_was_left_behind_sends_nothing_any_more(monkeypatch):
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_what_was_left_behind_sends_nothing_any_more(monkeypatch, by_signal):
     """Looking up a name has no time limit: a comment must not be posted when the answer comes after the try ended."""
-    released, looked_up = threading.Event(), socket.getaddrinfo
+    released, ended, looked_up, run = threading.Event(), threading.Event(), socket.getaddrinfo, transport._Attempt.run
+
+    def noted(attempt: transport._Attempt) -> None:
+        run(attempt)
+        ended.set()
 
     def slow(*given, **named):
         released.wait(60)
@@ -251,18 +257,30 @@ def test_what_was_left_behind_sends_nothing_any_more(monkeypatch):
     def never() -> None:
         raise AssertionError("nothing was sent, so there is nothing to look for")
 
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    seconds, ending = (60.0, KeyboardInterrupt) if by_signal else (0.3, errors.Unavailable)
+    before = signal.signal(signal.SIGALRM, interrupt)
     with FakeGitHub() as github:
-        client = probe(github, limits=Limits(tries=1, seconds=0.3)).client
+        client = probe(github, limits=Limits(tries=1, seconds=seconds)).client
         monkeypatch.setattr(socket, "getaddrinfo", slow)
-        with pytest.raises(errors.Unavailable, match=r"did not answer within 0\.3 s") as caught:
-            client.create_comment(7, "text", find_existing=never)
-        behind = [thread for thread in threading.enumerate() if thread.name == "github"]
+        monkeypatch.setattr(transport._Attempt, "run", noted)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3 if by_signal else 0)
+            with pytest.raises(ending) as caught:
+                client.create_comment(7, "text", find_existing=never)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert not ended.is_set()
         released.set()
-        for thread in behind:
-            thread.join(60)
-        assert behind
+        # Not by joining its thread, which Python takes for ended once a signal has broken off a join.
+        assert ended.wait(60)
         assert github.requests == []
-    assert not caught.value.maybe_done
+    if isinstance(caught.value, errors.Unavailable):
+        assert "did not answer within 0.3 s" in caught.value.message
+        assert not caught.value.maybe_done
 
 
 def test_a_signal_ends_the_wait_for_an_answer():
