@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from keystone_action.errors import KeystoneError
 from keystone_action.github.base import EventBase, base_of_event
 from keystone_action.github.commands import Commands
 from keystone_action.github.inputs import Settings
+from keystone_action.github.reader import variable
 from keystone_action.github.waiting import Limits
 from keystone_action.runner.ancestry import known_merge_base, merged_onto
 from keystone_action.runner.base_commit import BaseCommit
@@ -82,7 +84,9 @@ def _base(
     server = environ.get("GITHUB_SERVER_URL") or "https://github.com"
     url = f"{server.rstrip('/')}/{environ.get('GITHUB_REPOSITORY', '')}"
     remote = Remote(url, settings.github_token, settings.ca_bundle or "")
-    return BaseCommit(event.sha, event.name, remote, incomplete), ""
+    named = environ.get(variable("working-directory"), "").strip()
+    directory = Path(os.path.normpath(settings.workspace / named))  # links not followed
+    return BaseCommit(event.sha, event.name, remote, incomplete, settings.workspace, directory), ""
 
 
 def _where_it_left(

@@ -36,12 +36,16 @@ _LONGEST = 1_000
 @dataclass(frozen=True, slots=True)
 class BaseCommit:
     """sha: in full. name: what it is, in words. remote: where it can be fetched from when the checkout lacks it.
-    incomplete: what a comparison with it leaves out, and why, in words; empty when nothing."""
+    incomplete: what a comparison with it leaves out, and why, in words; empty when nothing. workspace: where the
+    repository is checked out, or a folder around it; None = the nearest repository is meant. directory: the call's, as
+    it was named: a link in its place is the change's doing."""
 
     sha: str
     name: str
     remote: Remote | None = None
     incomplete: str = ""
+    workspace: Path | None = None
+    directory: Path | None = None
 
 
 def merge_base(directory: Path) -> BaseCommit:
@@ -178,8 +182,7 @@ def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
 
     Raises UsageError with what is missing and how to mend it.
     """
-    directory = directory.resolve()
-    root = enclosing_root(directory)
+    root, directory = _place(base, directory)
     try:
         private = process_directory()
         top, repository = private / "files", private / "objects"
@@ -189,6 +192,18 @@ def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
         return BaseFiles(tree, root, top, top / directory.relative_to(root))
     except (git.GitFailed, OSError) as error:
         raise unreadable(base, error) from None
+
+
+def _place(base: BaseCommit, directory: Path) -> tuple[Path, Path]:
+    """The top of the checkout, and the call's directory in it. A change can put a link or a submodule in the place of
+    that directory; what it was at the base is there all the same."""
+    named, workspace = base.directory, base.workspace
+    if named is not None and workspace is not None and named.is_relative_to(workspace):
+        for place in (*reversed(named.parents), named):
+            if place.is_relative_to(workspace) and (place / ".git").exists() and place.resolve() == place:
+                return place, named
+    directory = directory.resolve()
+    return enclosing_root(directory), directory
 
 
 def unreadable(base: BaseCommit, error: Exception) -> UsageError:

@@ -105,3 +105,31 @@ def commit_on_topic(tmp_path: Path, made: Change) -> str:
     git(work, "push", "-q", "origin", "topic")
     git(made.origin, "update-server-info")
     return second
+
+
+@pytest.mark.parametrize("spec_from", ["head", "base"])
+@pytest.mark.parametrize("kind", ["link", "submodule"])
+def test_another_folder_in_the_place_of_the_working_directory_is_seen(
+    tmp_path: Path, kind: str, spec_from: str
+) -> None:
+    """One of the base's own, with weaker specs, compared with which nothing would have changed."""
+    weak = SPEC.replace("0.85", "0.2")
+    made = make_change(tmp_path / "origin", {"evals/keystone.yaml": SPEC, "easy/keystone.yaml": weak}, {"x": "y"})
+    job = FakeRunner(tmp_path / "job", event="pull_request", payload=event("pull_request", made))
+    made.check_out(job.workspace)
+    place = job.workspace / "evals"
+    (place / "keystone.yaml").unlink()
+    place.rmdir()
+    if kind == "link":
+        place.symlink_to("easy")
+    else:
+        place.mkdir()
+        git(place, "init", "-q")
+        commit(place, {"keystone.yaml": weak})
+    git(job.workspace, "add", "-A")
+    git(job.workspace, "commit", "-q", "-m", "another folder")
+    done = step(job, working_directory="evals", spec_from=spec_from)
+    assert done.exit_code == int(spec_from == "base"), done.text
+    said = done.summary.partition("## ")[0]
+    assert said.startswith("> [!WARNING]")
+    assert "threshold 0.85 → 0.2" in said
