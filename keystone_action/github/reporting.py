@@ -119,24 +119,26 @@ class Reporting:
     def finish(self, run: RunResult) -> Posted:
         """Posts the result. Ends soon when the job is being cancelled."""
         posted = Posted(missing=self._wants_comment)
+        is_told = True
         try:
             if run.cancelled:
-                self._hurry(run, posted)
+                is_told = self._hurry(run, posted)
             elif self._is_anything_wanted():
                 self.live.stop(_LIVE_SECONDS)
                 self._post(run, posted, LIMITS)
         except KeyboardInterrupt:
             self._commands.log("the job is being cancelled: what is not posted within two seconds is left")
-            self._hurry(run, posted)
+            is_told = self._hurry(run, posted)
         except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
         with suppress(KeyboardInterrupt):
             self._leave_file(run, posted)
-            self._note_for_post_step()
+            if is_told:
+                self._note_for_post_step()
         return posted
 
     def _note_for_post_step(self) -> None:
-        """That all was said, so that the post step does not take this step for killed."""
+        """That all was said that there was patience for, so that the post step does not take this step for killed."""
         with suppress(OutputError):
             if path := self._environ.get("GITHUB_STATE"):
                 write_outputs(Path(path), {REPORTED: "true"})
@@ -167,31 +169,39 @@ class Reporting:
             clock=clock,
         )
 
-    def _hurry(self, run: RunResult, posted: Posted) -> None:
+    def _hurry(self, run: RunResult, posted: Posted) -> bool:
+        """Whether all was posted. What was not is the post step's to say: a job that is cancelled has time for that."""
         if not self._is_anything_wanted():
-            return
-        thread = threading.Thread(target=self._post_quietly, args=(run, posted), daemon=True, name="hurried report")
+            return True
+        done = threading.Event()
+        what = (run, posted, done)
+        thread = threading.Thread(target=self._post_quietly, args=what, daemon=True, name="hurried report")
         try:
             self.live.stop(0.2)
             thread.start()
             thread.join(HURRY_SECONDS)
         except KeyboardInterrupt:
-            return
+            return False
+        if not done.is_set():
+            self._commands.log("GitHub was not told in time how this step ended; the end of the job tries again")
+        return done.is_set()
 
-    def _post_quietly(self, run: RunResult, posted: Posted) -> None:
+    def _post_quietly(self, run: RunResult, posted: Posted, done: threading.Event) -> None:
         try:
-            self._post(run, posted, HURRY)
+            if self._post(run, posted, HURRY):
+                done.set()
         except Exception as error:  # noqa: BLE001 - in a thread that nobody looks at
             self._commands.log(f"posting to GitHub broke: {type(error).__name__}: {error}")
 
-    def _post(self, run: RunResult, posted: Posted, limits: Limits) -> None:
+    def _post(self, run: RunResult, posted: Posted, limits: Limits) -> bool:
+        """Whether nothing is left that another try could change."""
         if not self._may_write:
             reason = self._event.read_only_reason
             why = f"{reason}; see docs/forks.md" if reason else "the input github-token is empty"
             asked_for = not reason and self._wants_comment and self._settings.comment != "auto"
             say = self._commands.warning if asked_for else self._commands.log
             say(f"neither comment nor status is posted: {why}")
-            return
+            return True
         problems: list[_Problem] = []
         try:
             with self._connect(limits, Clock()) as github:
@@ -201,6 +211,7 @@ class Reporting:
         except GitHubError as error:
             problems.append(_Problem("nothing is posted", error))
         self._say(problems)
+        return all(isinstance(problem.error, NoPermission) for problem in problems)
 
     def _pause(self, seconds: float) -> None:
         """GitHub asks for a second between writes, whichever thread does them."""

@@ -19,7 +19,7 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner, StepResult
 from support.runner_rules import parse_env_file
 
-from keystone_action import action
+from keystone_action import action, after
 from keystone_action.evaluate import evaluate
 from keystone_action.github import reporting
 from keystone_action.github.api_types import Comment
@@ -284,9 +284,11 @@ def test_a_cancelled_run_says_so(tmp_path: Path, github: FakeGitHub) -> None:
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github: FakeGitHub, signals: int) -> None:
-    """The API hangs: without the signal it would go on for as long as the limits say."""
-    for method in ("GET", "POST"):
+    """The API hangs: without the signal it would go on for as long as the limits say. The post step has the time."""
+    faults = [
         github.fault(method, "*", how="hang", times=None, skip=1 if method == "POST" else 0)
+        for method in ("GET", "POST")
+    ]
     runner = runner_of(tmp_path, github)
     files = runner._new_files()
     process = started(runner, files)
@@ -301,3 +303,10 @@ def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github
     assert (outputs["verdict"], outputs["comment-written"]) == ("fail", "keystone-results/comment.md")
     assert "## ❌ Failed" in files["GITHUB_STEP_SUMMARY"].read_text()
     assert all((runner.workspace / "keystone-results" / name).stat().st_size for name in REPORTS)
+    for fault in faults:
+        fault.times = 0
+    state = {f"STATE_{name}": value for name, value in parse_env_file(files["GITHUB_STATE"].read_text()).items()}
+    environ = runner.environment({}, env={**state, "DOCKER_HOST": "unix:///nonexistent/docker.sock"}, files={})
+    assert after.main(environ, stdout=io.StringIO()) == 0
+    assert [one["state"] for one in github.state.statuses] == ["pending", "error"]
+    assert github.state.comments[0].body.startswith("## 💥 Error")
