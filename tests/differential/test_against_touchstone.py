@@ -23,7 +23,6 @@ from support.touchstone import repository
 CASES: dict[str, dict[str, Any]] = yaml.safe_load(
     (ROOT / "tests" / "data" / "differential" / "touchstone.yaml").read_text("utf-8")
 )
-LEXERS = ("lexers/__init__.py", "lexers/_mapping.py", "lexers/diff.py", "lexers/python.py")
 IN_TRACES = {"what-was-not-observed-is-left-out"}
 """Differences that only a traced cell can show."""
 
@@ -34,13 +33,7 @@ def programs() -> Path:
 
 
 def test_cases_of_a_table(programs: Path, packages: Path, tmp_path: Path) -> None:
-    # Hundreds of languages to colour, copied for each cell, are most of what it would take.
-    few = {
-        path: text
-        for path, text in files_of(packages, "packages").items()
-        if "/lexers/" not in path or path.endswith(LEXERS)
-    }
-    write_cases(tmp_path, CASES, few)
+    write_cases(tmp_path, CASES, files_of(packages, "packages"))
     theirs, (ours, _) = run_released(programs, tmp_path), run_ours(tmp_path)
     named = {cell: CASES[cell.split()[0]].get("differs", ()) for cell in {*theirs, *ours}}
     assert unexpected(theirs, ours, named) == ""

@@ -22,7 +22,7 @@ PYTHON = {"setup": {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}, "resourc
 
 
 @pytest.fixture(scope="module")
-def packages(packages: Path) -> dict[str, str]:
+def packages(packages: Path) -> dict[str, str | bytes]:
     """pytest for the sandbox's python3, as files of the agent's directory."""
     return files_of(packages, "agent/packages")
 
@@ -139,7 +139,7 @@ SAID = {
 
 @pytest.mark.parametrize("attacks", [PLANTED, ENDED, REPLACED], ids=["planted", "ended", "replaced"])
 def test_no_credit_for_hidden_tests_that_fail(
-    tmp_path: Path, packages: dict[str, str], attacks: dict[str, str]
+    tmp_path: Path, packages: dict[str, str | bytes], attacks: dict[str, str]
 ) -> None:
     called, found = attack_all(
         tmp_path,
@@ -155,7 +155,7 @@ def test_no_credit_for_hidden_tests_that_fail(
         assert SAID[name] in found[name]["message"], name
 
 
-def test_the_same_check_gives_credit_where_it_is_due(tmp_path: Path, packages: dict[str, str]) -> None:
+def test_the_same_check_gives_credit_where_it_is_due(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     agent = planting({"a.py": WRONG.replace("-", "+"), "conftest.py": EXITS, "pytest.py": EXITS, "x.pth": EXITS})
     check = {"type": "pytest", "inject": [{"src": "hidden/test_x.py", "dest": "tests/test_x.py"}]}
     author = {**packages, "hidden/test_x.py": HIDDEN}
@@ -178,7 +178,9 @@ def test_the_same_check_gives_credit_where_it_is_due(tmp_path: Path, packages: d
     ],
     ids=["nothing collected", "no file", "no test", "swebench: no file", "swebench: no test", "swebench: its own test"],
 )
-def test_tests_that_do_not_exist(tmp_path: Path, packages: dict[str, str], check: dict[str, object], said: str) -> None:
+def test_tests_that_do_not_exist(
+    tmp_path: Path, packages: dict[str, str | bytes], check: dict[str, object], said: str
+) -> None:
     _, found = attack_all(
         tmp_path,
         {"one": planting({"tests/test_old.py": "def test_keep(): pass\n"})},
@@ -192,7 +194,7 @@ def test_tests_that_do_not_exist(tmp_path: Path, packages: dict[str, str], check
     assert found["one"]["cell"]["composite"] == 0.0
 
 
-def test_a_command_of_pytest_that_ended_with_0(tmp_path: Path, packages: dict[str, str]) -> None:
+def test_a_command_of_pytest_that_ended_with_0(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     """An exit code that is all there is to grade by is the tests' own."""
     names = ("os._exit", "skipped when called", "pytest.exit")
     _, found = attack_all(

@@ -21,7 +21,7 @@ def test_zero(): assert add(0, 0) == 0
 
 
 @pytest.fixture(scope="module")
-def packages(packages: Path) -> dict[str, str]:
+def packages(packages: Path) -> dict[str, str | bytes]:
     """pytest for the sandbox's python3, as files of the agent's directory."""
     return files_of(packages, "agent/packages")
 
@@ -32,7 +32,7 @@ def graded(directory: Path, graders: str, agent: str, threshold: float = 1.0, **
 
 
 def with_pytest(
-    directory: Path, graders: str, agent: str, packages: dict[str, str], author: dict[str, str], **fields: Any
+    directory: Path, graders: str, agent: str, packages: dict[str, str | bytes], author: dict[str, str], **fields: Any
 ) -> BothWays:
     setup = {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}
     return graded(directory, graders, agent, author={**packages, **author}, setup=setup, **fields)
@@ -77,7 +77,7 @@ PYTEST = """
 """
 
 
-def test_pytest(tmp_path: Path, packages: dict[str, str]) -> None:
+def test_pytest(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     """ "value = passed / (passed + failed + errors)"; hidden "so they never sit in the sandbox the model saw.\""""
     agent = f"{WRITES}assert not list(Path().rglob('test_x.py'))\n"
     found = with_pytest(tmp_path, PYTEST, agent, packages, {"hidden/test_x.py": PYTEST_HIDDEN})
@@ -148,7 +148,7 @@ def test_unrelated(): assert double(2) == 4
     ids=["not-mended", "broken"],
 )
 @pytest.mark.parametrize("prefix", ["", "cmd_prefix"])
-def test_swebench(tmp_path: Path, packages: dict[str, str], left: str, score: float, prefix: str) -> None:
+def test_swebench(tmp_path: Path, packages: dict[str, str | bytes], left: str, score: float, prefix: str) -> None:
     """ "a FAIL_TO_PASS set (the bug's tests, scored for credit) plus a PASS_TO_PASS set (existing tests that must stay
     green, scored as a built-in gate).\""""
     graders = SWEBENCH.replace("# cmd_prefix", prefix) if prefix else SWEBENCH
@@ -304,7 +304,7 @@ COMBINED = PYTEST + IMPLEMENTED + DENIED.replace("  require_no_denied: true ", "
     ids=["non-attempt", "wrong-and-wasteful"],
 )
 def test_correctness_paired_with_efficiency(
-    tmp_path: Path, packages: dict[str, str], bad: str, composite: float
+    tmp_path: Path, packages: dict[str, str | bytes], bad: str, composite: float
 ) -> None:
     """ "a pytest/swebench grader for correctness (most of the weight), an implemented gate so non-attempts score zero,
     a trace grader to require the right kind of work, and an efficiency grader.\""""

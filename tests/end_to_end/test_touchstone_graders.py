@@ -19,12 +19,12 @@ DONE = '  - {type: command, cmd: "test -f done"}\n'
 
 
 @pytest.fixture(scope="module")
-def packages(packages: Path) -> dict[str, str]:
+def packages(packages: Path) -> dict[str, str | bytes]:
     """pytest for the sandbox's python3, as files of a source directory."""
     return files_of(packages, "source/packages")
 
 
-def with_pytest(directory: Path, graders: str, agent: str, packages: dict[str, str], **fields: Any) -> BothWays:
+def with_pytest(directory: Path, graders: str, agent: str, packages: dict[str, str | bytes], **fields: Any) -> BothWays:
     fields["author"] = {"source/a.py": STUB, **packages, **fields.get("author", {})}
     environment = {"kind": "command", "commands": ["true"], "env": {"PYTHONPATH": "packages"}}
     return both_models(directory, graders, agent, source={"path": "source"}, environment=environment, **fields)
@@ -60,7 +60,7 @@ def test_files(tmp_path: Path) -> None:
     assert scores(found, "files") == [1.0, pytest.approx(2 / 3)]
 
 
-def test_pytest(tmp_path: Path, packages: dict[str, str]) -> None:
+def test_pytest(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     """ "value = passed / (passed + failed + errors)"; hidden tests "never sit in the sandbox the model saw.\""""
     graders = '  - {type: pytest, weight: 4.0, inject: ["./hidden/test_x.py"]}\n'
     agent = f"{WRITES}assert not list(Path().rglob('test_x.py'))\n"
@@ -102,7 +102,7 @@ open("reports/TEST-all.xml", "w").write(f'<testsuite tests="2">{cases}</testsuit
     assert found.check("tests")[0]["weight"] == 0.0
 
 
-def test_swebench(tmp_path: Path, packages: dict[str, str]) -> None:
+def test_swebench(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     """ "FAIL_TO_PASS … scored for credit"; "existing tests that must stay green, scored as a built-in gate.\""""
     graders = """
   - type: swebench
@@ -248,7 +248,7 @@ def test_tool_correctness_compares_kinds(tmp_path: Path) -> None:
     assert scores(found, "tool_correctness") == [1.0, pytest.approx(0.8)]
 
 
-def test_correctness_paired_with_efficiency(tmp_path: Path, packages: dict[str, str]) -> None:
+def test_correctness_paired_with_efficiency(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     """ "a pytest/swebench grader for correctness (most of the weight), an implemented gate so non-attempts score zero,
     a trace grader to require the right kind of work, and an efficiency grader.\""""
     graders = '  - {type: pytest, weight: 4.0, inject: ["./hidden/test_x.py"]}\n'

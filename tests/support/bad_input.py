@@ -32,7 +32,7 @@ def attack_all(
     attacks: Mapping[str, str],
     check: Mapping[str, Any],
     *,
-    author: Mapping[str, str | None] | None = None,
+    author: Mapping[str, str | bytes | None] | None = None,
     start: Mapping[str, str | None] | None = None,
     of_agent: Mapping[str, Any] | None = None,
     code: int = 1,

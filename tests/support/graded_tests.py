@@ -12,13 +12,18 @@ from keystone_action.invariants.base import Outcome
 from keystone_action.sandbox.workspace import changes, keep_originals, snapshot
 
 
-def files_of(root: Path, prefix: str) -> dict[str, str]:
-    """The text files below a directory by their paths below `prefix`, for `lay_out`."""
-    places = (place for place in root.rglob("*") if place.is_file() and place.suffix != ".pyc")
-    return {f"{prefix}/{place.relative_to(root)}": place.read_text("utf-8") for place in places}
+def files_of(root: Path, prefix: str) -> dict[str, str | bytes]:
+    """The files below a directory by their paths below `prefix`, for `lay_out`: byte code is bytes, all else text."""
+    places = (place for place in root.rglob("*") if place.is_file())
+    return {
+        f"{prefix}/{place.relative_to(root)}": place.read_bytes()
+        if place.suffix == ".pyc"
+        else place.read_text("utf-8")
+        for place in places
+    }
 
 
-def lay_out(root: Path, files: Mapping[str, str | None]) -> None:
+def lay_out(root: Path, files: Mapping[str, str | bytes | None]) -> None:
     """Write files by path; None removes one."""
     for path, text in files.items():
         place = root / path
@@ -26,7 +31,7 @@ def lay_out(root: Path, files: Mapping[str, str | None]) -> None:
             place.unlink()
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        place.write_bytes(text.encode() if isinstance(text, str) else text)
 
 
 class World:

@@ -12,8 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.command_line import ENVIRONMENT
 
 _PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+_LEXERS = {"__init__.py", "_mapping.py", "diff.py", "python.py"}
+"""Of the hundreds of languages that pygments colours, what pytest needs. Tests copy the packages for each cell."""
 
 
 @contextmanager
@@ -29,10 +32,16 @@ def pytest_for_sandboxes() -> Iterator[Path]:
             if Path(found.origin).name != "__init__.py":
                 shutil.copy(found.origin, place)
                 continue
-            shutil.copytree(Path(found.origin).parent, place / package, ignore=shutil.ignore_patterns("__pycache__"))
-        subprocess.run([sys.executable, "-m", "compileall", "-q", name], check=False)
+            shutil.copytree(Path(found.origin).parent, place / package, ignore=_not_needed)
+        # Copies have other times than what was compiled.
+        compiled = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", name]
+        subprocess.run([shutil.which("python3", path=ENVIRONMENT["PATH"]) or sys.executable, *compiled], check=False)
         subprocess.run(["chmod", "-R", "u=rwX,go=rX", name], check=True)
         yield place
+
+
+def _not_needed(directory: str, names: list[str]) -> set[str]:
+    return {"__pycache__", *(set(names) - _LEXERS if Path(directory).name == "lexers" else ())}
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ OURS = {"OF_THE_CALLER": "secret"}
 """Variables that both tools are called with."""
 
 
-def write_cases(directory: Path, cases: Mapping[str, Mapping[str, Any]], packages: Mapping[str, str]) -> None:
+def write_cases(directory: Path, cases: Mapping[str, Mapping[str, Any]], packages: Mapping[str, str | bytes]) -> None:
     """`evals/NAME/case.yaml` for each of the cases, with the files beside it, and `harnesses.yaml`."""
     lay_out(directory, {"harnesses.yaml": HARNESSES})
     for name, told in cases.items():

@@ -49,7 +49,7 @@ def both_ways(
     example: str,
     agent: str,
     *,
-    author: Mapping[str, str | None] | None = None,
+    author: Mapping[str, str | bytes | None] | None = None,
     start: Mapping[str, str | None] | None = None,
     environ: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,

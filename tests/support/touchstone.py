@@ -37,7 +37,7 @@ def write_case(
     graders: str,
     agent: str = "",
     *,
-    author: Mapping[str, str] | None = None,
+    author: Mapping[str, str | bytes] | None = None,
     traced: bool = False,
     **more: Any,
 ) -> None:
