@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-# What GitHub links in text although no Markdown says so.
-LINKED_BY_THE_FORGE = re.compile(r"@\w|#\d|://|www\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+# What GitHub links in text, or takes for the name of an emoji, although no Markdown says so.
+LINKED_BY_THE_FORGE = re.compile(r"@\w|#\d|://|www\.|\bGH-\d|\b[0-9a-f]{7,40}\b|:(?:tada|100|8ball):", re.IGNORECASE)
 
 
 def tokens(text: str) -> Iterator[Token]:

@@ -151,6 +151,16 @@ def test_invisible_characters_are_shown_and_others_stay(text: str, expected: str
     assert visible(text) == expected
 
 
+@pytest.mark.parametrize("text", ["main.c:100:5", "a:tada:b", ":8ball:", ":+1:", ":-1:", ":1st_place_medal:"])
+def test_what_could_be_an_emoji_is_code(text: str) -> None:
+    assert inline(text) == f"`{text}`"
+    assert inline_html(text) == f"<code>{text}</code>"
+
+
+def test_a_time_and_a_place_are_text() -> None:
+    assert inline("at 12:30:45, a.py:7:5: tests/test_a.py::test_b") == "at 12:30:45, a.py:7:5: tests/test_a.py::test_b"
+
+
 COMMANDS = st.lists(
     st.sampled_from(["::error::x", "##[error]", " ", "\u2003", "\t", "\n", "\r", "\x0b", "#", ":", "a"])
 )
