@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -280,6 +281,17 @@ def test_a_cancelled_run_says_so(tmp_path: Path, github: FakeGitHub) -> None:
     assert comment.body.startswith("## ⏹️ Cancelled")
     assert github.state.statuses[-1]["state"] == "error"
     assert parse_env_file(files["GITHUB_OUTPUT"].read_text())["comment-id"] == str(comment.id)
+
+
+def test_a_cancelled_run_is_told_where_only_failures_are(tmp_path: Path, github: FakeGitHub) -> None:
+    """Whatever had passed by then."""
+
+    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+        found = evaluate(options, progress)
+        return replace(found, run=replace(found.run, verdict="pass", cancelled=True))
+
+    runner_of(tmp_path, github).step({"comment": "on-failure"}, evaluate=engine)
+    assert github.state.comments[0].body.startswith("## ⏹️ Cancelled before the end, composite 0.00")
 
 
 @pytest.mark.parametrize("signals", [1, 2])
