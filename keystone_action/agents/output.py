@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,8 +14,6 @@ from keystone_action.spec.agents import AgentOutput
 
 OUTPUT_LIMIT = CAPTURE_HEAD + CAPTURE_TAIL
 """Bytes of an answer that are kept, from wherever it comes."""
-
-DocumentReader = Callable[[], bytes]
 
 
 def recorded(completed: Completed) -> AgentRun:
@@ -31,7 +28,6 @@ def recorded(completed: Completed) -> AgentRun:
         stderr=completed.stderr.text(),
         stdout_bytes=completed.stdout.total,
         stderr_bytes=completed.stderr.total,
-        stdout_cut=completed.stdout.cut,
         leftovers=completed.leftovers,
     )
 

@@ -32,10 +32,9 @@ class Address:
 class AgentRun:
     """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
     an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise. stdout and
-    stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came,
-    stdout_cut what of stdout was not kept. stdout_file: a file of ours with all of it, where it was asked for, up to
-    `sandbox.base.WHOLE_LIMIT` bytes. reported: what else its AgentResult document says (`latency_ms`,
-    `reasoning_trace`, `raw_response`), unchecked."""
+    stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came.
+    stdout_file: a file of ours with all of it, where it was asked for, up to `sandbox.base.WHOLE_LIMIT` bytes.
+    reported: what else its AgentResult document says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -48,7 +47,6 @@ class AgentRun:
     stderr: str = ""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    stdout_cut: int = 0
     stdout_file: Path | None = None
     leftovers: int = 0
     tool_calls: tuple[Mapping[str, Any], ...] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
-from keystone_action.evidence.model import Address
+from keystone_action.evidence.model import Address, AgentRun
 from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable, shielded
 from keystone_action.runner.names import cell_names, filled, with_services
 from keystone_action.runner.opening import Opened, Request, missing_words, open_container, open_process
@@ -40,7 +40,7 @@ class Booted:
     provider: SandboxProvider
     agent: AgentBase
     agent_directory: Path | None
-    run_agent: Callable[[], Any]
+    run_agent: Callable[[], Awaitable[AgentRun]]
     prompt: str
     names: Mapping[str, Any] | None
     attached: Mapping[str, Attached]
@@ -100,13 +100,7 @@ class _Boot:
         enter("workspace")
         agent_directory, audit_log, trace = await apart(self._lay_out, inline=self.light)
         secrets = self._secrets()
-        names: dict[str, Any] = cell_names(
-            self.cell,
-            secrets=secrets,
-            environ=self.world.options.environ,
-            workspace=str(self.roots.workspace),
-            agent_directory=agent_directory,
-        )
+        names = self._names(secrets, agent_directory)
         enter("services")
         attached = await self.reach.services(names, audit_log)
         names = with_services(names, {name: one.for_agent for name, one in attached.items()})
@@ -122,22 +116,12 @@ class _Boot:
         await self.reach.seal()
         originals, before = await apart(self._remember, inline=self.light)
         invariants = {**self.spec.invariants, **self.cell.scenario.invariants}
-        sandbox = opened.sandbox
         return Booted(
-            sandbox=sandbox,
+            sandbox=opened.sandbox,
             provider=opened.provider,
             agent=agent,
             agent_directory=agent_directory,
-            run_agent=lambda: run_agent(
-                agent,
-                sandbox=sandbox,
-                prompt=prompt,
-                environment=self.environment(agent_directory=agent_directory, agent_env=agent.env),
-                inputs=inputs,
-                agent_directory=agent_directory,
-                context=self._context(names),
-                stdout_to=self.roots.private / "agent.stdout" if agent.trace and agent.trace.stdout else None,
-            ),
+            run_agent=partial(self._run_agent, agent, opened.sandbox, prompt, inputs, agent_directory, names),
             prompt=prompt,
             names=names if self.cell.loaded.additions is None else None,
             attached=attached,
@@ -151,11 +135,41 @@ class _Boot:
             limits=self.limits,
             readable=opened.readable,
             check_environment={**opened.variables, **self.environment()},
-            missing_programs=await missing_words(first_words(invariants), sandbox, inline=self.image is None),
+            missing_programs=await missing_words(first_words(invariants), opened.sandbox, inline=self.image is None),
             invariants=invariants,
             admit=self.reach.admit,
             incomplete=self.reach.incomplete,
             notices=tuple(self.notices),
+        )
+
+    async def _run_agent(
+        self,
+        agent: AgentBase,
+        sandbox: Sandbox,
+        prompt: str,
+        inputs: Inputs,
+        agent_directory: Path | None,
+        names: Mapping[str, Any],
+    ) -> AgentRun:
+        return await run_agent(
+            agent,
+            sandbox=sandbox,
+            prompt=prompt,
+            environment=self.environment(agent_directory=agent_directory, agent_env=agent.env),
+            inputs=inputs,
+            agent_directory=agent_directory,
+            context=self._context(names),
+            stdout_to=self.roots.private / "agent.stdout" if agent.trace and agent.trace.stdout else None,
+        )
+
+    def _names(self, secrets: Mapping[str, str], agent_directory: Path | None) -> dict[str, Any]:
+        """What expressions can name before there are services."""
+        return cell_names(
+            self.cell,
+            secrets=secrets,
+            environ=self.world.options.environ,
+            workspace=str(self.roots.workspace),
+            agent_directory=agent_directory,
         )
 
     def _context(self, names: Mapping[str, Any]) -> Mapping[str, Any] | None:

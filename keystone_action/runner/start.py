@@ -48,32 +48,32 @@ class Start:
     run_id: str
     facilities: Facilities
 
+    @property
+    def wanted(self) -> list[LoadedSpec]:
+        """The specs that have a cell in this run."""
+        ids = {cell.loaded.spec.id for cell in self.planned.cells}
+        return [loaded for loaded in self.specs if loaded.spec.id in ids]
+
 
 async def start_world(start: Start, stack: AsyncExitStack) -> World:
     """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
 
     Raises SandboxError. A secret that can't be resolved is told by the cells of its spec.
     """
-    options, progress, specs, planned = start.options, start.progress, start.specs, start.planned
-    wanted = {cell.loaded.spec.id for cell in planned.cells}
+    options, progress = start.options, start.progress
     roots = _roots(start, stack)
     # The engine's machine may see another directory of ours, but not the system's temporary one.
     elsewhere = start.facilities.images and options.scratch is not None
     container_roots = _roots(start, stack, options.scratch) if elsewhere else roots
     secrets = {
-        loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options)
-        for loaded in specs
-        if loaded.spec.id in wanted
+        loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options) for loaded in start.wanted
     }
     values = tuple(value for entry in secrets.values() for value in entry.values.values())
     progress.secrets(values)
     files = AuthorFiles()
-    for loaded in specs:
-        if loaded.spec.id in wanted:
-            files.add_all(loaded.author_files, loaded.withheld)
-    checkouts = {enclosing_root(place) for one in specs for place in (one.directory, one.code_directory)}
-    checkouts |= {root for loaded in specs if loaded.additions is not None for root in loaded.additions.roots}
-    provider = await process.start(roots.sandboxes, hidden=[start.directory, *sorted(checkouts)])
+    for loaded in start.wanted:
+        files.add_all(loaded.author_files, loaded.withheld)
+    provider = await process.start(roots.sandboxes, hidden=[start.directory, *_checkouts(start.specs)])
     stack.push_async_callback(shielded, provider.close)
     masker = Masker(values)
     containers = _containers(start, container_roots, provider, masker)
@@ -100,10 +100,15 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         judge=LazyJudge(options, progress),
         masker=masker,
         secrets=secrets,
-        concurrent=_concurrent(options, planned),
-        light={loaded.spec.id: is_light(loaded) for loaded in specs},
+        concurrent=_concurrent(options, start.planned),
+        light={loaded.spec.id: is_light(loaded) for loaded in start.specs},
         author_files=files,
     )
+
+
+def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:
+    found = {enclosing_root(place) for one in specs for place in (one.directory, one.code_directory)}
+    return sorted(found | {root for one in specs if one.additions is not None for root in one.additions.roots})
 
 
 def _roots(start: Start, stack: AsyncExitStack, parent: Path | None = None) -> Roots:

@@ -74,17 +74,19 @@ async def start(
     found_landlock = launcher.landlock if landlock is not False else 0
     if not (launcher.setuid or found_landlock):
         hide_memory()
-    checkouts = [Path.cwd(), *hidden]
-    if os.environ.get("GITHUB_WORKSPACE"):
-        checkouts.append(Path(os.environ["GITHUB_WORKSPACE"]))
     return ProcessSandboxes(
         place,
         launcher,
         users if launcher.setuid else None,
         found_landlock,
-        hidden=checkouts,
+        hidden=[*_checkouts(), *hidden],
         own_root=own_root,
     )
+
+
+def _checkouts() -> list[Path]:
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    return [Path.cwd(), Path(workspace)] if workspace else [Path.cwd()]
 
 
 def _insist(wanted: bool | None, available: bool, what: str) -> None:

@@ -22,7 +22,6 @@ NAME_LABEL = "keystone.service"
 REMOVAL_SECONDS = 10.0
 """How long an engine that does not answer may hold up the end of a cell or a run, each time it is asked to remove
 something."""
-_FULL = "no space left on device|disk quota exceeded"
 _DISK_ADVICE = "Make room there (`docker system df` shows what takes it)."
 
 Result = TypeVar("Result")

@@ -46,11 +46,10 @@ class LoadedSpec:
     directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines: invariant
     → line of its name in the file (for one that a base brings: of `extends`). author_files: every existing file and
     directory that the spec names, resolved. withheld: those that the agent may not see, the spec and its bases among
-    them. scenarios: at least one. has_expressions: whether interpolation is needed at all. parameter_names: declared
-    by matrix, include or a scenario, or used by an expression. prompt: the task's prompt; prompt_is_literal: it comes
-    from a file, so it is never interpolated. additions: what a spec of another tool has besides, None for our own.
-    checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
-    they do; None = `directory`.
+    them. scenarios: at least one. parameter_names: declared by matrix, include or a scenario, or used by an expression.
+    prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. additions: what a
+    spec of another tool has besides, None for our own. checkout_directory: what `workspace` and `agent.dir` are
+    relative to when the spec comes from another commit than they do; None = `directory`.
     """
 
     spec: Spec
@@ -62,7 +61,6 @@ class LoadedSpec:
     author_files: tuple[Path, ...]
     withheld: frozenset[Path]
     scenarios: tuple[Scenario, ...]
-    has_expressions: bool
     parameter_names: frozenset[str]
     prompt: str
     prompt_is_literal: bool
@@ -285,7 +283,6 @@ class _Loading:
             author_files=tuple(fields.author_files),
             withheld=frozenset({*self.merged.files, *fields.withheld, *self.hidden}),
             scenarios=tuple(scope.scenarios),
-            has_expressions=any("{{" in leaf.value for leaf in expressions),
             parameter_names=scope.declared_parameters | used | of_scenarios,
             prompt=prompt,
             prompt_is_literal=self.additions is not None or isinstance(spec.task.prompt, PromptFile),

@@ -203,7 +203,6 @@ class HttpMockService(ServiceBase):
 
 
 SERVICE_TYPES = ("container", "postgres", "mysql", "sqlite", "http_mock", "external")
-AnyService = ContainerService | PostgresService | MysqlService | SqliteService | HttpMockService | ExternalService
 
 Service = Annotated[
     Annotated[ContainerService, Tag("<container>")]

@@ -30,7 +30,6 @@ def test_the_minimal_spec(load_text: Load, directory: Path) -> None:
     assert [one.id for one in loaded.scenarios] == ["sample"]
     assert loaded.withheld == {directory / "keystone.yaml"}
     assert loaded.author_files == ()
-    assert not loaded.has_expressions
     assert loaded.warnings == ()
     content = (HEAD + CHECKS).encode()
     assert loaded.sha256 == hashlib.sha256(len(content).to_bytes(8, "big") + content).hexdigest()

@@ -66,7 +66,6 @@ expect: {pass_threshold: 0.5}
     }
     assert loaded.lines == {"command": 11, "command-2": 12, "implemented": 13}
     assert not additions.only_gates
-    assert not loaded.has_expressions
     limit = 1800 + (5 + 300 + 60) + 900 + 1800
     assert spec.resources.timeout == limit
 

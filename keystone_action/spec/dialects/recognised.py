@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from keystone_action.spec.dialects.translation import Translation
-    from keystone_action.spec.extends import Merged
+from typing import Any, Literal
 
 Dialect = Literal["touchstone", "agenticassure"]
-Translate = Callable[["Merged", Path, Path], "Translation"]
 
 _SEARCHED = 1 << 20
 """Bytes of a file in which its keys are looked for when a directory is searched."""
