@@ -22,7 +22,19 @@ const themes = {
 // What people write passes GitHub's published rules; the alerts are made by GitHub itself, after them.
 const written = unified().use(remarkParse).use(remarkGfm).use(remarkGemoji).use(remarkAlert)
   .use(remarkRehype, { allowDangerousHtml: true }).use(rehypeRaw)
-  .use(rehypeSanitize, withAlerts(defaultSchema)).use(rehypeStringify);
+  .use(rehypeSanitize, withAlerts(defaultSchema)).use(titles).use(rehypeStringify);
+
+// GitHub writes "Note" where the plugin writes "NOTE".
+function titles() {
+  return function walk(node) {
+    if (node.properties?.className?.includes("markdown-alert-title")) {
+      for (const text of node.children.filter((child) => child.type === "text")) {
+        text.value = text.value.charAt(0) + text.value.slice(1).toLowerCase();
+      }
+    }
+    node.children?.forEach(walk);
+  };
+}
 
 function withAlerts(schema) {
   const classes = /^markdown-alert(-title|-note|-tip|-important|-warning|-caution)?$/;
