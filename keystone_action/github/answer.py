@@ -139,4 +139,5 @@ def _forbidden(call: Call, answer: Answer, said: str) -> GitHubError:
     words = answer.words.lower()
     if _NO_PERMISSION not in words and any(word in words for word in _NOT_OF_THE_TOKEN):
         return Forbidden(f"{call.failed}: GitHub forbids it{said}")
-    return NoPermission(f"{call.failed}: the token may not do that{said}", permission=call.permission)
+    message = f"{call.failed}: the token may not do that{said}"
+    return NoPermission(message, permission=call.permission, is_personal="personal access token" in words)

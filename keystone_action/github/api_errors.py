@@ -38,12 +38,12 @@ class BadToken(GitHubError):
 
 
 class NoPermission(GitHubError):
-    """403: the token may not do this. permission: as a workflow names it, for example `pull-requests: write`."""
+    """403: the token may not do this. permission: as a workflow names it, for example `pull-requests: write`.
+    is_personal: the token is somebody's own, so that no workflow can give it more."""
 
-    def __init__(self, message: str, *, permission: str) -> None:
-        super().__init__(
-            message, help=f"give the job `permissions: {permission}` (a job's own block replaces the workflow's)"
-        )
+    def __init__(self, message: str, *, permission: str, is_personal: bool = False) -> None:
+        job = f"give the job `permissions: {permission}` (a job's own block replaces the workflow's)"
+        super().__init__(message, help=f"give the personal access token `{permission}`" if is_personal else job)
         self.permission = permission
 
 

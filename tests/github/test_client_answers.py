@@ -182,6 +182,15 @@ def test_a_token_that_may_not_write_is_told_once_with_what_it_lacks(name, kind, 
         assert "github-token" in caught.value.sentences
 
 
+def test_a_personal_token_is_not_sent_to_the_jobs_permissions():
+    with FakeGitHub() as github:
+        said = "Resource not accessible by personal access token"
+        github.fault("POST", "/issues/7/comments", status=403, message=said)
+        with pytest.raises(errors.NoPermission) as caught:
+            create(probe(filled(github), "person").client)
+    assert caught.value.help == "give the personal access token `pull-requests: write`"
+
+
 def test_without_a_token_what_is_public_can_be_read_and_none_is_sent():
     with FakeGitHub() as github:
         assert probe(filled(github), "none").client.pull(PULL).number == PULL
