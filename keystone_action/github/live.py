@@ -108,6 +108,8 @@ class Live:
             return
         except GitHubError as error:
             self._log(f"while cells run, nothing is posted: {error.sentences}")
+        except Exception as error:  # noqa: BLE001 - in a thread, whose traceback nobody could use
+            self._log(f"while cells run, nothing is posted: {type(error).__name__}: {error}")
 
     def _set_pending(self, github: GitHubClient) -> None:
         if self._status is None:

@@ -133,16 +133,19 @@ def test_where_there_is_no_comment_to_keep_it_ends(github: FakeGitHub) -> None:
     assert len(run.shown) == 1
 
 
-def test_a_failure_is_said_once_and_ends_it(github: FakeGitHub) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"), [(Unavailable("GitHub is down"), "GitHub is down"), (KeyError("x"), "KeyError: 'x'")]
+)
+def test_a_failure_is_said_once_and_ends_it(github: FakeGitHub, error: Exception, said: str) -> None:
     def fail(progress: Progress) -> bool:
-        raise Unavailable("GitHub is down")
+        raise error
 
     run = Run(github, after=fail)
     run.live.start()
     run.live.cells(5, 0)
     until(lambda: not run.live.is_alive)
     assert len(run.shown) == 1
-    assert run.log == ["while cells run, nothing is posted: GitHub is down"]
+    assert run.log == [f"while cells run, nothing is posted: {said}"]
 
 
 def test_a_pending_status_that_fails_leaves_the_comment_alone(github: FakeGitHub) -> None:
