@@ -1,13 +1,17 @@
 """What got worse under another name. Pure.
 
 A comparison joins on names: a spec, a scenario, a parameter or a check with a new one has nothing there to be worse
-than, and what it was is gone. Nobody who renames means to drop a gate, so what is new and fails counts as broken as far
-as something that passed there is gone:
+than, and what it was is gone. Nobody who renames means to drop a gate, and most that is renamed does what it did. So
+of what is new and fails as much counts as broken as passes were lost on the way, where who became whom is not known:
+neither more than passed there and is gone without as many that are new and pass, nor more than fails and is new
+without as many that are gone and failed. What is known narrows that down:
 
 - A group (a scenario with its parameters) that is gone in one spec and new in another moved. Its two sides are compared
   like those of a group that stayed.
-- Of the other groups that fail and are new, as many count as passed there and are gone, in whatever spec.
-- The same of checks: within a group that stayed among each other; within groups that did not, those of one name.
+- Groups of one scenario of a spec are counted among each other: only parameters changed. All others are, in whatever
+  spec.
+- Checks are counted within their group if it stayed or moved, else within those that their groups are counted with, by
+  their names.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keystone_action.scoring.results import Difference
@@ -39,15 +43,31 @@ class ComparedGroup:
 
 def broken_elsewhere(found: Sequence[ComparedGroup]) -> int:
     """How many groups and checks passed and fail now under another name. found: all groups of both runs."""
-    total = sum(_counted(one.checks) for one in found if one.group.change not in ("gone", "new"))
+    total = sum(_lost(one.checks) for one in found if one.group.change not in ("gone", "new"))
     moved, others = _moved(found)
     for before, after in moved:
         total += _broken(before.group, after.group) + _in_both(before.checks, after.checks)
-    total += _counted(one.group for one in others)
-    by_name: dict[str | None, list[Difference]] = {}
-    for check in (check for one in others for check in one.checks):
-        by_name.setdefault(check.invariant, []).append(check)
-    return total + sum(map(_counted, by_name.values()))
+    for alike in _alike(others):
+        total += _lost(one.group for one in alike)
+        by_name: dict[str | None, list[Difference]] = {}
+        for check in (check for one in alike for check in one.checks):
+            by_name.setdefault(check.invariant, []).append(check)
+        total += sum(map(_lost, by_name.values()))
+    return total
+
+
+def _alike(others: Sequence[ComparedGroup]) -> Iterator[list[ComparedGroup]]:
+    """Those that one may have become another of."""
+    by_scenario: dict[tuple[str, str | None], list[ComparedGroup]] = {}
+    for one in others:
+        by_scenario.setdefault((one.group.spec, one.group.scenario), []).append(one)
+    rest = []
+    for alike in by_scenario.values():
+        if len({one.group.change for one in alike}) > 1:
+            yield alike
+        else:
+            rest += alike
+    yield rest
 
 
 def _moved(found: Sequence[ComparedGroup]) -> tuple[list[tuple[ComparedGroup, ComparedGroup]], list[ComparedGroup]]:
@@ -71,17 +91,20 @@ def _in_both(before: Sequence[Difference], after: Sequence[Difference]) -> int:
     there = {one.invariant: one for one in before}
     here = {one.invariant: one for one in after}
     broken = sum(_broken(there[name], here[name]) for name in there.keys() & here.keys())
-    return broken + _counted(one for one in (*before, *after) if one.invariant not in there.keys() & here.keys())
+    return broken + _lost(one for one in (*before, *after) if one.invariant not in there.keys() & here.keys())
 
 
 def _broken(before: Difference, after: Difference) -> bool:
     return before.before in _PASSED and after.after == "fail"
 
 
-def _counted(differences: Iterable[Difference]) -> int:
-    """As many as fail and are new beside as many as passed there and are gone."""
-    counts: Counter[str] = Counter()
+def _lost(differences: Iterable[Difference]) -> int:
+    """How many of those that are new and fail must have passed there, if each is one that is gone."""
+    counts: Counter[tuple[str, bool]] = Counter()
     for one in differences:
-        counts["gone"] += one.change == "gone" and one.before in _PASSED
-        counts["new"] += one.change == "new" and one.after == "fail"
-    return min(counts["gone"], counts["new"])
+        if one.change in ("gone", "new"):
+            outcome = one.before if one.change == "gone" else one.after
+            counts[one.change, outcome in _PASSED] += outcome in (*_PASSED, "fail")
+    passes = counts["gone", True] - counts["new", True]
+    failures = counts["new", False] - counts["gone", False]
+    return max(0, min(passes, failures))

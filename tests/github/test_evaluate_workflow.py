@@ -93,6 +93,21 @@ def test_a_caller_without_the_right_to_write_gets_the_verdict_all_the_same(tmp_p
     assert "pull-requests: write" in played.jobs["merge"][0].ours.text
 
 
+def test_the_joined_results_are_the_baseline_of_the_next(tmp_path: Path, github: FakeGitHub) -> None:
+    """Found by the input name, by the job that joins: what failed there too may fail."""
+    pushed = evaluate(tmp_path / "push", rule="all")
+    folder = pushed.artifacts.folder("keystone-results-evaluate")
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    run = github.state.add_run(workflow="evaluate.yml", head_repository="octo/agents")
+    github.state.add_artifact(run.id, "keystone-results-evaluate", files)
+    inputs = {"baseline": "auto", "fail-on": "regression"}
+    played = evaluate(tmp_path / "pull", rule="all", event="pull_request", github=github, inputs=inputs)
+    assert (pushed.result("merge"), played.result("merge"), played.outputs["verdict"]) == ("failure", "success", "fail")
+    kept = json.loads((played.artifacts.folder("keystone-results-evaluate") / "results.json").read_text())
+    assert kept["baseline"]["source"].startswith(f"run {run.id} of main")
+    assert (kept["baseline"]["partial"], kept["baseline"]["partial_baseline"]) == (False, False)
+
+
 @pytest.mark.parametrize(("whose", "verdict"), [("head", "flaky"), ("base", "fail")])
 def test_a_change_can_not_weaken_its_gate_unseen(tmp_path: Path, github: FakeGitHub, whose: str, verdict: str) -> None:
     origin = tmp_path / "origin"

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from support.shard_runs import cell, runs, spec, whole
 
 from keystone_action.scoring.compare import compare
+from keystone_action.scoring.decide import decide_spec
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, Status
 
 
@@ -43,8 +45,17 @@ def of(*cells: CellResult) -> RunResult:
         ([one("alpha", "old", "a- b+")], [one("alpha", "new", "a- b-")], 1),
         ([one("alpha", "old", "a+ b+")], [one("alpha", "new", "a+ b-", passes=True)], 1),
         ([one("alpha", "old", "a- b+")], [one("alpha", "new", "a- b+")], 0),
+        # Some, of which some failed already: who became whom is not known, but that no pass was lost
+        ([one("alpha", "x", "a+"), one("alpha", "y", "a-")], [one("alpha", "yy", "a-"), one("alpha", "xx", "a+")], 0),
+        ([one("alpha", "x", "a+"), one("alpha", "y", "a-")], [one("alpha", "yy", "a-"), one("alpha", "xx", "a-")], 2),
+        ([one("alpha", "x", "o+ p-")], [one("alpha", "x", "q- r+")], 0),
         # A value of a parameter
         ([one("alpha", "x", "a+", model="m1")], [one("alpha", "x", "a-", model="m2")], 2),
+        (
+            [one("alpha", "x", "a+", model="m1"), one("alpha", "y", "a-", model="m1")],
+            [one("alpha", "x", "a-", model="m2"), one("alpha", "y", "a+", model="m2")],
+            2,
+        ),
         # A spec, of which something failed already
         (
             [one("alpha", "x", "a+"), one("alpha", "y", "a-")],
@@ -68,6 +79,7 @@ def of(*cells: CellResult) -> RunResult:
         # Only new, only gone, only better
         ([one("alpha", "x", "a+")], [one("alpha", "x", "a+"), one("alpha", "new", "a-")], 0),
         ([one("alpha", "x", "a+"), one("alpha", "old", "a+")], [one("alpha", "x", "a+")], 0),
+        ([one("alpha", "old", "a+")], [one("alpha", "new", "a+"), one("alpha", "more", "a-")], 0),
         ([one("alpha", "old", "a-")], [one("alpha", "new", "a+")], 0),
         ([one("alpha", "old", "a-")], [one("alpha", "new", "a-")], 0),
     ],
@@ -76,11 +88,30 @@ def test_another_name_hides_nothing(before: list[CellResult], after: list[CellRe
     assert compare(of(*before), of(*after), source="x").regressions == regressions
 
 
-@given(runs())
-def test_new_names_alone_change_nothing(run: RunResult) -> None:
-    """Specs of other ids, whose scenarios do what they did."""
-    again = whole([replace(entry, id=f"renamed-{entry.id}") for entry in run.specs])
-    assert compare(run, again, source="x").regressions == 0
+def renamed(run: RunResult, *, specs: bool, broken: bool) -> RunResult:
+    """The same cells with scenarios, and perhaps specs, of other names; broken: none of them passes any more."""
+    found = []
+    for entry in run.specs:
+        rule = "all" if broken else entry.replica_aggregation
+        cells = [replace(one, scenario=f"new {one.scenario}") for one in entry.cells]
+        if broken:
+            cells = [replace(one, verdict="fail", composite=0.0) for one in cells]
+        found.append(
+            decide_spec(replace(entry, id=f"{'new-' if specs else ''}{entry.id}", replica_aggregation=rule), cells)
+        )
+    return whole(found)
+
+
+@given(runs(), st.booleans())
+def test_new_names_alone_change_nothing(run: RunResult, specs: bool) -> None:
+    assert compare(run, renamed(run, specs=specs, broken=False), source="x").regressions == 0
+
+
+@given(runs(), st.booleans())
+def test_no_new_name_hides_that_all_is_broken(run: RunResult, specs: bool) -> None:
+    compared = compare(run, renamed(run, specs=specs, broken=True), source="x")
+    passed = [group for entry in run.specs for group in entry.groups if group.verdict in ("pass", "flaky")]
+    assert compared.regressions >= len(passed)
 
 
 def test_where_the_baseline_is_a_part_what_is_new_was_perhaps_not_run() -> None:
