@@ -199,10 +199,18 @@ def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path
         reader.problem("output-dir", "a folder outside of .git")
     elif any(os.path.lexists(one) and not one.is_dir() for one in (output, *output.parents)):
         reader.problem("output-dir", "a folder; there is a file of that name")
-    elif mode in ("run", "merge") and any(os.path.lexists(output / name) for name in RESULTS):
-        expected = "a folder without results: remove those that are committed; two steps need a folder each"
+    elif mode in ("run", "merge") and _is_taken(output):
+        expected = "a folder without results or links: remove those that are committed; two steps need a folder each"
         reader.problem("output-dir", expected, found=str(output.relative_to(workspace)))
     return output
+
+
+def _is_taken(output: Path) -> bool:
+    """Whether it holds results, or a link: whoever uploads the folder would follow that to files of the machine."""
+    if any(os.path.lexists(output / name) for name in RESULTS):
+        return True
+    entries = (Path(top) / name for top, folders, files in os.walk(output) for name in (*folders, *files))
+    return any(entry.is_symlink() for entry in entries)
 
 
 def _mirror(reader: InputReader) -> str | None:

@@ -196,13 +196,15 @@ def test_what_is_wrong_is_named_with_what_was_found_and_expected(
     assert error.exit_code == 2
 
 
-@pytest.mark.parametrize("name", ["results.json", "journal.jsonl"])
+@pytest.mark.parametrize("name", ["results.json", "journal.jsonl", "other"])
 def test_results_that_are_there_already_are_refused_by_the_name_of_the_input(tmp_path: Path, name: str) -> None:
-    """Those that a change has committed above all; a link to nowhere is no better."""
+    """Those that a change has committed above all. A link leads whoever uploads the folder to files of the machine."""
     (tmp_path / "keystone-results").mkdir()
     (tmp_path / "keystone-results" / name).symlink_to("nowhere")
     message = refusal(tmp_path, {}).message
     assert "input output-dir is 'keystone-results'; expected a folder without results" in message
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".gitignore").write_text("*")
     assert settings(tmp_path, {"output-dir": "other"}).output_dir == tmp_path / "other"
     assert settings(tmp_path, {"mode": "plan", "shards": "2"}).mode == "plan"
 
