@@ -22,6 +22,8 @@ MAX_RUNS = 200
 """Runs of a branch that are looked at."""
 MAX_FOUND = 5
 """Artifacts that are fetched, and looked at."""
+MAX_SIZE = 256 << 20
+"""Bytes of an artifact, with the logs of all cells."""
 MAX_WITHOUT = 20
 """Runs that would count, but have no such artifact."""
 _LIMITS = ArchiveLimits(files=1, size=256 * 1024 * 1024)
@@ -99,7 +101,13 @@ def _artifact(github: GitHubClient, run: WorkflowRun, names: list[str]) -> Artif
 
 
 def _unpacked(github: GitHubClient, run: WorkflowRun, artifact: Artifact, branch: str, folder: Path) -> FoundBaseline:
-    content = github.download_artifact(artifact.id)
+    if artifact.size_bytes > MAX_SIZE:
+        raise GitHubError(
+            f"the artifact {artifact.name} of run {run.id} has {artifact.size_bytes >> 20:,} MiB; at most"
+            f" {MAX_SIZE >> 20:,} are fetched",
+            help=f"upload {RESULTS} alone under that name, and the rest of the folder under another",
+        )
+    content = github.download_artifact(artifact.id, limit=MAX_SIZE)
     unpacked = unpack(content, folder, wanted=lambda name: name == RESULTS, limits=_LIMITS)
     if not unpacked:
         raise GitHubError(

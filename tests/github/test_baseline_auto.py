@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.fake_runner import EVENTS, FakeRunner, StepResult
 from support.github_state import FORK, REPOSITORY
 from support.shard_runs import cell, spec, whole
 
+from keystone_action.github import baseline
 from keystone_action.github.baseline import MAX_FOUND, artifact_names
 from keystone_action.report.results import render_results
 from keystone_action.scoring.results import PlanInfo
@@ -115,6 +117,16 @@ def test_not_all_artifacts_are_fetched(tmp_path: Path, github: FakeGitHub) -> No
         leave(github, results(cancelled=True))
     done = step(tmp_path, github, fail_on="regression")
     assert "of a run that went to its end and graded something (5 looked at); each spec's threshold" in done.summary
+
+
+def test_an_artifact_that_is_too_large_is_not_fetched(
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baseline, "MAX_SIZE", 1 << 20)
+    large = leave(github, {**results(), "cells/diff.patch": random.Random(0).randbytes(2 << 20)})
+    done = step(tmp_path, github)
+    assert f"keystone-results-agent of run {large} has 2 MiB; at most 1 are fetched" in done.summary
+    assert "upload results.json alone" in done.summary
 
 
 def test_what_failed_there_too_does_not_fail_the_step(tmp_path: Path, github: FakeGitHub) -> None:
