@@ -91,6 +91,7 @@ class _Step:
         self.commands = commands
         self.settings: Settings | None = None
         self.reporting: Reporting | None = None
+        self.needs_checkout = False  # nobody is told to check out a fork where that is refused
         self.summaries = Summaries(None, commands.warning)
 
     def run(self, evaluate: Evaluate | None) -> int:
@@ -101,6 +102,7 @@ class _Step:
         if settings.mode == "comment":
             return self._comment(settings)
         event.refuse_foreign_code(allowed=settings.allow_pull_request_target)
+        self.needs_checkout = settings.mode != "merge"
         if settings.mode == "plan":
             return self._plan(settings, event)
         if self.reporting is not None:
@@ -139,7 +141,7 @@ class _Step:
         if isinstance(error, SpecError):
             error = self._show_spec_errors(error)
         message = in_workflow(error, self._workspace)
-        if isinstance(error, UsageError) and _is_empty(self._workspace):
+        if self.needs_checkout and isinstance(error, UsageError) and _is_empty(self._workspace):
             message += "\nthe workspace is empty: put a step with actions/checkout before this one"
         if not isinstance(error, SpecError):
             self.commands.error(message)

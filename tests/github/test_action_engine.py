@@ -73,7 +73,7 @@ def test_fail_on_never_keeps_the_verdict(tmp_path: Path) -> None:
         ({"tags": "nightly"}, "nothing matches `tags` nightly"),
         ({"params": "model=x"}, "`params` model: no spec uses a parameter of that name"),
         ({"sandbox": "docker"}, "`sandbox` docker needs a Docker engine, and there is none"),
-        ({"mode": "merge", "results": "shards"}, "shards is not there\nname the folders"),
+        ({"mode": "merge", "results": "shards"}, "there is no folder shards\nname those with"),
     ],
 )
 def test_what_can_not_run_is_said_in_inputs_and_paths_of_the_checkout(
@@ -214,3 +214,19 @@ def test_answers_of_judges_that_a_change_brings_along_are_refused(tmp_path: Path
     step = runner.step({"cache-dir": "judged"})
     assert step.exit_code == code
     assert ("input cache-dir is 'kept', and the commit has files there" in step.text) is committed
+
+
+@pytest.mark.parametrize(
+    ("event", "inputs"),
+    [
+        ("workflow_run_fork", {}),
+        ("workflow_run_fork", {"mode": "comment", "results": "nowhere"}),
+        ("push", {"mode": "merge", "results": "nowhere"}),
+    ],
+)
+def test_nobody_is_told_to_check_out_where_no_checkout_belongs(
+    tmp_path: Path, event: str, inputs: dict[str, str]
+) -> None:
+    step = FakeRunner(tmp_path, event=event).step(inputs)
+    assert step.exit_code == 2
+    assert "actions/checkout" not in step.text + step.summary
