@@ -44,7 +44,7 @@ def find(places: Sequence[Path]) -> list[Path]:
     for place in places:
         if not place.is_dir():
             raise UsageError(
-                f"{place} is {'no folder' if place.exists() else 'not there'}",
+                f"{place} is no folder" if place.exists() else f"there is no folder {place}",
                 help="name the folders with the results of shards, or the one that their artifacts were downloaded to",
             )
         below = list(_search(place.resolve()))

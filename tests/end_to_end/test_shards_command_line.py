@@ -251,7 +251,7 @@ def test_what_can_not_be_joined(ready: Path, change: Any, code: int, said: str) 
     ("words", "said"),
     [
         ([], "DIR"),
-        (["nowhere"], "nowhere is not there"),
+        (["nowhere"], "there is no folder /"),
         (["empty"], "there are no results in"),
         (["empty", "--fail-on", "regressions"], "none of threshold, regression, error, never"),
         (["empty", "--threshold", "0.5"], "unrecognized arguments"),

@@ -73,7 +73,7 @@ def test_fail_on_never_keeps_the_verdict(tmp_path: Path) -> None:
         ({"tags": "nightly"}, "nothing matches `tags` nightly"),
         ({"params": "model=x"}, "`params` model: no spec uses a parameter of that name"),
         ({"sandbox": "docker"}, "`sandbox` docker needs a Docker engine, and there is none"),
-        ({"mode": "merge", "results": "shards"}, "there is no folder shards\nname those with"),
+        ({"mode": "merge", "results": "shards"}, "there is no folder shards\nname the folders"),
     ],
 )
 def test_what_can_not_run_is_said_in_inputs_and_paths_of_the_checkout(

@@ -175,7 +175,7 @@ def test_results_are_never_mixed(downloaded: Path) -> None:
 
 
 def test_a_place_that_is_not_there(tmp_path: Path) -> None:
-    refused(UsageError, tmp_path / "nowhere", says=("nowhere is not there",))
+    refused(UsageError, tmp_path / "nowhere", says=(f"there is no folder {tmp_path / 'nowhere'}",))
     (tmp_path / "file").touch()
     refused(UsageError, tmp_path / "file", says=("file is no folder",))
 
