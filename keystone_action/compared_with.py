@@ -20,6 +20,7 @@ from keystone_action.runner.base_commit import BaseCommit
 from keystone_action.runner.workflow_files import WorkflowFile
 from keystone_action.sandbox.git_tree import Remote
 from keystone_action.scoring.baseline import Baseline
+from keystone_action.scoring.results import SpecChanges
 
 _WORKFLOW = re.compile(r"([^/]+/[^/]+)/(\.github/workflows/[^/@]+\.ya?ml)@.+")
 _PATIENCE = Limits(tries=2, waiting=5.0)
@@ -49,7 +50,26 @@ def compared_with(settings: Settings, environ: Mapping[str, str], commands: Comm
     if settings.baseline == "auto":
         baseline, problem = _latest(settings, event, environ, commands)
         return ComparedWith(base, base_problem, workflow, baseline, problem)
-    return ComparedWith(base, base_problem, workflow, _named(settings))
+    named = _named(settings)
+    if named is not None:
+        named = replace(named, changed=_changed(settings, event, environ, commands))
+    return ComparedWith(base, base_problem, workflow, named)
+
+
+def _changed(
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+) -> SpecChanges | None:
+    """What the change did to a baseline that its repository holds; where results are joined too, since it decides
+    there."""
+    from keystone_action.runner.changed_baseline import changed_baseline, is_committed
+
+    path = _as_named(environ, "baseline", _directory(settings, environ))
+    places = [one for one in (path, settings.baseline) if isinstance(one, Path)]  # a link may lead to one that is
+    if not any(is_committed(settings.directory, one) for one in places):
+        return None
+    base, _ = _base_commit(settings, event, environ, commands)
+    found = None if base is None else changed_baseline(base, settings.directory, path)
+    return None if base is None or found is None else SpecChanges(base.sha, base.name, workflows=(found,))
 
 
 def _workflow(environ: Mapping[str, str]) -> WorkflowFile:
@@ -72,6 +92,12 @@ def _base(
         return None, ""
     if settings.mode == "plan" and settings.spec_from == "head":
         return None, ""  # the jobs that run the cells compare
+    return _base_commit(settings, event, environ, commands)
+
+
+def _base_commit(
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+) -> tuple[BaseCommit | None, str]:
     incomplete = ""
     if event.left and event.head:
         event, incomplete = _where_it_left(settings, event, environ, commands)
@@ -84,9 +110,17 @@ def _base(
     server = environ.get("GITHUB_SERVER_URL") or "https://github.com"
     url = f"{server.rstrip('/')}/{environ.get('GITHUB_REPOSITORY', '')}"
     remote = Remote(url, settings.github_token, settings.ca_bundle or "")
-    named = environ.get(variable("working-directory"), "").strip()
-    directory = Path(os.path.normpath(settings.workspace / named))  # links not followed
+    directory = _directory(settings, environ)
     return BaseCommit(event.sha, event.name, remote, incomplete, settings.workspace, directory), ""
+
+
+def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
+    return _as_named(environ, "working-directory", settings.workspace)
+
+
+def _as_named(environ: Mapping[str, str], name: str, start: Path) -> Path:
+    """The path of an input without following links, which are the change's doing."""
+    return Path(os.path.normpath(start / environ.get(variable(name), "").strip()))
 
 
 def _where_it_left(

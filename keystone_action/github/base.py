@@ -58,7 +58,11 @@ def base_of_event(environ: Mapping[str, str]) -> EventBase:
         found = _before(_text(payload, "before"), branches)
         is_own = bool(own and default) and own != default
         return replace(found, head=_commit(payload, "after"), left=default if is_own else "")
-    return EventBase(why_none=f"the event {event} proposes no change to one", branches=branches)
+    nothing = EventBase(why_none=f"the event {event} proposes no change to one", branches=branches)
+    if event == "workflow_dispatch" and own and default and own != default:
+        # Its job counts for the commit as that of a push does.
+        return replace(nothing, head=_full(environ.get("GITHUB_SHA", "")), left=default)
+    return nothing
 
 
 def _before(before: str, branches: tuple[str, ...]) -> EventBase:
@@ -75,8 +79,11 @@ def _of(sha: str, name: str, branches: tuple[str, ...]) -> EventBase:
 
 
 def _commit(document: Any, *keys: str) -> str:
-    found = _text(document, *keys)
-    return found if _SHA.fullmatch(found) and found.strip("0") else ""
+    return _full(_text(document, *keys))
+
+
+def _full(sha: str) -> str:
+    return sha if _SHA.fullmatch(sha) and sha.strip("0") else ""
 
 
 def _branch(ref: str) -> str:

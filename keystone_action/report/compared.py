@@ -67,8 +67,8 @@ def _gate_headline(changes: SpecChanges) -> str:
     as_there = f", as commit {commit} has them" if commit else ""
     if changes.workflows:
         without = "; its own specs had none" if changes.specs else ""
-        workflow = f"this change alters the workflow that runs them, which had effect{without}"
-        return f"The specs of {name} decided{as_there}, but {workflow}{less}:"
+        how = f"this change alters how they are run, which had effect{without}"
+        return f"The specs of {name} decided{as_there}, but {how}{less}:"
     return f"The specs of {name} decided{as_there}; those of this change differ and had no effect{less}:"
 
 

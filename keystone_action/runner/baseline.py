@@ -71,4 +71,9 @@ def beside_baseline(run: RunResult, baseline: Baseline | None) -> RunResult:
     """The run with what changed since the baseline."""
     if baseline is None:
         return run
-    return replace(run, baseline=compare(baseline.run, run, source=baseline.source))
+    compared = replace(run, baseline=compare(baseline.run, run, source=baseline.source))
+    if baseline.changed is None:
+        return compared
+    known = baseline.changed if run.spec_changes is None else run.spec_changes
+    workflows = dict.fromkeys((*baseline.changed.workflows, *known.workflows))
+    return replace(compared, spec_changes=replace(known, workflows=tuple(workflows)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from keystone_action.errors import UsageError
 from keystone_action.scoring.decide import decide_run, decide_spec
-from keystone_action.scoring.results import CellResult, RunResult, SpecResult
+from keystone_action.scoring.results import CellResult, RunResult, SpecChanges, SpecResult
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -24,10 +24,12 @@ MAX_NAME = 256
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Results that were found to be sound. source: where they are from, in words."""
+    """Results that were found to be sound. source: where they are from, in words. changed: what the change that is
+    compared with them did to them, when it did."""
 
     run: RunResult
     source: str
+    changed: SpecChanges | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -151,8 +151,8 @@ class SpecChanges:
     """What a change does to its own gate (contract, 5.4): the specs, and the files that they name, against the base
     commit. base: its sha, None when there is none. base_name: what it is, in words. spec_from: where the specs of this
     run come from. problem: why the comparison could not be made, and what to do; empty when it was. workflows: the same
-    of workflows that call us; all of them are `changed`. incomplete: what was not compared, and why; empty when nothing
-    was left out."""
+    of workflows that call us and of a baseline in the repository; all of them are `changed`. incomplete: what was not
+    compared, and why; empty when nothing was left out."""
 
     base: str | None
     base_name: str

@@ -11,6 +11,9 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, REPOSITORY, FakeRunner, StepResult
 from support.git_server import GitServer
 from support.repositories import Change, commit, git, make_change
+from support.shard_runs import cell, spec, whole
+
+from keystone_action.report.results import render_results
 
 SPEC = """
 version: 1
@@ -63,7 +66,7 @@ def test_inputs_that_weaken_the_gate_are_said_first(tmp_path: Path, spec_from: s
     assert done.exit_code == 0, done.text
     head, workflow, spec = done.summary.splitlines()[1:4]
     if spec_from == "base":
-        assert "alters the workflow that runs them, which had effect; its own specs had none:**" in head
+        assert "alters how they are run, which had effect; its own specs had none:**" in head
     assert workflow == f"> - `{FLOW}`: threshold added: 0.2; fail-on added: never; workflow changed (+2 −0)"
     assert spec == "> - `keystone.yaml`: threshold 0.85 → 0.5"
     assert done.text.index("threshold added: 0.2") < done.text.index("verdict: ")
@@ -105,6 +108,30 @@ def commit_on_topic(tmp_path: Path, made: Change) -> str:
     git(work, "push", "-q", "origin", "topic")
     git(made.origin, "update-server-info")
     return second
+
+
+def test_a_baseline_that_the_change_brings_along_is_said(tmp_path: Path) -> None:
+    """One that has failed already is nothing to be worse than; in the job too that only joins results. One that a step
+    has fetched is none of the change's."""
+    good, bad = (
+        render_results(whole([spec("alpha", [cell("alpha", "alpha", 0, verdict, score=float(verdict == "pass"))])]))
+        for verdict in ("pass", "fail")
+    )
+    base = {"keystone.yaml": SPEC.replace("small", "alpha"), "was/results.json": good}
+    made = make_change(tmp_path / "origin", base, {"was/results.json": bad})
+    job = FakeRunner(tmp_path / "job", event="pull_request", payload=event("pull_request", made))
+    made.check_out(job.workspace)
+    done = step(job, baseline="was", fail_on="regression")
+    assert done.exit_code == 0, done.text
+    line = done.summary.splitlines()[2]
+    assert line.startswith("> - `was`: baseline changed (+")
+    (job.workspace / "shards").mkdir()
+    (job.workspace / "keystone-results").rename(job.workspace / "shards" / "one")
+    joined = step(job, mode="merge", results="shards", baseline="was", fail_on="regression")
+    assert joined.summary.splitlines()[2] == line
+    (job.workspace / "fetched.json").write_text(bad)
+    other = step(job, baseline="fetched.json", output_dir="more")
+    assert other.summary.startswith("## "), other.text
 
 
 @pytest.mark.parametrize("spec_from", ["head", "base"])

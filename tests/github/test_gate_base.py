@@ -91,6 +91,17 @@ def test_a_branch_that_the_default_one_holds_changes_only_itself(tmp_path, githu
     assert (new.base, new.base_problem) == (None, "")
 
 
+@pytest.mark.parametrize("branch", ["topic", "main"])
+def test_a_run_that_was_started_by_hand_is_compared_as_a_push_is(tmp_path, github, made, branch) -> None:
+    """Its job stands beside the commit as that of a push does."""
+    github.state.merge_bases = {("main", made.head): ELSEWHERE}
+    payload = json.loads((EVENTS / "workflow_dispatch.json").read_text()) | {"ref": f"refs/heads/{branch}"}
+    more = {"GITHUB_SHA": made.head, "GITHUB_REF": f"refs/heads/{branch}"}
+    found = compared(checkout(tmp_path, made), github, "workflow_dispatch", payload, **more)
+    assert (found.base.sha if found.base else None) == (ELSEWHERE if branch == "topic" else None)
+    assert found.base_problem == ""
+
+
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"status": 403, "message": "Resource not accessible by integration"}, "contents: read"),
     ({"status": 404, "message": "Not Found"}, "404"),

@@ -124,11 +124,9 @@ def test_workflows_come_first_and_had_effect_whosever_specs_ran() -> None:
     assert said[1] == "  .github/workflows/evals.yml: threshold added: 0.5; workflow changed (+1 −0)"
     assert len(said) == 5
     headline, *_ = gate_lines(replace(WEAKER, workflows=(flow,), spec_from="base"))
-    assert headline.endswith(
-        "but this change alters the workflow that runs them, which had effect; its own specs had none:"
-    )
+    assert headline.endswith("but this change alters how they are run, which had effect; its own specs had none:")
     headline, *_ = gate_lines(replace(WEAKER, specs=(), workflows=(flow,), spec_from="base"))
-    assert headline.endswith("but this change alters the workflow that runs them, which had effect:")
+    assert headline.endswith("but this change alters how they are run, which had effect:")
 
 
 @pytest.mark.parametrize("nothing", [None, changes()])
