@@ -1,8 +1,4 @@
-"""Images of MySQL and MariaDB: a database and a user for each cell.
-
-`isolation` as of PostgreSQL's images: `container` gives each cell a server of its own; else one server serves all,
-with one cell at a time by the names of `env`, with several, or by `isolation: database`, by names of the cell's own.
-"""
+"""Images of MySQL and MariaDB: a database and a user for each cell."""
 
 from __future__ import annotations
 
@@ -16,9 +12,8 @@ from urllib.parse import quote
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
 from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.container import remove_all
+from keystone_action.services.database_servers import DatabaseServers, Seat
 from keystone_action.services.engine_container import ContainerPlan
-from keystone_action.services.images import ensure_image
 from keystone_action.services.mysql_cells import CellDatabase
 from keystone_action.services.mysql_in_container import Credentials, MysqlInContainer, one_line
 from keystone_action.services.mysql_reader import MysqlReader
@@ -26,7 +21,6 @@ from keystone_action.spec.services import repository_of
 
 if TYPE_CHECKING:
     from keystone_action.services.container_host import ContainerHost
-    from keystone_action.services.networks import Network
     from keystone_action.spec.services import ContainerService, MysqlService
 
 DEFAULT_IMAGE = "mysql:9"
@@ -40,12 +34,11 @@ _LONGEST_DATABASE = 64
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What a cell has: joined, the network to which a shared server was added."""
+    """What a cell has."""
 
     address: Address
-    server: MysqlInContainer
+    seat: Seat[MysqlInContainer]
     cell: CellDatabase
-    joined: Network | None
 
 
 class MysqlContainer:
@@ -58,7 +51,7 @@ class MysqlContainer:
         self._image = definition.image or DEFAULT_IMAGE
         self._credentials = credentials_of_image(definition.name, definition.env)
         self._port = definition.ports[0] if definition.ports else _PORT
-        self._shared: MysqlInContainer | None = None
+        self._servers = DatabaseServers(definition, self._image, host, self._server)
         self._used: list[_Used] = []
 
     @property
@@ -68,35 +61,24 @@ class MysqlContainer:
 
     async def start(self) -> None:
         """See RunningService. With `isolation: container` only the image is had; each cell starts its server."""
-        await ensure_image(self._host.client, self._image, **self._host.pulling())
-        if self._definition.isolation != "container":
-            self._shared = await self._server(await self._host.group.enter())
+        await self._servers.start()
 
-    async def _server(self, network: Network, cell: str = "") -> MysqlInContainer:
+    def _server(self) -> MysqlInContainer:
         definition, root = self._definition, secrets.token_urlsafe(24)
         env = env_for_image(self._image, definition.env, self._credentials, root)
         plan = ContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
-        container = self._host.container(plan)
-        server = MysqlInContainer(container, self._credentials, root, self._port)
-        await server.start(network, definition.ready_timeout, wait_for=definition.wait_for, cell=cell)
-        return server
+        return MysqlInContainer(self._host.container(plan), self._credentials, root, self._port)
 
     async def attach(self, scope: CellScope) -> Attached:
         """See RunningService."""
         import anyio
 
-        server, joined = self._shared, scope.network
-        if server is not None:
-            await server.container.must_run("between two cells")
-            if joined is not None:
-                await self._host.share(joined, server.container.id, self.name)
-        else:
-            server, joined = await self._server(scope.network or await self._host.group.enter(), scope.cell_id), None
-        by_env = self._shared is None or (scope.exclusive and self._definition.isolation != "database")
-        wanted = self._credentials if by_env else Credentials.of_a_cell()
+        seat = await self._servers.enter(scope)
+        server = seat.server
+        wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
         cell = CellDatabase(server, wanted.database, wanted.user, wanted.password)
         for_host = _address(server.container.address, self._port, wanted)
-        used = _Used(for_host, server, cell, joined)
+        used = _Used(for_host, seat, cell)
         self._used.append(used)
         try:
             await self._run(server, "could not make a database for a cell", cell.create)
@@ -125,7 +107,7 @@ class MysqlContainer:
         """See RunningService."""
         used = self._of(attached)
         assert used is not None
-        await self._run(used.server, "refused a fixture", lambda: used.cell.run_script(script))
+        await self._run(used.seat.server, "refused a fixture", lambda: used.cell.run_script(script))
 
     async def seal(self, attached: Attached) -> None:
         """Nothing to remember: nothing that stands before the agent is looked up differently after it."""
@@ -138,20 +120,15 @@ class MysqlContainer:
 
     async def _leave(self, used: _Used) -> None:
         self._used.remove(used)
-        if used.server is not self._shared:
-            await used.server.container.remove()
-            return
-        with contextlib.suppress(ServiceError):  # what can't be dropped now goes with the server
-            await self._run(used.server, "could not drop a cell's database", used.cell.drop)
-        if used.joined is not None:
-            await self._host.unshare(used.joined, used.server.container.id)
+        if used.seat.shared:
+            with contextlib.suppress(ServiceError):  # what can't be dropped now goes with the server
+                await self._run(used.seat.server, "could not drop a cell's database", used.cell.drop)
+        await self._servers.leave(used.seat)
 
     async def stop(self) -> None:
         """See RunningService."""
-        servers = [used.server for used in self._used] + ([self._shared] if self._shared is not None else [])
         self._used.clear()
-        self._shared = None
-        await remove_all({server.container for server in servers})
+        await self._servers.stop()
 
     def _of(self, attached: Attached) -> _Used | None:
         return next((one for one in self._used if one.address is attached.for_host), None)

@@ -89,8 +89,12 @@ class MysqlInContainer:
                 raise await self.container.failure(f"can't be set up for cells: {one_line(error)}") from None
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self.container.remove()
+                await self.remove()
             raise
+
+    async def remove(self) -> None:
+        """Remove the server. Never raises."""
+        await self.container.remove()
 
     def _ask(self) -> str:
         import pymysql

@@ -17,7 +17,7 @@ from keystone_action.services.container import unmet
 from keystone_action.services.engine_container import ServiceContainer
 from keystone_action.services.postgres_databases import Credentials
 from keystone_action.services.postgres_passwords import stored
-from keystone_action.services.postgres_reader import session_options
+from keystone_action.services.postgres_reader import keywords, session_options
 
 if TYPE_CHECKING:
     import psycopg
@@ -210,16 +210,7 @@ class PostgresInContainer:
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
         """See Server."""
-        return {
-            "host": self.container.address,
-            "port": self.port,
-            "user": user,
-            "password": password,
-            "dbname": database,
-            "connect_timeout": 10,
-            "sslmode": "disable",
-            "gssencmode": "disable",
-        }
+        return keywords(self.container.address, self.port, user, password, database)
 
 
 def _value(session: psycopg.Connection[Any], query: str) -> Any:

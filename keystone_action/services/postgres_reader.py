@@ -41,6 +41,20 @@ _SESSION: Mapping[str, str] = {
 }
 
 
+def keywords(host: str, port: int, user: str, password: str, database: str) -> dict[str, Any]:
+    """For libpq: a server of ours, on this machine or on an engine's network, where nobody else listens."""
+    return {
+        "host": host,
+        "port": port,
+        "user": user,
+        "password": password,
+        "dbname": database,
+        "connect_timeout": _CONNECT_SECONDS,
+        "sslmode": "disable",
+        "gssencmode": "disable",
+    }
+
+
 def session_options(settings: Mapping[str, str]) -> str:
     """The `options` of a connection that sets these parameters, quoted as libpq reads them."""
     escaped = (f"-c {name}={value}".replace("\\", "\\\\").replace(" ", "\\ ") for name, value in settings.items())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import ServiceError
 from keystone_action.services.postgres_binaries import reachable_binaries
 from keystone_action.services.postgres_cells import PRISTINE, Before
-from keystone_action.services.postgres_reader import session_options
+from keystone_action.services.postgres_reader import keywords, session_options
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 
 if TYPE_CHECKING:
@@ -189,16 +189,7 @@ class PostgresServer:
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
         """libpq keywords for a role of this server."""
-        return {
-            "host": HOST,
-            "port": self.port,
-            "user": user,
-            "password": password,
-            "dbname": database,
-            "connect_timeout": 10,
-            "sslmode": "disable",
-            "gssencmode": "disable",
-        }
+        return keywords(HOST, self.port, user, password, database)
 
     async def stop(self) -> None:
         """End it at once: its data is not kept. Never raises."""
