@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +155,20 @@ def test_a_run_that_is_repeated_updates(tmp_path: Path, github: FakeGitHub) -> N
     assert ids == {str(comment.id)}
     assert "nothing changed" in comment.body
     assert [state for state, _ in states(github)] == ["pending", "failure", "pending", "success", "pending", "success"]
+
+
+def test_a_second_attempt_of_a_run_updates_and_links_itself(tmp_path: Path, github: FakeGitHub) -> None:
+    runner = FakeRunner(tmp_path, event="pull_request", github=github)
+    (runner.workspace / "keystone.yaml").write_text(FAILING)
+    runner.step()
+    shutil.rmtree(runner.workspace / "keystone-results")
+    runner.attempt = 2
+    runner.step()
+    (comment,) = github.state.comments
+    page = f"{runner.server}/octo/agents/actions/runs/{runner.run_number}/attempts/2"
+    assert f"[run]({page}) · [artifacts]({page}#artifacts)" in comment.body
+    assert "attempts/1" not in comment.body
+    assert github.state.statuses[-1]["target_url"] == page
 
 
 def test_what_changed_since_the_last_comment_is_said(tmp_path: Path, github: FakeGitHub) -> None:

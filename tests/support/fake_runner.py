@@ -99,6 +99,7 @@ class FakeRunner:
         self.repository = repository
         self.actor = actor
         self.run_number = str(secrets.randbelow(10**10))
+        self.attempt = 1
         self.owner = os.geteuid() if owner is None else owner
         name = repository.split("/")[1]
         self.work = root / "_work"
@@ -289,7 +290,7 @@ class FakeRunner:
             "GITHUB_JOB": "evaluate",
             "GITHUB_REPOSITORY": self.repository,
             "GITHUB_REPOSITORY_OWNER": self.repository.split("/")[0],
-            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_RUN_ATTEMPT": str(self.attempt),
             "GITHUB_RUN_ID": self.run_number,
             "GITHUB_SHA": self.sha,
             "GITHUB_SERVER_URL": self.server,
