@@ -44,6 +44,12 @@ def commit(folder: Path) -> str:
     return done.stdout.strip()
 
 
+def shard_of(artifacts: Artifacts, index: int) -> Path:
+    """What the shard of that index left."""
+    (name,) = [one for one in artifacts.names if re.fullmatch(rf"keystone-evaluate-[0-9a-f]{{16}}-shard-{index}", one)]
+    return artifacts.folder(name)
+
+
 def evaluate(tmp_path: Path, *, rule: str = "majority", folder: str = ".", **options: Any) -> Played:
     tmp_path.mkdir(exist_ok=True)
 
@@ -64,8 +70,8 @@ def test_three_shards_come_to_one_verdict(tmp_path: Path, rule: str, verdict: st
     assert played.outputs["verdict"] == verdict
     assert (played.outputs["passed"], played.outputs["failed"], played.outputs["errors"]) == ("4", "2", "0")
     assert (played.outputs["total"], float(played.outputs["composite"])) == ("6", pytest.approx(2 / 3))
-    shards = [f"keystone-evaluate-shard-{index}" for index in range(3)]
-    assert played.artifacts.names == [*shards, "keystone-results-evaluate"]
+    assert [shard_of(played.artifacts, index).exists() for index in range(3)] == [True] * 3
+    assert [name for name in played.artifacts.names if "-shard-" not in name] == ["keystone-results-evaluate"]
     kept = json.loads((played.artifacts.folder("keystone-results-evaluate") / "results.json").read_text())
     assert (kept["verdict"], kept["counts"]["cells"]) == (verdict, 6)
 
@@ -165,11 +171,22 @@ def test_without_the_gate_a_failure_does_not_fail(tmp_path: Path) -> None:
 def test_a_lost_shard_is_never_green(tmp_path: Path) -> None:
     def lose(job: str, artifacts: Artifacts) -> None:
         if job == "merge":
-            shutil.rmtree(artifacts.folder("keystone-evaluate-shard-1"))
+            shutil.rmtree(shard_of(artifacts, 1))
 
     played = evaluate(tmp_path, inputs={"fail-on": "never"}, between=lose)
     assert (played.result("merge"), played.outputs["verdict"]) == ("failure", "error")
     assert "missing: shard 2/3" in played.jobs["merge"][0].ours.text
+
+
+def test_two_calls_of_one_name_have_each_their_own_verdict(tmp_path: Path) -> None:
+    """As in a matrix of the caller's: the other's shards may all have ended after ours, and before our last job."""
+
+    def other(job: str, artifacts: Artifacts) -> None:
+        if job == "merge":
+            assert evaluate(tmp_path / "other", rule="any", artifacts=artifacts).result("merge") == "success"
+
+    played = evaluate(tmp_path / "one", rule="all", between=other)
+    assert (played.result("merge"), played.outputs["verdict"]) == ("failure", "fail")
 
 
 def test_a_plan_that_fails_is_never_green(tmp_path: Path, github: FakeGitHub) -> None:
@@ -210,7 +227,7 @@ def test_a_last_job_that_is_cancelled_itself_gives_no_verdict(tmp_path: Path) ->
 def test_results_that_a_change_brings_along_stand_in_for_no_shard(tmp_path: Path) -> None:
     """A commit may hold a folder of the name that the shards' artifacts are downloaded to."""
     first = evaluate(tmp_path / "first", inputs={"shards": 1})
-    text, forged = SUITE.replace("RULE", "majority"), first.artifacts.folder("keystone-evaluate-shard-0")
+    text, forged = SUITE.replace("RULE", "majority"), shard_of(first.artifacts, 0)
 
     def checkout(workspace: Path) -> None:
         (workspace / "evals").mkdir()
@@ -219,7 +236,7 @@ def test_results_that_a_change_brings_along_stand_in_for_no_shard(tmp_path: Path
 
     def lose(job: str, artifacts: Artifacts) -> None:
         if job == "merge":
-            shutil.rmtree(artifacts.folder("keystone-evaluate-shard-0"))
+            shutil.rmtree(shard_of(artifacts, 0))
 
     inputs = {"shards": 1, "comment": "never"}
     played = Player(tmp_path / "jobs", WORKFLOW, checkout, inputs=inputs, between=lose).play()
