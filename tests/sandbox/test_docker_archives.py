@@ -24,6 +24,8 @@ NAMES = st.text(
     max_size=60,
 ).filter(lambda name: name not in {".", ".."} and 0 < len(_bytes(name)) <= 200)
 
+_SENT = 1 << 15
+
 
 def _bytes(name: str) -> bytes:
     try:
@@ -48,7 +50,7 @@ def there_and_back(source: Path, target: Path) -> None:
 
 
 def _under(name: str, archive: bytes) -> list[bytes]:
-    """The archive as the engine would name its entries."""
+    """The archive as the engine would name its entries, in pieces as it would send them."""
     out = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(archive), encoding="utf-8", errors="surrogateescape") as old,
@@ -61,7 +63,8 @@ def _under(name: str, archive: bytes) -> list[bytes]:
                 info.linkname = name + info.linkname.removeprefix("some/where")
             info.pax_headers = {key: value for key, value in info.pax_headers.items() if key == "mtime"}
             new.addfile(info, content)
-    return [out.getvalue()]
+    whole = out.getvalue()
+    return [whole[start : start + _SENT] for start in range(0, len(whole), _SENT)]
 
 
 def hostile(*entries: Callable[[tarfile.TarFile], None] | tuple[str, bytes, str]) -> list[bytes]:
