@@ -29,6 +29,7 @@ _ONLY_FOLDERS = frozenset({"workspace", "dir"})
 _DEFAULTS = tuple(
     f"refs/remotes/{remote}/{branch}" for branch in ("HEAD", "main", "master") for remote in ("upstream", "origin")
 )
+_MOST_ATTRIBUTES = 100
 _LONGEST = 1_000
 """Characters of a text that can be a path."""
 
@@ -120,6 +121,18 @@ class BaseFiles:
             else:
                 wanted.update(dict.fromkeys(self._named(relative)))
         self._write(wanted)
+
+    def any_line_ends(self) -> bool:
+        """Whether the checkout may have other line ends than the commit: by an attribute that the base has already,
+        or by a setting of the machine. An attribute that a change brings along is its own doing."""
+        attributes = [path for path in self.tree.entries if posixpath.basename(path) == ".gitattributes"]
+        try:
+            if any(b"crlf" in content for content in self.tree.read(attributes[:_MOST_ATTRIBUTES]).values()):
+                return True
+            said = git.run("config", "--get", "core.autocrlf", directory=self.root, accept=1)
+        except git.GitFailed:
+            return False
+        return said.strip().lower() == b"true"
 
     def _around(self, spec: str) -> Iterator[str]:
         """Of another tool's file: all beside and below it, and the files in the folders above, where those tools look

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The specs of one commit by their paths relative to the root; errors of those that can't be loaded."""
+    """The specs of one commit by their paths relative to the root; errors of those that can't be loaded. any_line_ends:
+    as `Named` has it."""
 
     root: Path
     specs: dict[str, LoadedSpec]
     errors: dict[str, SpecError]
+    any_line_ends: bool = False
 
     def file(self, relative: str) -> Path:
         return self.root / relative
@@ -114,7 +116,10 @@ def _side_of_base(files: BaseFiles, options: RunOptions) -> _Side:
     specs, errors = load_paths(paths, there)
     names = {path: Path(os.path.abspath(path)).relative_to(files.top).as_posix() for path in paths}  # noqa: PTH100
     return _Side(
-        files.top, {names[one.path]: one for one in specs}, {names[path]: error for path, error in errors.items()}
+        files.top,
+        {names[one.path]: one for one in specs},
+        {names[path]: error for path, error in errors.items()},
+        files.any_line_ends(),
     )
 
 
@@ -210,7 +215,7 @@ def _compared(before: _Side, there: str, after: _Side, here: str) -> tuple[str, 
 def _differences(before: _Side, there: str, after: _Side, here: str) -> tuple[str, ...]:
     sentences = [f"moved from {there}"] if there != here else []
     old, new = before.specs.get(there), after.specs.get(here)
-    same_text = same_content(before.file(there), after.file(here))
+    same_text = same_content(before.file(there), after.file(here), any_line_ends=before.any_line_ends)
     if old is None or new is None:
         lines = "" if same_text else f" ({line_counts(before.file(there), after.file(here))})"
         errors = before.errors.get(there) or after.errors.get(here)
@@ -229,4 +234,4 @@ def _differences(before: _Side, there: str, after: _Side, here: str) -> tuple[st
 
 
 def _named(loaded: LoadedSpec, side: _Side) -> Named:
-    return named_files(loaded, side.root)
+    return replace(named_files(loaded, side.root), any_line_ends=side.any_line_ends)

@@ -22,10 +22,12 @@ _NUMBERS = re.compile(rb"(\d+)\t(\d+)\t")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The files that a spec names, by their paths relative to a root; of directories those below them."""
+    """The files that a spec names, by their paths relative to a root; of directories those below them. any_line_ends:
+    whether a checkout may give them others than their commit has."""
 
     root: Path
     files: dict[str, Path]
+    any_line_ends: bool = False
 
 
 def named_files(loaded: LoadedSpec, root: Path) -> Named:
@@ -64,21 +66,22 @@ def changed_files(before: Named, after: Named) -> list[str]:
             found.append(f"{name} ({'newly named' if (before.root / name).is_file() else 'added'})")
         elif new is None:
             found.append(f"{name} ({'no longer named' if (after.root / name).is_file() else 'deleted'})")
-        elif not same_content(old, new):
+        elif not same_content(old, new, any_line_ends=before.any_line_ends):
             found.append(f"{name} ({line_counts(old, new)})")
     more = len(found) - MAX_SHOWN
     return [*found[:MAX_SHOWN], f"and {more:,} more"] if more > 0 else found
 
 
-def same_content(old: Path, new: Path) -> bool:
-    """Whether a file of a commit and one of the checkout are the same, line ends aside, which a checkout may change. A
-    pointer of Git LFS is the file that it points to."""
+def same_content(old: Path, new: Path, *, any_line_ends: bool = False) -> bool:
+    """Whether a file of a commit and one of the checkout are the same. A pointer of Git LFS is the file that it points
+    to. any_line_ends: whether the checkout may have given it others: otherwise they count, since of a script that
+    begins with `set -e` and has got CRLF nothing fails any more."""
     if old.stat().st_size <= COUNT_LIMIT:
         content = old.read_bytes()
         pointer = _POINTER.fullmatch(content)
         if pointer is not None and pointer[1].decode() == _digest(new):
             return True
-        if new.stat().st_size <= 2 * COUNT_LIMIT:
+        if any_line_ends and new.stat().st_size <= 2 * COUNT_LIMIT:
             return content.replace(b"\r\n", b"\n") == new.read_bytes().replace(b"\r\n", b"\n")
     return old.stat().st_size == new.stat().st_size and _digest(old) == _digest(new)
 

@@ -134,6 +134,21 @@ def test_a_baseline_that_the_change_brings_along_is_said(tmp_path: Path) -> None
     assert other.summary.startswith("## "), other.text
 
 
+@pytest.mark.parametrize(("attributes", "seen"), [("", True), ("*.sh text eol=crlf\n", False)])
+def test_line_ends_that_the_change_brings_along_are_seen(tmp_path: Path, attributes: str, seen: bool) -> None:
+    """Of a script they make that `set -e` has no effect."""
+    named = SPEC.replace(
+        "a: {weight: 2, check: {type: file_exists, path: a}}", "a: {check: {type: custom, script: c.sh}}"
+    )
+    script = "set -e\ntest -f a\necho '{\"passed\": true}'\n"
+    base = {"keystone.yaml": named, "c.sh": script, ".gitattributes": attributes}
+    made = make_change(tmp_path / "origin", base, {"x": "y"} if attributes else {".gitattributes": "c.sh eol=crlf\n"})
+    job = FakeRunner(tmp_path / "job", event="pull_request", payload=event("pull_request", made))
+    made.check_out(job.workspace)
+    assert b"\r\n" in (job.workspace / "c.sh").read_bytes()
+    assert ("`keystone.yaml`: changed files: c.sh (+3 −3)" in step(job).summary) is seen
+
+
 @pytest.mark.parametrize("spec_from", ["head", "base"])
 @pytest.mark.parametrize("kind", ["link", "submodule"])
 def test_another_folder_in_the_place_of_the_working_directory_is_seen(

@@ -27,7 +27,7 @@ def pointer(content: bytes) -> bytes:
     [
         (b"a\n", b"a\n", True),
         (b"a\n", b"b\n", False),
-        (b"a\nb\n", b"a\r\nb\r\n", True),
+        (b"a\nb\n", b"a\r\nb\r\n", False),
         (b"a\rb", b"a\nb", False),
         (pointer(b"\0big"), b"\0big", True),
         (pointer(b"\0big"), b"\0bog", False),
@@ -37,6 +37,11 @@ def pointer(content: bytes) -> bytes:
 )
 def test_line_ends_and_pointers_are_the_checkouts(tmp_path: Path, old: bytes, new: bytes, same: bool) -> None:
     assert same_content(*pair(tmp_path, old, new)) is same
+
+
+def test_a_checkout_that_converts_line_ends_changes_no_file(tmp_path: Path) -> None:
+    assert same_content(*pair(tmp_path, b"a\nb\n", b"a\r\nb\r\n"), any_line_ends=True)
+    assert not same_content(*pair(tmp_path, b"a\rb", b"a\nb"), any_line_ends=True)
 
 
 @pytest.mark.parametrize(
