@@ -20,6 +20,7 @@ from keystone_action.invariants.registry import ALIASES
 STAND_IN = ROOT / "tests" / "data" / "embedding_package"
 NEEDS_PYTEST = "setup: {packages: [pytest]}"
 """What a page says whose sandbox needs pytest; here pip gets it from a server of ours."""
+NEEDS_EMBEDDINGS = "type: similarity"
 EXAMPLES = [
     (path.stem, heading, name)
     for path in sorted(PAGES.glob("*.md"))
@@ -40,7 +41,9 @@ def run(variant: Variant, directory: Path, index: dict[str, str]) -> Called:
     environment = "".join(f', {name}: "{value}"' for name, value in index.items())
     given = f"{NEEDS_PYTEST[:-1]}, env: {{{environment[2:]}}}}}"
     spec.write_text(spec.read_text("utf-8").replace(NEEDS_PYTEST, given), "utf-8")
-    environ = {**NO_ENGINE, "PYTHONPATH": os.pathsep.join([str(ROOT), str(STAND_IN)])}
+    environ = NO_ENGINE
+    if NEEDS_EMBEDDINGS in spec.read_text("utf-8"):
+        environ = {**NO_ENGINE, "PYTHONPATH": os.pathsep.join([str(ROOT), str(STAND_IN)])}
     with ExitStack() as stack:
         if variant.judge is not None:
             environ |= stack.enter_context(ModelServer([says(variant.judge)])).environ()
