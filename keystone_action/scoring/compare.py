@@ -151,6 +151,7 @@ def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: boo
         yield ComparedGroup(
             _difference(*sides, spec=present.id, group=group),
             tuple(_invariant(old, new, present.id, group) for old, new in joined(*results)),
+            present.path if before is None or after is None else "",
         )
 
 

@@ -8,8 +8,9 @@ without as many that are gone and failed. What is known narrows that down:
 
 - A group (a scenario with its parameters) that is gone in one spec and new in another moved. Its two sides are compared
   like those of a group that stayed.
-- Groups of one scenario of a spec are counted among each other: only parameters changed. All others are, in whatever
-  spec.
+- Groups of one scenario of a spec are counted among each other: only parameters changed. Else those of all specs that
+  stayed are, and those of a spec whose file has another id now. What else a spec that only one run has consists of is
+  left alone: perhaps the other run was not told to run it.
 - Checks are counted within their group if it stayed or moved, else within those that their groups are counted with, by
   their names.
 """
@@ -30,10 +31,11 @@ _PASSED = ("pass", "flaky")
 @dataclass(frozen=True, slots=True)
 class ComparedGroup:
     """A group of either run or of both, and its checks. Of a group that only one run has, the checks are those of that
-    run: new or gone, as it is."""
+    run: new or gone, as it is. path: of its spec, where only one run has that; else empty."""
 
     group: Difference
     checks: tuple[Difference, ...]
+    path: str = ""
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -61,13 +63,13 @@ def _alike(others: Sequence[ComparedGroup]) -> Iterator[list[ComparedGroup]]:
     by_scenario: dict[tuple[str, str | None], list[ComparedGroup]] = {}
     for one in others:
         by_scenario.setdefault((one.group.spec, one.group.scenario), []).append(one)
-    rest = []
+    rest: dict[str, list[ComparedGroup]] = {}
     for alike in by_scenario.values():
         if len({one.group.change for one in alike}) > 1:
             yield alike
         else:
-            rest += alike
-    yield rest
+            rest.setdefault(alike[0].path, []).extend(alike)
+    yield from rest.values()
 
 
 def _moved(found: Sequence[ComparedGroup]) -> tuple[list[tuple[ComparedGroup, ComparedGroup]], list[ComparedGroup]]:

@@ -111,9 +111,11 @@ def test_specs_of_the_base_are_said_to_have_decided() -> None:
 def test_what_was_left_out_is_said_whether_or_not_something_was_found() -> None:
     less = "only this push was compared: GitHub refuses"
     (nothing,) = gate_lines(changes(incomplete=less))
-    assert nothing.startswith("No change of the gate was found, compared with commit 3f9c2ab1d0e8 (the pull request's")
-    assert nothing.endswith(f"base main); {less}")
-    assert render_summary(run(spec_changes=changes(incomplete=less))).startswith("> [!WARNING]\n> **No change of")
+    said = (
+        "Only this push was compared: GitHub refuses. Compared with commit 3f9c2ab1d0e8 (the pull request's base main)"
+    )
+    assert nothing == f"{said}, no change of the gate was found."
+    assert render_summary(run(spec_changes=changes(incomplete=less))).startswith("> [!WARNING]\n> **Only this push")
     headline, *_ = gate_lines(replace(WEAKER, incomplete=less))
     assert headline.endswith("(the pull request's base main; only this push was compared: GitHub refuses):")
 
@@ -176,8 +178,8 @@ def test_what_may_have_another_name_is_named() -> None:
         "What is new and fails (alpha › new › holds) may be what passed there under another name, and is gone:"
         " 2 count as broken."
     ) in told
-    specs = [spec(f"new-{n}", [cell(f"new-{n}", HOSTILE, 0, "fail", score=0.0)]) for n in range(12)]
-    many = replace(after, specs=tuple(specs))
+    cells = [cell("alpha", f"{n} {HOSTILE}", 0, "fail", score=0.0) for n in range(12)]
+    many = replace(after, specs=(spec("alpha", cells),))
     text = render_summary(replace(many, baseline=compare(before, many, source="x")))
     assert "and 2 more) may be what passed" in text
     assert not {token.type for token in tokens(text)} & {"image", "link_open"}
