@@ -144,7 +144,7 @@ def _where_it_left(
         return event, ""
     if found is not None:
         return replace(event, sha=found, name=f"where this branch left {event.left}"), ""
-    unknown = f"where this branch left {event.left} is not known ({why.rstrip('.')})"
+    unknown = f"where this branch left {event.left} is not known ({why.rstrip('.')}); `fetch-depth: 0` tells it too"
     if event.sha is None or settings.spec_from == "base":
         return replace(event, sha=None, why_none=unknown, is_problem=True), ""
     return event, f"only this push was compared, not those before it: {unknown}"

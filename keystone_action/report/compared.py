@@ -61,7 +61,8 @@ def _gate_headline(changes: SpecChanges) -> str:
     name, commit = changes.base_name, (changes.base or "")[:12]
     less = f"; {changes.incomplete}" if changes.incomplete else ""
     if not changes.specs and not changes.workflows:
-        return f"No change of the gate was found, compared with commit {commit} ({name}){less}"
+        less = changes.incomplete[:1].upper() + changes.incomplete[1:]
+        return f"{less}. Compared with commit {commit} ({name}), no change of the gate was found."
     if changes.spec_from == "head":
         return f"This change alters its own gate, compared with commit {commit} ({name}{less}):"
     as_there = f", as commit {commit} has them" if commit else ""
