@@ -86,7 +86,7 @@ def test_there_are_never_more_jobs_than_cells(tmp_path: Path, inputs: dict[str, 
         ({"mode": "plan", "shards": "257"}, "from 1 to 256"),
         ({"mode": "plan", "shards": "2", "tags": "none"}, "nothing to run"),
         ({"mode": "plan", "shards": "2", "spec": "missing.yaml"}, "missing.yaml"),
-        ({"mode": "merge", "results": "shards"}, "shards is not there"),
+        ({"mode": "merge", "results": "shards"}, "there is no folder shards"),
     ],
 )
 def test_what_can_not_be_planned_or_joined(tmp_path: Path, inputs: dict[str, str], said: str) -> None:
