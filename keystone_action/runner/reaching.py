@@ -38,6 +38,7 @@ class Reach:
     def __init__(self, cell: Cell, world: World, roots: CellRoots, stack: AsyncExitStack, notices: list[str]) -> None:
         self._cell, self._world, self._roots, self._stack, self._notices = cell, world, roots, stack, notices
         self._spec = cell.loaded.spec
+        self._company = world.company[self._spec.id]
         self._in_container = self._spec.id in world.images
         self._users: set[int] = set()
         self._network: Network | None = None
@@ -64,7 +65,7 @@ class Reach:
             private=self._roots.private,
             workspace=self._roots.workspace,
             audit_log=audit_log,
-            exclusive=not self._world.concurrent[self._spec.id],
+            exclusive=not self._company.own,
             allowed_users=self._users if "user" in self._world.provider.isolation else None,
             network=self._network,
             in_network=self._in_container,
@@ -88,7 +89,10 @@ class Reach:
 
     async def _acquire(self, services: Sequence[Service], *, last: bool) -> Sequence[RunningService]:
         pool = self._world.services
-        definition = Definition(services, self._cell.loaded.directory, internal=self._denied)
+        alone = self._company.others
+        owner = self._spec.id if alone else ""
+        definition = Definition(services, self._cell.loaded.directory, internal=self._denied, owner=owner)
+        last = last or (alone and self._company.single)
         running = await pool.acquire(definition)
         self._stack.push_async_callback(shielded, partial(pool.release, definition, last=last))
         self._running |= {service.name: service for service in running}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets as random_source
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner import journal as journals
 from keystone_action.runner.assemble import Assembly, assemble
 from keystone_action.runner.cell import run_cell
+from keystone_action.runner.concurrency import most_at_once
 from keystone_action.runner.preflight import preflight, specs_to_run, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
@@ -125,9 +125,7 @@ def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, Cel
         fail_fast = frozenset()
     asked = {
         # Whoever stops at the first failure runs one after the other, whatever the call says.
-        spec_id: 1
-        if spec_id in fail_fast
-        else options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1
+        spec_id: 1 if spec_id in fail_fast else most_at_once(spec, options)
         for spec_id, spec in specs.items()
     }
     schedule = Schedule(

@@ -31,16 +31,19 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The services of a spec, interpolated. directory: the spec's. internal: they have no way out of their networks."""
+    """The services of a spec, interpolated. directory: the spec's. internal: they have no way out of their networks.
+    owner: the spec that has them for itself, since it may be using the names of their `env` while others run; "" =
+    whoever defines them alike has them too."""
 
     services: Sequence[Service]
     directory: Path
     internal: bool = False
+    owner: str = ""
 
     def key(self) -> str:
         """Equal for what can be shared."""
         dumped = [service.model_dump(mode="json") for service in self.services]
-        return json.dumps([str(self.directory), self.internal, *dumped], sort_keys=True)
+        return json.dumps([str(self.directory), self.internal, self.owner, *dumped], sort_keys=True)
 
 
 Start = Callable[[Definition], Awaitable[Group]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import anyio
 from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import Masker
 from keystone_action.invariants.base import Check
+from keystone_action.runner.concurrency import company
 from keystone_action.runner.layout import shielded
 from keystone_action.runner.secrets import Resolved, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
@@ -100,7 +101,7 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         judge=LazyJudge(options, progress),
         masker=masker,
         secrets=secrets,
-        concurrent=_concurrent(options, start.planned),
+        company=company(options, start.planned),
         light={loaded.spec.id: is_light(loaded) for loaded in start.specs},
         author_files=files,
     )
@@ -211,19 +212,6 @@ class Starter:
 
 async def nothing() -> None:
     """For services that have nothing in common that would have to end."""
-
-
-def _concurrent(options: RunOptions, planned: Plan) -> Mapping[str, bool]:
-    """By spec id: whether several cells of it may run at once, so that each needs a database of its own."""
-    counts: dict[str, int] = {}
-    for cell in planned.cells:
-        counts[cell.loaded.spec.id] = counts.get(cell.loaded.spec.id, 0) + 1
-    specs = {cell.loaded.spec.id: cell.loaded.spec for cell in planned.cells}
-    return {
-        spec_id: counts[spec_id] > 1
-        and (options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1) > 1
-        for spec_id, spec in specs.items()
-    }
 
 
 LIGHT_ENTRIES = 32

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.base import Judge
     from keystone_action.plan import Cell
+    from keystone_action.runner.concurrency import Company
     from keystone_action.runner.containers import Containers
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.service_pool import ServicePool
@@ -31,7 +32,7 @@ class World:
     provider: the process sandbox, also of the author's own scripts. images: by spec id, for cells in containers.
     containers: the engine, where there is one. service_defects: what went wrong in our own
     mock server so far. settle_services: waits until all that reached it is on record. secrets: by spec id.
-    concurrent: by spec id, whether several of its cells may run at once. light: by spec id, whether its workspace is
+    company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is
     so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
     read before the first agent started.
     """
@@ -50,7 +51,7 @@ class World:
     judge: Judge
     masker: Masker
     secrets: Mapping[str, SpecSecrets]
-    concurrent: Mapping[str, bool]
+    company: Mapping[str, Company]
     light: Mapping[str, bool]
     author_files: AuthorFiles
 

@@ -1,0 +1,51 @@
+"""Who runs beside whom decides who may have the names of `env`, and whose services are whose own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.check_types import TYPES
+
+from keystone_action.plan import Selection, plan
+from keystone_action.runner.concurrency import Company, company
+from keystone_action.runner.options import RunOptions
+from keystone_action.spec.loader import load
+
+SPEC = """version: 1
+id: {}
+task: {{prompt: do it}}
+agent: {{type: none}}
+parallelism: {{replicas: {}, max_concurrency: {}}}
+invariants: {{x: {{check: {{type: file_exists, path: x}}}}}}
+"""
+
+ALONE = Company(own=False, others=False, single=True)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Callable[..., list[Company]]:
+    def of(*specs: tuple[int, int], at_once: int | None = None) -> list[Company]:
+        paths = [tmp_path / f"spec-{number}.keystone.yaml" for number in range(len(specs))]
+        for path, (replicas, most) in zip(paths, specs, strict=True):
+            path.write_text(SPEC.format(path.name.split(".")[0], replicas, most))
+        planned = plan([load(path, TYPES) for path in paths], Selection(params={}))
+        options = RunOptions(specs=(), directory=tmp_path, max_concurrency=at_once)
+        return list(company(options, planned).values())
+
+    return of
+
+
+def test_one_spec(found: Callable[..., list[Company]]) -> None:
+    assert found((1, 4)) == [ALONE]
+    assert found((2, 4)) == [Company(own=True, others=False, single=False)]
+    assert found((2, 1)) == found((2, 4), at_once=1) == [Company(own=False, others=False, single=False)]
+
+
+def test_specs_beside_each_other(found: Callable[..., list[Company]]) -> None:
+    beside = Company(own=False, others=True, single=True)
+    assert found((1, 2), (1, 2)) == [beside, beside]
+    assert found((1, 1), (1, 1)) == found((1, 2), (1, 2), at_once=1) == [ALONE, ALONE]
+    assert found((1, 1), (3, 3)) == [beside, Company(own=True, others=False, single=False)]
+    assert found((3, 1), (1, 2)) == [Company(own=False, others=True, single=False), beside]
