@@ -108,7 +108,10 @@ class BaseFiles:
         self.patterns = tuple(kept)
 
     def complete(self, specs: Iterable[Path]) -> None:
-        """Write everything that these specs may name. specs: paths below `top`."""
+        """Write everything that these specs may name. specs: paths below `top`. A submodule is an empty folder, as in a
+        checkout without it."""
+        for path in self.tree.submodules:
+            (self.top / path).mkdir(parents=True, exist_ok=True)
         sizes = [entry.size for entry in self.tree.entries.values()]
         if len(sizes) <= WHOLE_FILES and sum(sizes) <= WHOLE_BYTES:
             self._write(self.tree.entries)

@@ -7,7 +7,8 @@ with the files that they name, on the workspace and the agent of the checkout.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,9 @@ from keystone_action.runner.base_commit import BaseCommit, BaseFiles, open_base,
 from keystone_action.runner.named_files import Named, changed_files, line_counts, named_files, same_content
 from keystone_action.runner.preflight import GatedSpecs, load_paths, load_specs
 from keystone_action.runner.workflow_files import workflow_changes
+from keystone_action.sandbox import git
 from keystone_action.sandbox.git import GitFailed
+from keystone_action.sandbox.git_tree import submodules_of
 from keystone_action.scoring.results import SpecChange, SpecChanges
 from keystone_action.spec.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.discovery import discover
@@ -30,12 +33,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class _Side:
     """The specs of one commit by their paths relative to the root; errors of those that can't be loaded. any_line_ends:
-    as `Named` has it."""
+    as `Named` has it. submodules: path → commit; of those of the base only the names are known."""
 
     root: Path
     specs: dict[str, LoadedSpec]
     errors: dict[str, SpecError]
     any_line_ends: bool = False
+    submodules: Mapping[str, str] = field(default_factory=dict)
 
     def file(self, relative: str) -> Path:
         return self.root / relative
@@ -59,7 +63,8 @@ def gated_specs(options: RunOptions) -> GatedSpecs:
         before = _side_of_base(files, options)
     except UsageError as error:
         return GatedSpecs(specs, SpecChanges(base.sha, base.name, problem=error.sentences))
-    after = _Side(files.root, {_relative(one.path, files.root, options): one for one in specs}, {})
+    by_path = {_relative(one.path, files.root, options): one for one in specs}
+    after = _Side(files.root, by_path, {}, submodules=_submodules_of_head(files))
     changes = SpecChanges(base.sha, base.name, specs=_changes(before, after, options), incomplete=base.incomplete)
     return GatedSpecs(specs, _with_workflows(changes, files, base, options))
 
@@ -120,6 +125,7 @@ def _side_of_base(files: BaseFiles, options: RunOptions) -> _Side:
         {names[one.path]: one for one in specs},
         {names[path]: error for path, error in errors.items()},
         files.any_line_ends(),
+        files.tree.submodules,
     )
 
 
@@ -137,7 +143,17 @@ def _side_of_head(files: BaseFiles, options: RunOptions) -> _Side:
         files.root,
         {_relative(one.path, files.root, options): one for one in specs},
         {_relative(path, files.root, options): error for path, error in errors.items()},
+        submodules=_submodules_of_head(files),
     )
+
+
+def _submodules_of_head(files: BaseFiles) -> dict[str, str]:
+    if not files.tree.submodules:
+        return {}
+    try:
+        return submodules_of(git.run("ls-tree", "-r", "-z", "HEAD", directory=files.root))
+    except GitFailed:
+        return {}
 
 
 def _relative(path: Path, root: Path, options: RunOptions) -> str:
@@ -215,6 +231,7 @@ def _compared(before: _Side, there: str, after: _Side, here: str) -> tuple[str, 
 def _differences(before: _Side, there: str, after: _Side, here: str) -> tuple[str, ...]:
     sentences = [f"moved from {there}"] if there != here else []
     old, new = before.specs.get(there), after.specs.get(here)
+    moved = tuple(_changed_submodules(before, after, new))
     same_text = same_content(before.file(there), after.file(here), any_line_ends=before.any_line_ends)
     if old is None or new is None:
         lines = "" if same_text else f" ({line_counts(before.file(there), after.file(here))})"
@@ -222,15 +239,26 @@ def _differences(before: _Side, there: str, after: _Side, here: str) -> tuple[st
         where = "the base commit" if old is None else "this commit"
         why = errors.diagnostics[0].message if errors is not None else "no reason"
         sentences.append(f"the spec{lines} can't be read as it is at {where}: {why}")
-        return tuple(sentences)
+        return (*sentences, *moved)
     meant = differences(old, new, places=(before.root, after.root))
     sentences += meant
     files = changed_files(_named(old, before), _named(new, after))
+    sentences += moved
     if files:
         sentences.append(f"changed files: {', '.join(files)}")
     if not meant and not same_text:
         sentences.append("only its text changed, not what it means")
     return tuple(sentences)
+
+
+def _changed_submodules(before: _Side, after: _Side, loaded: LoadedSpec | None) -> Iterator[str]:
+    """Those that hold what a spec names; all, when nobody knows what it names. What is in them is in no commit of the
+    repository, so that a base that needs them can't be read."""
+    named = None if loaded is None else _named(loaded, after).files
+    for path, commit in before.submodules.items():
+        now = after.submodules.get(path)
+        if now != commit and (named is None or any(name.startswith(f"{path}/") for name in named)):
+            yield f"submodule {path} {commit[:12]} → {now[:12] if now else 'none'}"
 
 
 def _named(loaded: LoadedSpec, side: _Side) -> Named:

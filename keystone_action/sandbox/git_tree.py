@@ -22,7 +22,7 @@ MAX_FILE = 64 << 20
 """Bytes of one file."""
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MAX_LINKS = 40
-_BLOBS, _LINK = ("100644", "100755", "100664"), "120000"
+_BLOBS, _LINK, _SUBMODULE = ("100644", "100755", "100664"), "120000", b"160000"
 
 
 class NoCheckout(git.GitFailed):
@@ -50,8 +50,8 @@ class Entry:
 
 
 class Tree:
-    """The files of a commit by their paths, relative to the top of the repository and with `/`. Submodules have none.
-    followed: the links that `resolved` went through so far.
+    """The files of a commit by their paths, relative to the top of the repository and with `/`. Submodules have none;
+    they are in `submodules`, by path, with their commits. followed: the links that `resolved` went through so far.
 
     Methods raise git.GitFailed when an object is missing.
     """
@@ -63,6 +63,7 @@ class Tree:
         self.followed: dict[str, None] = {}
         listing = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", sha, directory=repository, extra=extra)
         self.entries = dict(filter(None, map(_entry, listing.split(b"\0"))))
+        self.submodules = submodules_of(listing)
         self.folders = {parent for path in self.entries for parent in _parents(path)}
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
@@ -188,6 +189,12 @@ def _entry(line: bytes) -> tuple[str, Entry] | None:
     if not size.isdigit():  # of a partial clone git says BAD, and goes on
         raise git.GitFailed(f"the content of {path} is missing")
     return path, Entry(identity, int(size), mode == _LINK, mode == "100755")
+
+
+def submodules_of(listing: bytes) -> dict[str, str]:
+    """Path → commit, of what `git ls-tree -r -z` printed, with or without `-l`."""
+    lines = [line.partition(b"\t") for line in listing.split(b"\0") if line.startswith(_SUBMODULE)]
+    return {os.fsdecode(name): facts.split()[2].decode("ascii", "replace") for facts, _, name in lines}
 
 
 def _parents(path: str) -> Iterable[str]:

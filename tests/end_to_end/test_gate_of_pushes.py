@@ -133,6 +133,33 @@ def test_a_baseline_that_the_change_brings_along_is_said(tmp_path: Path) -> None
     assert other.summary.startswith("## "), other.text
 
 
+@pytest.mark.parametrize(("checks", "code", "said"), [("hidden", 2, "submodule hidden "), ("app", 1, "")])
+def test_hidden_tests_in_a_submodule_are_told_by_their_commit(
+    tmp_path: Path, checks: str, code: int, said: str
+) -> None:
+    """What is in it is in no commit of the repository: specs of the base that need it don't run. One that holds the
+    workspace is what the change is about."""
+    named = SPEC.replace("{type: file_exists, path: a}", "{type: custom, script: hidden/c.sh}").replace(
+        "{weight: 2, ", "{"
+    )
+    text = named if checks == "hidden" else SPEC.replace("task:", "workspace: app\ntask:")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    git(outside, "init", "-q", "-b", "main")
+    commit(outside, {"c.sh": "echo '{\"passed\": false}'\n"})
+    work = tmp_path / "job" / "_work" / "agents" / "agents"
+    job = FakeRunner(tmp_path / "job", event="pull_request")
+    git(work, "init", "-q", "-b", "main")
+    git(work, "submodule", "--quiet", "add", str(outside), checks)
+    base = commit(work, {"keystone.yaml": text})
+    commit(work / checks, {"c.sh": "echo '{\"passed\": true}'\n"})
+    commit(work, {})
+    job.happened("pull_request", event("pull_request", Change(work, base, "")))
+    summary = step(job).summary.partition("## ")[0]
+    assert (said in summary) if said else not summary
+    assert step(job, spec_from="base", output_dir="more").exit_code == code
+
+
 @pytest.mark.parametrize(("attributes", "seen"), [("", True), ("*.sh text eol=crlf\n", False)])
 def test_line_ends_that_the_change_brings_along_are_seen(tmp_path: Path, attributes: str, seen: bool) -> None:
     """Of a script they make that `set -e` has no effect."""
