@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -46,29 +47,68 @@ async def run_cells(
     announce: Callable[[Cell, CellResult], None],
 ) -> None:
     """Run all cells; each is announced when its line is on the disk. Raises OutputError when that fails."""
-    waiting = iter(cells)
-    limits = {spec_id: anyio.CapacityLimiter(count) for spec_id, count in schedule.per_spec.items()}
+    queue = _Queue(cells, schedule.per_spec)
     async with anyio.create_task_group() as group:
         for _ in range(min(schedule.concurrency, len(cells))):
-            group.start_soon(_work, waiting, run_cell, journal, schedule, limits, announce)
+            group.start_soon(_work, queue, run_cell, journal, schedule, announce)
+
+
+class _Queue:
+    """Cells in declared order, each spec's no faster than it may: one that is at its limit holds up no other.
+
+    limits: by spec id, cells at a time."""
+
+    def __init__(self, cells: Sequence[Cell], limits: Mapping[str, int]) -> None:
+        self._waiting: dict[str, deque[tuple[int, Cell]]] = {}
+        for number, cell in enumerate(cells):
+            self._waiting.setdefault(cell.loaded.spec.id, deque()).append((number, cell))
+        self._limits = limits
+        self._running: Counter[str] = Counter()
+        self._freed = anyio.Event()
+
+    async def take(self) -> Cell | None:
+        """The next cell that may run, once there is one; None when none is left."""
+        while self._waiting:
+            ready = [
+                (waiting[0][0], spec_id)
+                for spec_id, waiting in self._waiting.items()
+                if self._running[spec_id] < self._limits.get(spec_id, sys.maxsize)
+            ]
+            if ready:
+                return self._pop(min(ready)[1])
+            await self._freed.wait()
+        return None
+
+    def _pop(self, spec_id: str) -> Cell:
+        waiting = self._waiting[spec_id]
+        _, cell = waiting.popleft()
+        if not waiting:
+            del self._waiting[spec_id]
+        self._running[spec_id] += 1
+        return cell
+
+    def done(self, cell: Cell) -> None:
+        """Another of its spec may run."""
+        self._running[cell.loaded.spec.id] -= 1
+        self._freed.set()
+        self._freed = anyio.Event()
 
 
 async def _work(
-    waiting: Iterator[Cell],
+    queue: _Queue,
     run_cell: RunCell,
     journal: Journal,
     schedule: Schedule,
-    limits: Mapping[str, anyio.CapacityLimiter],
     announce: Callable[[Cell, CellResult], None],
 ) -> None:
-    for cell in waiting:
-        limiter = limits.get(cell.loaded.spec.id)
-        async with limiter or nullcontext():
-            if cell.loaded.spec.id in schedule.stopped:
-                schedule.left_out.append(cell)
-                continue
-            result = await _attempts(cell, run_cell, schedule)
-            _stop(cell, result, schedule)
+    while (cell := await queue.take()) is not None:
+        if cell.loaded.spec.id in schedule.stopped:
+            schedule.left_out.append(cell)
+            queue.done(cell)
+            continue
+        result = await _attempts(cell, run_cell, schedule)
+        _stop(cell, result, schedule)
+        queue.done(cell)
         # A finished cell is kept even when the run is being cancelled.
         with anyio.CancelScope(shield=True):
             await journal.add(Entry(cell.loaded.spec.id, cell.loaded.sha256, result))
