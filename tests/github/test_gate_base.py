@@ -17,9 +17,11 @@ from keystone_action.compared_with import ComparedWith, compared_with
 from keystone_action.github.commands import Commands
 from keystone_action.github.inputs import read_settings
 from keystone_action.github.reader import InputReader
+from keystone_action.runner.workflow_files import WorkflowFile
 
 BEFORE = "1" * 40
 ELSEWHERE = "4" * 40
+MERGE = "3" * 40
 
 
 @pytest.fixture
@@ -100,6 +102,29 @@ def test_a_run_that_was_started_by_hand_is_compared_as_a_push_is(tmp_path, githu
     found = compared(checkout(tmp_path, made), github, "workflow_dispatch", payload, **more)
     assert (found.base.sha if found.base else None) == (ELSEWHERE if branch == "topic" else None)
     assert found.base_problem == ""
+
+
+@pytest.mark.parametrize(
+    ("event", "reference", "expected"),
+    [
+        (
+            "pull_request",
+            "octo-org/evals/.github/workflows/x.yml@refs/pull/1/merge",
+            (".github/workflows/x.yml", MERGE),
+        ),
+        ("push", "Octo-Org/Evals/.github/workflows/x.yaml@refs/heads/a@b", (".github/workflows/x.yaml", MERGE)),
+        ("push", "octo-org/rules/.github/workflows/x.yml@refs/heads/main", ("", MERGE)),
+        ("push", "octo-org/evals/../x.yml@a", ("", MERGE)),
+        ("push", "", ("", MERGE)),
+        ("pull_request_target", "octo-org/evals/.github/workflows/x.yml@main", (".github/workflows/x.yml", "")),
+    ],
+)
+def test_the_workflow_that_runs(tmp_path, github, made, event, reference, expected) -> None:
+    """None of another repository; the one that runs on pull_request_target is the base's, and not the change's."""
+    payload = json.loads((EVENTS / "pull_request.json").read_text())
+    more = {"GITHUB_WORKFLOW_REF": reference, "GITHUB_WORKFLOW_SHA": MERGE, "GITHUB_ACTION_REPOSITORY": "x/y"}
+    found = compared(checkout(tmp_path, made), github, event, payload, **more).workflow
+    assert found == WorkflowFile(*expected, "x/y")
 
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
