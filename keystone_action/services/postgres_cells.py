@@ -273,7 +273,12 @@ class CellDatabase:
             )
 
     def _drop(self, admin: psycopg.Connection[Any]) -> None:
-        self._execute(admin, "DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+        force = " WITH (FORCE)"
+        if admin.info.server_version < 130000:
+            # It has no such word, but waits some seconds for sessions that are about to end.
+            self._end_sessions(admin)
+            force = ""
+        self._execute(admin, f"DROP DATABASE IF EXISTS {{database}}{force}")
         self._execute(admin, "DROP ROLE IF EXISTS {owner}", "DROP ROLE IF EXISTS {reader}")
 
     def _execute(self, admin: psycopg.Connection[Any], *templates: str, **names: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -47,6 +48,25 @@ def test_a_cell_that_was_never_detached_is_cleared_by_the_next(postgres: Postgre
     after = postgres.attach(exclusive=True)
     assert after.agent().execute("SELECT to_regclass('left_behind')").fetchone() == (None,)
     after.close()
+
+
+def test_servers_that_can_not_drop_by_force_drop_all_the_same(postgres: PostgresForTests) -> None:
+    """Versions 11 and 12; the sessions of a cell may still be there."""
+    left = postgres.attach(exclusive=True)
+    left.agent().execute("SELECT 1")
+    cell = next(one for one in postgres.service._databases._cells.values() if one.database == "shop")
+    with cell.server.admin() as admin:
+        statements: list[str] = []
+
+        def execute(query: Any, *arguments: Any, **more: Any) -> Any:
+            statements.append(query if isinstance(query, str) else query.as_string(admin))
+            return admin.execute(query, *arguments, **more)
+
+        cell._drop(cast(Any, SimpleNamespace(execute=execute, info=SimpleNamespace(server_version=120022))))
+        there = admin.execute("SELECT count(*) FROM pg_database WHERE datname = %s", (cell.database,)).fetchone()
+    assert there == (0,)
+    assert not any("FORCE" in statement or ", 5000" in statement for statement in statements)
+    left.close()
 
 
 def test_several_cells_at_once_get_a_database_and_a_role_each(postgres: PostgresForTests) -> None:
