@@ -26,9 +26,10 @@ demo: run-demo ## run examples/reconcile against a real PostgreSQL and a recordi
 run-demo: .venv/.ready
 	+@bash tools/demo
 
+# Four workers on two cores: tests of containers and databases mostly wait for those.
 test: .venv/.ready ## run all tests, installing what they need
 	@bash tools/test-requirements
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 lint: .venv/.ready ## style, types, workflows, Dockerfile
 	@bash tools/lint
