@@ -26,8 +26,6 @@ from keystone_action.github.waiting import Clock, Limits
 DEFAULT_API_URL = "https://api.github.com"
 ACTIONS_BOT = "github-actions[bot]"
 """Whom the token of a job speaks for."""
-MAX_COMMENT = 65_536
-"""Characters of a comment."""
 MAX_DESCRIPTION = 140
 """Characters of a status' description."""
 MAX_ARTIFACT = 64 * 1024 * 1024
