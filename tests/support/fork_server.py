@@ -17,6 +17,7 @@ import io
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -84,7 +85,9 @@ class ForkServer:
         for _, write in pipes:
             os.close(write)
         status, out, err = _read_all([read for read, _ in pipes], words, timeout)
-        return subprocess.CompletedProcess([*words], int(status.split()[1]), out, err)
+        code = status.split()[1:]
+        assert code, f"the process that was to wait for {words} is gone"
+        return subprocess.CompletedProcess([*words], int(code[0]), out, err)
 
 
 def _read_all(pipes: Sequence[int], words: Sequence[str], timeout: float) -> list[bytes]:
@@ -150,6 +153,7 @@ def _become(order: int, out: int, err: int) -> int:
     with open(order, encoding="utf-8") as file:
         file.seek(0)
         told = json.load(file)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(out, 1)
     os.dup2(err, 2)
     sys.stdout, sys.stderr = _stream(sys.stdout), _stream(sys.stderr)
@@ -185,6 +189,7 @@ def _main() -> int:
         if model:
             getattr(found, model).model_rebuild()
     gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, for all tests: its commands end by it, then it does
     return _serve(socket.socket(fileno=int(sys.argv[1])))
 
 
