@@ -60,15 +60,22 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
     yield (run.duration_s, *run.counts.values(), *run.usage.values(), *run.judge_usage.values()), _MOST
     for spec in run.specs:
         yield (spec.composite, spec.pass_threshold, *(spec.pass_rate or ())), 1
-        yield tuple(group.composite for group in spec.groups), 1
+        yield tuple(spec.positions.values()), _MOST
+        for group in spec.groups:
+            yield (group.composite,), 1
+            yield (group.passed, group.total), _MOST
         for cell in spec.cells:
             yield (cell.composite, *(check.score for check in cell.invariants)), 1
             ran = () if cell.agent is None else (cell.agent.duration_s,)
-            yield (cell.duration_s, *ran, *(check.weight for check in cell.invariants)), _MOST
+            spent = (*cell.usage.values(), *cell.judge_usage.values())
+            yield (cell.replica, cell.attempts, cell.duration_s, *ran, *spent), _MOST
+            yield tuple(number for check in cell.invariants for number in (check.weight, check.duration_s)), _MOST
     if (baseline := run.baseline) is not None:
         yield (baseline.composite,), 1
+        yield (baseline.regressions,), _MOST
         for one in (*baseline.specs, *baseline.groups, *baseline.invariants):
             yield (one.score_before, one.score_after, one.p_value), 1
+            yield (one.passed_before, one.total_before, one.passed_after, one.total_after), _MOST
 
 
 def _is_sane(amounts: tuple[float | None, ...], most: float) -> bool:

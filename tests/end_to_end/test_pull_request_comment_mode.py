@@ -172,6 +172,10 @@ CHANGES: list[Callable[[dict[str, Any]], object]] = [
     lambda document: document.update(duration_s=1e300),
     lambda document: document["counts"].update(cells=-1),
     lambda document: document["specs"][0]["cells"][0]["invariants"][0].update(score=-0.5),
+    lambda document: document["specs"][0]["cells"][0].update(replica=-7),
+    lambda document: document["specs"][0]["groups"][0].update(passed=-1),
+    lambda document: document["specs"][0]["groups"][0].update(total=10**400),
+    lambda document: document["specs"][0].update(positions={"a": -5}),
     lambda document: document.update(composite="1.0"),
     lambda document: document.pop("specs"),
     lambda document: document["specs"][0].update(cells={}),
@@ -191,15 +195,25 @@ def test_results_that_are_none_of_ours_are_refused(
     assert (done.exit_code, done.outputs["verdict"], github.calls()) == (2, "error", [])
 
 
-@pytest.mark.parametrize(("score", "code"), [(0.5, 0), (1e308, 2), (-1, 2)])
+@pytest.mark.parametrize(
+    ("score", "passed", "regressions", "code"),
+    [(0.5, 1, 1, 0), (1e308, 1, 1, 2), (-1, 1, 1, 2), (0.5, -5, 1, 2), (0.5, 1, -3, 2), (0.5, 1, 10**400, 2)],
+)
 def test_what_it_is_compared_with_is_held_to_its_range(
-    tmp_path: Path, github: FakeGitHub, results: str, score: float, code: int
+    tmp_path: Path, github: FakeGitHub, results: str, score: float, passed: int, regressions: int, code: int
 ) -> None:
     one = {"change": "broken", "spec": "suite", "scenario": None, "params": {}, "invariant": None, "p_value": None}
     one |= {"before": "pass", "after": "fail", "score_before": score, "score_after": 0.0}
-    one |= {"passed_before": 1, "total_before": 1, "passed_after": 0, "total_after": 1}
-    earlier = {"source": "x", "verdict": "pass", "composite": 1.0, "git_sha": "", "started_at": "", "regressions": 1}
-    earlier |= {"specs": [one], "groups": [], "invariants": [], "changed_specs": [], "partial": False}
+    one |= {"passed_before": passed, "total_before": 1, "passed_after": 0, "total_after": 1}
+    earlier = {"source": "x", "verdict": "pass", "composite": 1.0, "git_sha": "", "started_at": ""}
+    earlier |= {
+        "regressions": regressions,
+        "specs": [one],
+        "groups": [],
+        "invariants": [],
+        "changed_specs": [],
+        "partial": False,
+    }
     done = post(job(tmp_path, github, json.dumps(json.loads(results) | {"baseline": earlier})))
     assert (done.exit_code, len(github.state.comments)) == (code, int(code == 0))
     assert code == 0 or "out of range" in done.issues[0].message
