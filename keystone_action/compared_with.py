@@ -128,18 +128,9 @@ def _where_it_left(
 ) -> tuple[EventBase, str]:
     """The base of a push to a branch of its own, and what the comparison lacks. Pushes before this one count too, so
     that a gate is not weakened by the first and passed by the second."""
-    from keystone_action.github.client import GitHubClient
-
-    token, ca_bundle = settings.github_token, settings.ca_bundle
-    try:
-        with GitHubClient.from_environ(
-            environ, token=token, ca_bundle=ca_bundle, log=commands.log, limits=_PATIENCE
-        ) as github:
-            found: str | None = github.merge_base(event.left, event.head)
-        why = ""
-    except (KeystoneError, OSError) as error:
+    found, why = _merge_base(settings, event, environ, commands)
+    if found is None:
         found = known_merge_base(settings.directory, event.left, event.head)
-        why = error.sentences if isinstance(error, KeystoneError) else str(error.strerror)
     if found == event.head:  # the default branch has it already, so that only this branch changes
         return event, ""
     if found is not None:
@@ -148,6 +139,24 @@ def _where_it_left(
     if event.sha is None or settings.spec_from == "base":
         return replace(event, sha=None, why_none=unknown, is_problem=True), ""
     return event, f"only this push was compared, not those before it: {unknown}"
+
+
+def _merge_base(
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+) -> tuple[str | None, str]:
+    """As GitHub knows it, or why it does not say. Who gives no token wants nothing asked of it."""
+    from keystone_action.github.client import GitHubClient
+
+    token, ca_bundle = settings.github_token, settings.ca_bundle
+    if not token:
+        return None, "GitHub was not asked, since the input github-token is empty"
+    try:
+        with GitHubClient.from_environ(
+            environ, token=token, ca_bundle=ca_bundle, log=commands.log, limits=_PATIENCE
+        ) as github:
+            return github.merge_base(event.left, event.head), ""
+    except (KeystoneError, OSError) as error:
+        return None, error.sentences if isinstance(error, KeystoneError) else str(error.strerror)
 
 
 def _named(settings: Settings) -> Baseline | None:

@@ -165,6 +165,18 @@ def test_a_whole_checkout_knows_it_without_github(tmp_path, github, made, token)
     found = compared(checkout(tmp_path, made, depth=None), github, "push", pushed(made.head), token=token)
     assert found.base is not None
     assert (found.base.sha, found.base.incomplete) == (made.base, "")
+    assert bool(github.calls()) == (token != "none")
+
+
+def test_without_a_token_github_is_not_asked(tmp_path, github, made) -> None:
+    github.state.merge_bases = {("main", made.head): ELSEWHERE}
+    found = compared(checkout(tmp_path, made), github, "push", pushed(made.head), token="none")
+    assert found.base is not None
+    assert (found.base.sha, github.calls()) == (BEFORE, [])
+    assert found.base.incomplete.endswith(
+        "where this branch left main is not known (GitHub was not asked, since the input github-token is empty);"
+        " `fetch-depth: 0` tells it too"
+    )
 
 
 def merged(made: Change) -> tuple[str, str]:
