@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import hashlib
+import json
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -15,10 +17,10 @@ from pathlib import Path
 from typing import TextIO
 
 from keystone_action import __version__
-from keystone_action.errors import KeystoneError
+from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.github.commands import Commands
 from keystone_action.github.ownership import hand_over
-from keystone_action.github.reporting import REPORTED, Reporting
+from keystone_action.github.reporting import REPORTED, RESULTS, RESULTS_FILE, Reporting
 from keystone_action.github.state import StepState
 from keystone_action.report.words import count
 from keystone_action.sandbox.temporary import find_temporary, remove_temporary
@@ -37,7 +39,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
         return 0
     removed: list[str] = []
     try:
-        for remove in (_sweep_engine, _remove_folders, _give_back, _tell_of_the_kill):
+        for remove in (_sweep_engine, _remove_folders, _give_back, _tell_of_the_end):
             removed += _tried(remove, state, environ, commands)
     except KeyboardInterrupt:
         commands.warning("cleaning up was cancelled; `keystone clean` on this machine removes what may be left")
@@ -97,15 +99,38 @@ def _give_back(state: StepState, environ: Mapping[str, str], commands: Commands)
     return []
 
 
-def _tell_of_the_kill(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
-    """A step that was killed could not report: its status would stay pending, its comment would say that it runs."""
+def _tell_of_the_end(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+    """A step that was killed, or cancelled while GitHub was slow, could not tell: its status would stay pending, its
+    comment would say that it runs."""
     if environ.get(f"STATE_{REPORTED}") == "true":
         return []
     from keystone_action.github.event import read_event
     from keystone_action.github.inputs import read_settings
     from keystone_action.github.reader import InputReader
 
-    killed = RunResult(
+    settings = read_settings(InputReader(environ))
+    run = _ended(state, environ, settings.output_dir) or _stopped(state, environ)
+    Reporting(settings, read_event(environ), environ, commands).finish(run, has_time=True)
+    return []
+
+
+def _ended(state: StepState, environ: Mapping[str, str], folder: Path) -> RunResult | None:
+    """What the step's run came to, if it is there as the step has left it."""
+    from keystone_action.github.foreign_results import read_bounded
+    from keystone_action.scoring.document import run_from_document
+
+    try:
+        content = read_bounded(folder / RESULTS_FILE)
+    except UsageError:
+        return None
+    if hashlib.sha256(content).hexdigest() != environ.get(f"STATE_{RESULTS}"):
+        return None
+    run = run_from_document(json.loads(content))
+    return run if run.run_id == state.run_id else None
+
+
+def _stopped(state: StepState, environ: Mapping[str, str]) -> RunResult:
+    return RunResult(
         run_id=state.run_id,
         keystone_version=__version__,
         git_sha=environ.get("GITHUB_SHA") or None,
@@ -114,7 +139,5 @@ def _tell_of_the_kill(state: StepState, environ: Mapping[str, str], commands: Co
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         duration_s=0.0,
         specs=(),
-        error="The step was killed before it could say how it ended: cancelled, or the machine ran out of memory.",
+        error="The step was stopped before it could tell how it ended: cancelled, or the machine ran out of memory.",
     )
-    Reporting(read_settings(InputReader(environ)), read_event(environ), environ, commands).finish(killed)
-    return []

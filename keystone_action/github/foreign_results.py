@@ -31,7 +31,7 @@ def read_foreign_results(folder: Path) -> RunResult:
     from keystone_action.scoring.document import run_from_document
 
     place = _place(folder)
-    content = _read(place)
+    content = read_bounded(place)
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
@@ -101,7 +101,8 @@ def _is_there(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def _read(path: Path) -> bytes:
+def read_bounded(path: Path) -> bytes:
+    """A results file of at most MAX_RESULTS bytes; no link is followed. Raises UsageError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

@@ -6,6 +6,7 @@ cause and the permission or setting to change, and the comment is left as a file
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Mapping
@@ -34,8 +35,11 @@ from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import RunResult
 
 COMMENT_FILE = "comment.md"
+RESULTS_FILE = "results.json"
 REPORTED = "reported"
 """What the step saves when it has told GitHub how it ended; the post step finds it as STATE_reported."""
+RESULTS = "results"
+"""What it saves before: the SHA-256 of its results.json, so that the post step can tell it in its stead."""
 PACE = Pace()
 LIMITS = Limits()
 LIVE_LIMITS = Limits(tries=2, waiting=5.0)
@@ -116,32 +120,41 @@ class Reporting:
             self._commands.log("no status is set: the event does not say of which commit")
         self.live.start()
 
-    def finish(self, run: RunResult) -> Posted:
-        """Posts the result. Ends soon when the job is being cancelled."""
+    def finish(self, run: RunResult, *, has_time: bool = False) -> Posted:
+        """Posts the result. Ends soon when the job is being cancelled, unless it has time, as the post step has."""
         posted = Posted(missing=self._wants_comment)
         is_told = True
         try:
-            if run.cancelled:
+            self._save_for_post_step(RESULTS, self._digest(run))
+            if run.cancelled and not has_time:
                 is_told = self._hurry(run, posted)
             elif self._is_anything_wanted():
                 self.live.stop(_LIVE_SECONDS)
                 self._post(run, posted, LIMITS)
         except KeyboardInterrupt:
-            self._commands.log("the job is being cancelled: what is not posted within two seconds is left")
+            self._commands.log("the job is being cancelled: GitHub is told within two seconds or at its end")
             is_told = self._hurry(run, posted)
         except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
         with suppress(KeyboardInterrupt):
             self._leave_file(run, posted)
             if is_told:
-                self._note_for_post_step()
+                # All was said that there was patience for.
+                self._save_for_post_step(REPORTED, "true")
         return posted
 
-    def _note_for_post_step(self) -> None:
-        """That all was said that there was patience for, so that the post step does not take this step for killed."""
+    def _save_for_post_step(self, name: str, value: str) -> None:
         with suppress(OutputError):
-            if path := self._environ.get("GITHUB_STATE"):
-                write_outputs(Path(path), {REPORTED: "true"})
+            if value and (path := self._environ.get("GITHUB_STATE")):
+                write_outputs(Path(path), {name: value})
+
+    def _digest(self, run: RunResult) -> str:
+        """Of what this run has written; empty when it came to nothing. What lay there before is none of ours."""
+        if not run.run_id or self.directory is None:
+            return ""
+        with suppress(OSError), (self.directory / RESULTS_FILE).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        return ""
 
     def _is_comment_wanted(self) -> bool:
         policy = self._settings.comment
@@ -182,9 +195,11 @@ class Reporting:
             thread.join(HURRY_SECONDS)
         except KeyboardInterrupt:
             return False
-        if not done.is_set():
+        # What the live report is still sending could be the last that GitHub hears.
+        is_told = done.is_set() and not self.live.is_alive
+        if not is_told:
             self._commands.log("GitHub was not told in time how this step ended; the end of the job tries again")
-        return done.is_set()
+        return is_told
 
     def _post_quietly(self, run: RunResult, posted: Posted, done: threading.Event) -> None:
         try:
@@ -245,7 +260,7 @@ class Reporting:
                 problems.append(_Problem(f"the comment is not posted on #{number}", error))
                 continue
             if comment is not None:
-                posted.ids = (*posted.ids, comment.id)
+                posted.ids = tuple(dict.fromkeys((*posted.ids, comment.id)))
                 self._commands.log(f"the comment is at {comment.url}")
         # Only now: whoever does not wait for the end takes it for missing.
         posted.missing = bool(problems)

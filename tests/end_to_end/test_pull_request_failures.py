@@ -308,7 +308,7 @@ def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github
     for _ in range(signals):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
-    log, _ = process.communicate(timeout=20)
+    log, _ = process.communicate(timeout=60)
     assert process.returncode == 1, log
     assert "the job is being cancelled" in log
     outputs = parse_env_file(files["GITHUB_OUTPUT"].read_text())
@@ -320,5 +320,5 @@ def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github
     state = {f"STATE_{name}": value for name, value in parse_env_file(files["GITHUB_STATE"].read_text()).items()}
     environ = runner.environment({}, env={**state, "DOCKER_HOST": "unix:///nonexistent/docker.sock"}, files={})
     assert after.main(environ, stdout=io.StringIO()) == 0
-    assert [one["state"] for one in github.state.statuses] == ["pending", "error"]
-    assert github.state.comments[0].body.startswith("## 💥 Error")
+    assert [one["state"] for one in github.state.statuses] == ["pending", "failure"]
+    assert github.state.comments[0].body.startswith("## ❌ Failed")

@@ -56,7 +56,7 @@ def test_a_killed_step_is_an_error_on_the_pull_request(job: ActionJob, github_of
     assert [(one["state"], one["sha"]) for one in state.statuses] == [("pending", HEAD), ("error", HEAD)]
     (comment,) = state.comments
     assert comment.body.startswith("## 💥 Error: nothing was graded")
-    assert "killed before it could say how it ended" in comment.body
+    assert "stopped before it could tell how it ended" in comment.body
     assert job.left() == []
 
 

@@ -59,7 +59,7 @@ def test_a_killed_step_is_an_error_and_keeps_what_was_known(tmp_path: Path, gith
     comment = github.state.add_comment(17, running, created_by=ACTIONS_BOT)
     post(FakeRunner(tmp_path, event="pull_request", github=github), {"run": "1-1-0123abcd"})
     assert comment.body.startswith("## 💥 Error: nothing was graded")
-    assert "killed before it could say how it ended" in comment.body
+    assert "stopped before it could tell how it ended" in comment.body
     assert Remembered.decode(MARKER.remembered(comment.body)) == known
     assert [(one["state"], one["sha"]) for one in github.state.statuses] == [("error", HEAD)]
 
@@ -73,6 +73,36 @@ def test_a_step_that_reported_is_not_contradicted(tmp_path: Path, github: FakeGi
     post(runner, step.state)
     assert github.calls() == before
     assert github.state.comments[0].body.startswith("## ✅ Passed")
+
+
+@pytest.mark.parametrize("change", ["", "forged", "link", "run"])
+def test_what_a_step_had_no_time_to_tell_is_told_if_it_is_what_the_step_left(
+    tmp_path: Path, github: FakeGitHub, change: str
+) -> None:
+    runner = FakeRunner(tmp_path, event="pull_request", github=github)
+    (runner.workspace / "keystone.yaml").write_text(SPEC)
+    state = runner.step({**INPUTS, "comment": "never", "status-context": ""}).state
+    del state["reported"]
+    results = runner.workspace / "keystone-results" / "results.json"
+    if change == "forged":
+        results.write_text(results.read_text().replace("suite", "other"))
+    elif change == "link":
+        results.symlink_to(results.rename(tmp_path / "elsewhere.json"))
+    elif change == "run":
+        state["run"] = "1-1-0123abcd"
+    post(runner, state)
+    first = "## 💥 Error: nothing was graded" if change else "## ✅ Passed"
+    assert github.state.comments[0].body.startswith(first)
+    assert [one["state"] for one in github.state.statuses] == ["error" if change else "success"]
+
+
+def test_results_that_lay_there_before_are_not_what_the_step_came_to(tmp_path: Path, github: FakeGitHub) -> None:
+    runner = FakeRunner(tmp_path, event="pull_request", github=github)
+    (runner.workspace / "keystone.yaml").write_text(SPEC)
+    (runner.workspace / "keystone-results").mkdir()
+    (runner.workspace / "keystone-results" / "results.json").write_text("{}")
+    assert runner.step(INPUTS).exit_code == 2
+    assert "results" not in runner.saved_state()
 
 
 @pytest.mark.parametrize(
