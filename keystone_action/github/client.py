@@ -195,8 +195,8 @@ class GitHubClient:
         if target_url:
             body["target_url"] = target_url
         call = self._write("POST", f"/statuses/{_checked_sha(sha, failed)}", failed, "statuses: write", body)
-        # A proxy's page of greeting is a 200 too.
-        self._read(call, lambda document: document["state"])
+        # A proxy's page of greeting is a 200 too; what the answer says of the status is not needed.
+        self._read(call, _object)
 
     def merge_base(self, branch: str, sha: str) -> str:
         """The newest commit that a branch of this repository has in common with a commit. Raises NotFound when there is
@@ -282,6 +282,12 @@ def _checked(call: Call, document: Any, read: Callable[[Any], _ReadT]) -> _ReadT
         return read(document)
     except (ValueError, KeyError, TypeError) as error:
         raise UnexpectedAnswer(f"{call.failed}: GitHub answered JSON of another shape ({error})") from None
+
+
+def _object(document: Any) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise TypeError("it is no object")
+    return document
 
 
 def _login(document: Any) -> str:

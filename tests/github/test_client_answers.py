@@ -286,6 +286,8 @@ def test_json_of_another_shape_is_said(name, document):
         is_list = name in ("comments", "pulls of commit", "open pulls")
         if is_list and document == b"[]":
             assert ALL[name][-1](probe(filled(github)).client) == []
+        elif name == "status" and document.startswith(b"{"):
+            assert ALL[name][-1](probe(filled(github)).client) is None  # of a status that was set, nothing is read
         else:
             with pytest.raises(errors.UnexpectedAnswer):
                 ALL[name][-1](probe(filled(github)).client)
