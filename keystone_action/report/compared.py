@@ -49,15 +49,16 @@ def gate_view(changes: SpecChanges | None) -> GateView | None:
     """What to say before anything else; None when the gate is as it was, or nothing was to be compared."""
     if changes is None or not (changes.problem or changes.specs or changes.workflows or changes.incomplete):
         return None
-    if changes.problem:
-        return GateView(f"Whether this change weakens its own gate is not known: {changes.problem}")
     found = (*changes.workflows, *changes.specs)  # what calls the gate can weaken all of it
     shown = found[:MAX_CHANGED_SPECS]
     lines = tuple((one.path, change_sentence(one)) for one in shown)
-    return GateView(_gate_headline(changes), lines, len(found) - len(shown))
+    return GateView(_one_line(_gate_headline(changes)), lines, len(found) - len(shown))
 
 
 def _gate_headline(changes: SpecChanges) -> str:
+    if changes.problem:
+        known = "; what is known of it:" if changes.workflows or changes.specs else ""
+        return f"Whether this change weakens its own gate is not known: {changes.problem}{known}"
     name, commit = changes.base_name, (changes.base or "")[:12]
     less = f"; {changes.incomplete}" if changes.incomplete else ""
     if not changes.specs and not changes.workflows:
@@ -76,9 +77,12 @@ def _gate_headline(changes: SpecChanges) -> str:
 def change_sentence(change: SpecChange) -> str:
     """What became of one spec, in one line: `threshold 0.85 → 0.5; removed: tests_pass`."""
     first = {"added": "spec added", "deleted": "spec deleted", "changed": ""}[change.change]
-    # A line break in a name or a value must not end the sentence, and with it what it says of the rest.
-    text = " ".join("; ".join(filter(None, [first, *change.differences])).splitlines())
-    return first_line(text, MAX_SENTENCE)
+    return _one_line("; ".join(filter(None, [first, *change.differences])))
+
+
+def _one_line(text: str) -> str:
+    """A line break in a name or a value must not end a sentence, and with it what it says of the rest."""
+    return first_line(" ".join(text.splitlines()), MAX_SENTENCE)
 
 
 def gate_lines(changes: SpecChanges | None) -> Iterator[str]:

@@ -25,7 +25,7 @@ _DELETE = 0x7F
 # that a backslash does not help; in a code span it leaves them alone.
 _MAGNETIC = re.compile(
     r"@|#\w|\$|://|www\.|mailto:|xmpp:|(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])|(?<![a-z0-9])gh-\d"
-    r"|(?<![a-z0-9])(?-i:[A-Z][A-Z0-9]*)-\d|:(?:[\w+-]*[a-z+][\w+-]*|100|1234|-1):|`",
+    r"|(?<![a-z0-9])(?-i:[A-Z][A-Z0-9]*)-\d|:(?:(?=[\w+-]*[a-z+])[\w+-]++|100|1234|-1):|`",
     re.IGNORECASE,
 )
 _MARKDOWN = re.compile(r"[\\*\[\]<>&|~#^{}]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")

@@ -142,6 +142,14 @@ def test_a_problem_is_said_although_no_change_is_known() -> None:
     assert text.splitlines()[1].startswith("> **Whether this change weakens its own gate is not known: it is not in")
 
 
+def test_what_is_known_beside_a_problem_is_said_too() -> None:
+    known = SpecChange("results/base", "changed", ("baseline changed",))
+    text = render_summary(run(spec_changes=changes(problem="no\nbase " + "x" * 5_000, workflows=(known,))))
+    assert text.splitlines()[1].startswith("> **Whether this change weakens its own gate is not known: no base xxx")
+    assert len(text.splitlines()[1]) < 2_000
+    assert "> - `results/base`: baseline changed" in text
+
+
 def test_a_comparison_in_every_report() -> None:
     flaky = difference("flaky", after="flaky", passed_after=3, score_after=0.6, p_value=0.44)
     result = run(

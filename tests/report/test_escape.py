@@ -157,6 +157,12 @@ def test_what_could_be_an_emoji_is_code(text: str) -> None:
     assert inline_html(text) == f"<code>{text}</code>"
 
 
+def test_what_is_never_an_emoji_is_read_once() -> None:
+    """Text of a fork can be megabytes long: whatever looks at a word again and again keeps its reader for hours."""
+    word = "x:" + "a" * 1_000_000
+    assert inline(word) == word
+
+
 def test_a_time_and_a_place_are_text() -> None:
     assert inline("at 12:30:45, a.py:7:5: tests/test_a.py::test_b") == "at 12:30:45, a.py:7:5: tests/test_a.py::test_b"
 
