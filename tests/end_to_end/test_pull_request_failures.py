@@ -24,8 +24,10 @@ from keystone_action import action, after
 from keystone_action.evaluate import evaluate
 from keystone_action.github import reporting
 from keystone_action.github.api_types import Comment
+from keystone_action.github.client import GitHubClient
 from keystone_action.github.comment import StickyComment
 from keystone_action.github.live import Pace
+from keystone_action.github.status import CommitStatus
 from keystone_action.github.waiting import Limits
 from keystone_action.runner.options import Progress, RunOptions
 
@@ -292,6 +294,27 @@ def test_a_cancelled_run_is_told_where_only_failures_are(tmp_path: Path, github:
 
     runner_of(tmp_path, github).step({"comment": "on-failure"}, evaluate=engine)
     assert github.state.comments[0].body.startswith("## ⏹️ Cancelled before the end, composite 0.00")
+
+
+def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending, ended = CommitStatus.pending, threading.Event()
+
+    def slow_pending(self: CommitStatus, client: GitHubClient) -> None:
+        assert ended.wait(60)
+        pending(self, client)
+
+    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+        found = evaluate(options, progress)
+        return replace(found, run=replace(found.run, cancelled=True))
+
+    monkeypatch.setattr(CommitStatus, "pending", slow_pending)
+    step = runner_of(tmp_path, github).step(evaluate=engine)
+    ended.set()
+    assert waited_for(lambda: len(github.state.statuses) == 2)
+    assert [one["state"] for one in github.state.statuses] == ["error", "pending"]
+    assert "reported" not in step.state
 
 
 @pytest.mark.parametrize("signals", [1, 2])
