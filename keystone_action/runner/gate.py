@@ -29,6 +29,11 @@ from keystone_action.spec.loader import LoadedSpec
 if TYPE_CHECKING:
     from keystone_action.runner.options import RunOptions
 
+_NO_BASE = (
+    "on a branch that is pushed, check out with `fetch-depth: 0`, which tells where it left the default one; where no"
+    " base is meant, leave spec-from out"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Side:
@@ -52,7 +57,7 @@ def gated_specs(options: RunOptions) -> GatedSpecs:
     if options.spec_from == "base":
         if base is None:
             why = options.base_problem or "there is no base commit"
-            raise UsageError(f"specs can't be taken from the base commit: {why}", help="leave spec-from out")
+            raise UsageError(f"specs can't be taken from the base commit: {why}", help=_NO_BASE)
         return _from_base(options, base)
     specs = load_specs(options)
     if base is None:

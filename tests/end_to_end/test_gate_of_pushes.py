@@ -89,12 +89,16 @@ def test_the_second_push_of_a_branch_tells_what_the_first_one_weakened(tmp_path:
         made.check_out(job.workspace, depth=1)
         done = step(job)
         assert github.calls() == [f"GET /compare/main...{second}"]
+        gated = step(job, spec_from="base", output_dir="gated")
     assert done.exit_code == 0, done.text
     head, *lines = done.summary.splitlines()[1:3]
     if known:
+        assert gated.exit_code == 1, gated.text
         assert head.endswith(f"compared with commit `{made.base[:12]}` (where this branch left main):**")
         assert lines == ["> - `keystone.yaml`: threshold 0.85 → 0.2"]
     else:
+        assert gated.exit_code == 2
+        assert "check out with `fetch-depth: 0`, which tells where it left the default one" in gated.issues[0].message
         unknown = "Only this push was compared, not those before it: where this branch left main is not known"
         assert head.startswith(f"> **{unknown} (")
         assert f"Compared with commit `{made.head[:12]}` (the commit before this push), no change" in head
