@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +20,8 @@ import atexit, gc, json, os, resource, signal, sys, threading, time
 def main():
     words = sys.argv[1:]
     if words[:1] == ["wait"]:
+        with open(words[1] + ".pid", "w") as file:
+            file.write(str(os.getpid()))
         while not os.path.exists(words[1]):
             time.sleep(0.05)
     streams = [sys.stdin, sys.stdout, sys.stderr]
@@ -62,6 +66,25 @@ def probe(tmp_path: Path) -> dict[str, str]:
     return {**ENVIRONMENT, "PYTHONPATH": str(tmp_path / "modules"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def until_nothing_runs(server: ForkServer) -> None:
+    """Waits for the server's forks, each of which ends after its command."""
+
+    def runs(stat: Path) -> bool:
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            return int(parent) == server._process.pid and state != "Z"
+        return False
+
+    deadline = time.monotonic() + 60
+    while any(runs(stat) for stat in Path("/proc").glob("[0-9]*/stat")):
+        assert time.monotonic() < deadline, "a command that took too long runs on"
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("words", [[], ["a b", "ü", ""], ["signal"], ["raise"]], ids=" ".join)
 def test_a_fork_is_as_a_process_of_its_own(tmp_path: Path, probe: dict[str, str], words: list[str]) -> None:
     environ, directory = {**probe, **OWN}, tmp_path / "directory"
@@ -88,8 +111,14 @@ def test_forks_run_side_by_side_and_one_that_takes_too_long_is_killed(tmp_path: 
         assert [one.result().returncode for one in done] == [0, 1, 2]
         sign.touch()
         assert waiting.result().returncode == 2
-    with pytest.raises(subprocess.TimeoutExpired):
-        server.run(["wait", "/nonexistent"], tmp_path, probe, 0.5)
+    files = open_files()
+    never = tmp_path / "never"
+    for seconds in (0, 2):  # before it is known which process it is, and after it has started
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.run(["wait", str(never)], tmp_path, probe, seconds)
+        until_nothing_runs(server)
+    assert not Path("/proc", never.with_suffix(".pid").read_text()).exists()
+    assert open_files() <= files
     assert server.run(["x"], tmp_path, probe, 60).returncode == 1
 
 

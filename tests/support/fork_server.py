@@ -84,15 +84,18 @@ class ForkServer:
             socket.send_fds(self._control, [b"1"], [file.fileno(), *(ours for _, ours in pipes)])
         for _, write in pipes:
             os.close(write)
-        status, out, err = _read_all([read for read, _ in pipes], words, timeout)
+        with contextlib.ExitStack() as closing:
+            for read, _ in pipes:
+                closing.callback(os.close, read)
+            status, out, err = _read_all([read for read, _ in pipes], words, timeout)
         code = status.split()[1:]
         assert code, f"the process that was to wait for {words} is gone"
         return subprocess.CompletedProcess([*words], int(code[0]), out, err)
 
 
 def _read_all(pipes: Sequence[int], words: Sequence[str], timeout: float) -> list[bytes]:
-    """What comes out of each until its end; the first one's first line is a process, which is killed when it takes too
-    long."""
+    """What comes out of each until its end; the first one's first line is a process, which has ended when this raises
+    because it takes too long."""
     found = dict.fromkeys(pipes, b"")
     deadline = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
@@ -101,16 +104,26 @@ def _read_all(pipes: Sequence[int], words: Sequence[str], timeout: float) -> lis
         while selector.get_map():
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
-                if status := found[pipes[0]].split():
-                    os.kill(int(status[0]), 9)
+                _kill(pipes[0], found[pipes[0]])
                 raise subprocess.TimeoutExpired([*words], timeout, *list(found.values())[1:])
             for key, _ in ready:
                 part = os.read(key.fd, 1 << 16)
                 found[key.fd] += part
                 if not part:
                     selector.unregister(key.fd)
-                    os.close(key.fd)
     return [*found.values()]
+
+
+def _kill(status: int, said: bytes) -> None:
+    """Ends the command that this pipe is about. said: what was read of it so far; it may not have said yet which
+    process that is."""
+    while b"\n" not in said and (part := os.read(status, 1 << 16)):
+        said += part
+    if len(told := said.split()) == 1:
+        with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+            os.kill(int(told[0]), 9)
+    while os.read(status, 1 << 16):  # its end is that of the process
+        pass
 
 
 def _serve(control: socket.socket) -> int:
