@@ -115,8 +115,6 @@ def hanging(job: ActionJob, sleep: str, registry: Registry) -> Callable[[str], C
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_cancelled_job(job: ActionJob, hanging: Callable[[str], ContainerStep], sleep: str, phase: str) -> None:
     ended = hanging(phase).cancel()
-    # The runner sends SIGTERM 7.5 s later, and kills its own client, not the container, after another 2.5 s.
-    assert ended.ended_by == "SIGINT", ended.raw_log
     assert (ended.exit_code, ended.rejected) == (130, []), ended.raw_log
     assert ended.outputs["verdict"] == "error"
     assert "cancelled" in ended.summary.lower()

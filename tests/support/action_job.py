@@ -103,8 +103,8 @@ class ActionJob:
 
     @property
     def runs(self) -> set[str]:
-        """By which names what we make is labelled, as far as the step has said so: before it makes anything."""
-        return {*self._named, *([run] if (run := self.runner.saved_state().get("run")) else [])}
+        """By which names what we make is labelled, as far as the steps have said so: before they make anything."""
+        return {*self._named, *(run for state in self.runner.saved_states() if (run := state.get("run")))}
 
     @property
     def made(self) -> set[tuple[str, str]]:

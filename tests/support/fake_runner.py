@@ -46,7 +46,7 @@ _FILE_COMMANDS = {
 @dataclass
 class StepResult:
     """What is left of a step, by the runner's rules. failed: exit code, or something that the runner rejected. state:
-    what it keeps for its post step. ended_by: the signal after which a cancelled step ended, if it was cancelled."""
+    what it keeps for its post step."""
 
     exit_code: int
     log: ReadLog
@@ -54,7 +54,6 @@ class StepResult:
     outputs: dict[str, str] = field(default_factory=dict)
     summary: str = ""
     state: dict[str, str] = field(default_factory=dict)
-    ended_by: str = ""
     rejected: list[str] = field(default_factory=list)
 
     @property
@@ -318,11 +317,15 @@ class FakeRunner:
             os.chown(path, self.owner, self.owner)
         return files
 
-    def saved_state(self) -> dict[str, str]:
-        """What steps have kept so far for their post steps; of a step that still runs, or was killed, too."""
+    def saved_states(self) -> list[dict[str, str]]:
+        """What each step has kept so far for its post step, the latest last; of a step that still runs, or was killed,
+        too."""
         files = sorted(self.file_commands.glob("save_state_*"), key=lambda path: path.stat().st_mtime_ns)
-        texts = [path.read_bytes().decode() for path in files]
-        return {name: value for text in texts for name, value in parse_env_file(text).items()}
+        return [parse_env_file(path.read_bytes().decode()) for path in files]
+
+    def saved_state(self) -> dict[str, str]:
+        """What the only step has kept; of several, the last word of any of them."""
+        return {name: value for state in self.saved_states() for name, value in state.items()}
 
     def _translated(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Values that are, or start with, a mounted folder become the container's path; the deepest folder wins."""
