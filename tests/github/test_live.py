@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -90,10 +89,13 @@ def test_progress_is_shown_after_half_a_minute_and_then_ever_less_often(github: 
 
 def test_pending_is_set_even_of_the_shortest_run(github: FakeGitHub) -> None:
     run = Run(github, status=STATUS)
+    before = time.monotonic()
     run.live.start()
     assert run.live.stop(30)
     assert [one["state"] for one in github.state.statuses] == ["pending"]
-    assert run.live.since_sent() is not None
+    since_sent = run.live.since_sent()
+    assert since_sent is not None
+    assert 0 <= since_sent <= time.monotonic() - before
 
 
 def test_a_short_run_shows_no_progress(github: FakeGitHub) -> None:
@@ -118,11 +120,13 @@ def test_progress_counts_what_passed_and_what_did_not(github: FakeGitHub) -> Non
 
 
 def test_before_there_are_cells_nothing_is_shown(github: FakeGitHub) -> None:
-    run = Run(github, after=lambda progress: True)
-    run.live.start()
-    assert not threading.Event().wait(0.1)
-    assert run.live.stop(30)
+    run = Run(github, pace=reporting.PACE, after=lambda progress: True)
+    end = Counted(3)
+    run.live._stop = end  # type: ignore[assignment]
+    run.live._run()
+    assert end.asked == [30, 30, 30, 30]
     assert run.shown == []
+    assert run.log == []
 
 
 def test_where_there_is_no_comment_to_keep_it_ends(github: FakeGitHub) -> None:
