@@ -62,8 +62,8 @@ def test_containers_of_a_cell_of_processes(tmp_path: Path, image) -> None:
 @pytest.mark.parametrize(
     ("service", "said"),
     [
-        ("image: 'python:3.12-slim', command: sleep 99, wait_for: exit 4, ready_timeout: 2s", "ended with exit code 4"),
-        ("image: 'python:3.12-slim', command: sleep 99, ports: [81], ready_timeout: 2s", "port 81 does not accept"),
+        ("image: 'python:3.12-slim', command: sleep 99, wait_for: exit 4, ready_timeout: 5s", "ended with exit code 4"),
+        ("image: 'python:3.12-slim', command: sleep 99, ports: [81], ready_timeout: 5s", "port 81 does not accept"),
         (f"image: '{EXITS_AT_ONCE}'", "LICENSE_KEY is not set"),
         ("image: 'localhost:1/no/such:1'", "can't be pulled"),
     ],

@@ -167,7 +167,7 @@ return AgentResult(output="" if what == "blank" else f"tried {{tried}}")"""
 
 
 def test_retries_are_for_adapters_that_raise_or_take_too_long(tmp_path: Path) -> None:
-    suite = """suite: {name: again, config: {retries: 2, default_timeout: 3}}
+    suite = """suite: {name: again, config: {retries: 2, default_timeout: 6}}
 scenarios:
   - {name: second, input: raise 2}
   - {name: late, input: sleep 3}

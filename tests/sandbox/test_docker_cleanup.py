@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from typing import Any
 
@@ -244,20 +243,16 @@ def test_a_sweep_takes_the_images_of_a_killed_run(engine: Any) -> None:
     run_bounded(main)
 
 
-def test_a_cancel_is_quick(engine: Any) -> None:
-    """The whole run has seven seconds; ten containers at once are the most of it."""
-
-    async def main() -> float:
+def test_ten_that_are_cancelled_at_once_leave_nothing(engine: Any) -> None:
+    async def main() -> None:
         async with world(engine) as (provider, _):
             sandboxes = [await fresh(provider) for _ in range(10)]
             tasks = [asyncio.create_task(one.run(shell("trap '' TERM; sleep 600"))) for one in sandboxes]
             run_id = provider.engine.run_id
             assert await asyncio.to_thread(eventually, lambda: len(left(engine, run_id)) == 10)
-            began = time.monotonic()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert left(engine, provider.engine.run_id) == []
-            return time.monotonic() - began
+            assert left(engine, run_id) == []
 
-    print(f"ten containers cancelled in {run_bounded(main):.1f} s")
+    run_bounded(main)

@@ -158,7 +158,7 @@ def test_the_first_that_fails_is_told_with_its_own_output(engine: Any, mode: str
             ):
                 await set_up(provider, "kill -9 $$\n:")
             with pytest.raises(HarnessError, match=r"setup.commands\[1\] .*time limit"):
-                await set_up(provider, "true", "touch /opt/x; sleep 600", timeout=1)
+                await set_up(provider, "true", "touch /opt/x; sleep 600", timeout=5)
             with pytest.raises(
                 HarnessError, match=r"setup.commands\[0\] .*memory: a process in the container was kille"
             ):

@@ -79,9 +79,9 @@ def test_a_wait_for_that_never_succeeds_says_what_it_printed(containers: Contain
         image=BASE,
         command=["sh", "-c", f"echo warming up; {NOTHING}"],
         wait_for="echo no sign of life; exit 7",
-        ready_timeout="2s",
+        ready_timeout="5s",
     )
-    assert "was not ready within 2 s: wait_for ended with exit code 7 (no sign of life)" in said
+    assert "was not ready within 5 s: wait_for ended with exit code 7 (no sign of life)" in said
     assert said.endswith("it printed last:\nwarming up")
 
 
@@ -91,8 +91,8 @@ def test_a_wait_for_that_hangs_is_given_up(containers: ContainerWorld) -> None:
 
 
 def test_a_closed_port_is_named(containers: ContainerWorld) -> None:
-    said = failure(containers, image=BASE, command=["sh", "-c", NOTHING], ports=[8000, 9000], ready_timeout="1s")
-    assert "was not ready within 1 s: port 8000 does not accept connections" in said
+    said = failure(containers, image=BASE, command=["sh", "-c", NOTHING], ports=[8000, 9000], ready_timeout="5s")
+    assert "was not ready within 5 s: port 8000 does not accept connections" in said
     assert said.endswith("it printed nothing")
 
 
