@@ -6,8 +6,9 @@ of what is new and fails as much counts as broken as passes were lost on the way
 neither more than passed there and is gone without as many that are new and pass, nor more than fails and is new
 without as many that are gone and failed. What is known narrows that down:
 
-- A group (a scenario with its parameters) that is gone in one spec and new in another moved. Its two sides are compared
-  like those of a group that stayed.
+- A group (a scenario with its parameters) that is gone in one spec and new in another moved, where no other can be
+  meant: first within a file, whose spec has another id then, and among specs that both runs have; then anywhere, by a
+  name that somebody gave it. Its two sides are compared like those of a group that stayed.
 - Groups of one scenario of a spec are counted among each other: only parameters changed. Else those of all specs that
   stayed are, and those of a spec whose file has another id now. What else a spec that only one run has consists of is
   left alone: perhaps the other run was not told to run it.
@@ -17,15 +18,17 @@ without as many that are gone and failed. What is known narrows that down:
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keystone_action.scoring.results import Difference
 
 _PASSED = ("pass", "flaky")
+_NUMBERED = re.compile(r"(?:scenario|record)-[0-9]+")
+"""What a scenario without a name is called, after its place: unrelated specs share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,9 @@ class ComparedGroup:
     path: str = ""
 
     @property
-    def key(self) -> tuple[str | None, str]:
-        """What tells it from others of its spec."""
-        return self.group.scenario, json.dumps(self.group.params, sort_keys=True, default=str)
+    def params(self) -> str:
+        """Its parameters, to compare them by."""
+        return json.dumps(self.group.params, sort_keys=True, default=str)
 
 
 def broken_elsewhere(found: Sequence[ComparedGroup]) -> int:
@@ -73,19 +76,43 @@ def _alike(others: Sequence[ComparedGroup]) -> Iterator[list[ComparedGroup]]:
 
 
 def _moved(found: Sequence[ComparedGroup]) -> tuple[list[tuple[ComparedGroup, ComparedGroup]], list[ComparedGroup]]:
-    """(gone, new) of the same key, in order; and what is gone or new without its like."""
-    waiting: dict[tuple[str | None, str], deque[ComparedGroup]] = {}
+    """(gone, new) of those that moved; and what is gone or new without its like."""
+    rest = [one for one in found if one.group.change in ("gone", "new")]
+    pairs: list[tuple[ComparedGroup, ComparedGroup]] = []
+    for key in (_in_its_file, _by_its_name):
+        new_pairs, rest = _paired(rest, key)
+        pairs += new_pairs
+    return pairs, rest
+
+
+def _paired(
+    found: Sequence[ComparedGroup], key: Callable[[ComparedGroup], Hashable | None]
+) -> tuple[list[tuple[ComparedGroup, ComparedGroup]], list[ComparedGroup]]:
+    """(gone, new) of a key that no others have, so that their order never matters; and the others. None: no key."""
+    by_key: dict[Hashable, list[ComparedGroup]] = {}
     for one in found:
-        if one.group.change == "gone":
-            waiting.setdefault(one.key, deque()).append(one)
-    pairs, others = [], []
-    for one in found:
-        if one.group.change == "new":
-            if there := waiting.get(one.key):
-                pairs.append((there.popleft(), one))
-            else:
-                others.append(one)
-    return pairs, [*others, *itertools.chain.from_iterable(waiting.values())]
+        by_key.setdefault(key(one), []).append(one)
+    others = by_key.pop(None, [])
+    pairs = []
+    for alike in by_key.values():
+        if sorted(one.group.change for one in alike) == ["gone", "new"]:
+            before, after = sorted(alike, key=lambda one: one.group.change)
+            pairs.append((before, after))
+        else:
+            others += alike
+    return pairs, others
+
+
+def _in_its_file(one: ComparedGroup) -> Hashable:
+    """The specs that both runs have, which have no path here, are as one file. A spec's only scenario has its id for a
+    name, and another one when that changes."""
+    goes_by_the_spec = one.path != "" and one.group.scenario == one.group.spec
+    return one.path, None if goes_by_the_spec else one.group.scenario, one.params
+
+
+def _by_its_name(one: ComparedGroup) -> Hashable | None:
+    name = one.group.scenario
+    return None if name is None or _NUMBERED.fullmatch(name) else (name, one.params)
 
 
 def _in_both(before: Sequence[Difference], after: Sequence[Difference]) -> int:

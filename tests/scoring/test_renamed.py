@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,52 @@ def test_a_spec_that_was_perhaps_not_to_run_stands_for_no_other() -> None:
     assert compare(before, of(one("kept", "k", "a+"), one("beta", "y", "a-")), source="x").regressions == 0
     assert compare(before, of(one("kept", "k", "a+"), one("kept", "y", "a-")), source="x").regressions == 0
     assert compare(before, of(one("kept", "k", "a+"), one("beta", "x", "a-")), source="x").regressions == 2
+
+
+def in_files(*found: tuple[str, CellResult]) -> RunResult:
+    """Specs of one cell each, with their files."""
+    return whole([replace(spec(entry.id.partition(".")[0], [entry]), path=path) for path, entry in found])
+
+
+@pytest.mark.parametrize("scenario", ["main", "scenario-1", ""])
+@pytest.mark.parametrize("params", ["", "m1"])
+def test_specs_with_other_ids_are_known_by_their_files(scenario: str, params: str) -> None:
+    """scenario: empty = the only one of a spec, which has the spec's id."""
+
+    def made(path: str, name: str, checks: str) -> tuple[str, CellResult]:
+        return path, one(name, scenario or name, checks, model=params)
+
+    before = in_files(made("a.yaml", "a", "x-"), made("b.yaml", "b", "x+"))
+    same = made("b.yaml", "b2", "x+"), made("a.yaml", "a2", "x-")
+    worse = made("b.yaml", "b2", "x-"), made("a.yaml", "a2", "x+")
+    for head, regressions in ((same, 0), (same[::-1], 0), (worse, 2), (worse[::-1], 2)):
+        assert compare(before, in_files(*head), source="x").regressions == regressions
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("scenario-1", "scenario-1"), ("record-2", "record-2"), ("a", "c"), ("old", "new")]
+)
+def test_an_unrelated_spec_is_no_other_one(old: str, new: str) -> None:
+    """5.4: "only checks and cells that were better there fail"."""
+    kept = "b.yaml", one("b", "main", "x+")
+    before, after = ("a.yaml", one("a", old, "x+")), ("c.yaml", one("c", new, "x-"))
+    assert compare(in_files(kept, before), in_files(kept, after), source="x").regressions == 0
+
+
+def test_a_name_that_several_have_tells_nothing_of_where_they_went() -> None:
+    before = in_files(("a.yaml", one("a", "main", "x+")), ("b.yaml", one("b", "main", "x-")))
+    after = in_files(("c.yaml", one("c", "main", "x-")), ("d.yaml", one("d", "main", "x+")))
+    assert compare(before, after, source="x").regressions == 0
+
+
+@given(runs(), runs(), st.sets(st.sampled_from(["alpha", "beta", "gamma"])), st.randoms())
+def test_the_order_of_specs_never_counts(base: RunResult, head: RunResult, others: set[str], random: Random) -> None:
+    """others: those with another id in the same file."""
+    specs = [replace(entry, id=f"new-{entry.id}") if entry.id in others else entry for entry in head.specs]
+    there = replace(base, specs=tuple(random.sample(base.specs, len(base.specs))))
+    here = replace(head, specs=tuple(random.sample(specs, len(specs))))
+    in_order = compare(base, replace(head, specs=tuple(specs)), source="x")
+    assert compare(there, here, source="x").regressions == in_order.regressions
 
 
 def renamed(run: RunResult, *, specs: bool, broken: bool) -> RunResult:
