@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from keystone_action.errors import KeystoneError
+from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.github.base import EventBase, base_of_event
 from keystone_action.github.commands import Commands
 from keystone_action.github.inputs import Settings
@@ -21,6 +22,9 @@ from keystone_action.runner.workflow_files import WorkflowFile
 from keystone_action.sandbox.git_tree import Remote
 from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.results import SpecChanges
+
+if TYPE_CHECKING:
+    from keystone_action.github.baseline import FoundBaseline
 
 _WORKFLOW = re.compile(r"([^/]+/[^/]+)/(\.github/workflows/[^/@]+\.ya?ml)@.+")
 _PATIENCE = Limits(tries=2, waiting=5.0)
@@ -175,7 +179,6 @@ def _latest(
     """The results, or why there are none."""
     from keystone_action.github.baseline import artifact_names, find_baselines
     from keystone_action.github.client import GitHubClient
-    from keystone_action.runner.baseline import read_baseline
 
     names = artifact_names(settings.comment_key, environ)
     token, ca_bundle = settings.github_token, settings.ca_bundle
@@ -186,8 +189,7 @@ def _latest(
         ):
             folder = Path(private) / "artifact"
             found = find_baselines(github, names=names, branches=event.branches, environ=environ, folder=folder)
-            read = (read_baseline(one.path, one.source) for one in found)
-            baseline = next(one for one in read if _is_whole(one, commands))  # else the search ends in a LookupError
+            baseline = _first_fit(found, commands)
     except LookupError as none:
         return None, str(none.args[0])
     except (KeystoneError, OSError) as error:
@@ -196,7 +198,29 @@ def _latest(
     return baseline, ""
 
 
-def _is_whole(baseline: Baseline, commands: Commands) -> bool:
-    if not baseline.is_whole:
-        commands.log(f"no baseline is {baseline.source}: it did not go to its end, or nothing was graded")
-    return baseline.is_whole
+def _first_fit(found: Iterable[FoundBaseline], commands: Commands) -> Baseline:
+    """What is of no use is said and passed over. Raises LookupError with what was wrong with the newest, and whatever
+    the search raises."""
+    newest = ""
+    try:
+        for one in found:
+            baseline, why = _fit(one)
+            if baseline is not None:
+                return baseline
+            commands.log(f"no baseline is {one.source}: {why}")
+            newest = newest or why
+    except LookupError as none:
+        raise LookupError(f"{none.args[0]}; of the newest: {newest}" if newest else str(none.args[0])) from None
+    raise LookupError("no run has results")
+
+
+def _fit(found: FoundBaseline) -> tuple[Baseline | None, str]:
+    from keystone_action.runner.baseline import read_baseline
+
+    if found.path is None:
+        return None, found.unfit
+    try:
+        baseline = read_baseline(found.path, found.source)
+    except UsageError as error:  # no cell was graded, another version, or not ours at all
+        return None, error.sentences
+    return (baseline, "") if baseline.is_whole else (None, "it did not go to its end, or nothing was graded")

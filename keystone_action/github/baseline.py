@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keystone_action.github.api_errors import GitHubError
+from keystone_action.github.api_errors import BadArchive, GitHubError, NotFound
 from keystone_action.github.api_types import Artifact, WorkflowRun
 from keystone_action.github.archive import ArchiveLimits, unpack
 from keystone_action.github.client import GitHubClient
@@ -32,10 +32,16 @@ _WORKFLOW = re.compile(r"[^/]+/[^/]+/(?:.*/)?([^/@]+\.ya?ml)@.+")
 
 @dataclass(frozen=True, slots=True)
 class FoundBaseline:
-    """path: of the results file, ours. source: the run that it is from, in words."""
+    """path: of the results file, ours. source: the run that it is from, in words. unfit: why there is no path, in
+    sentences."""
 
-    path: Path
+    path: Path | None
     source: str
+    unfit: str = ""
+
+
+class _Unfit(GitHubError):  # noqa: N818 - as its base class is named
+    """An artifact that holds no results of use."""
 
 
 def artifact_names(comment_key: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -52,10 +58,10 @@ def find_baselines(
     github: GitHubClient, *, names: Iterable[str], branches: Iterable[str], environ: Mapping[str, str], folder: Path
 ) -> Iterator[FoundBaseline]:
     """The results there are, at most MAX_FOUND, newest first, each unpacked into a folder of its own below `folder`:
-    not all are of use, a run can have been cancelled.
+    not all are of use, a run can have been cancelled, or its artifact be another.
 
     names: of artifacts. branches: those of the first one come first. Raises LookupError with a sentence at the end,
-    GitHubError when GitHub or the archive says no (a missing `actions: read` is named).
+    GitHubError when GitHub says no (a missing `actions: read` is named).
     """
     workflow = _WORKFLOW.fullmatch(environ.get("GITHUB_WORKFLOW_REF", ""))
     if workflow is None:
@@ -69,7 +75,7 @@ def find_baselines(
             artifact = _artifact(github, run, wanted)
             if artifact is not None and found < MAX_FOUND:
                 found += 1
-                yield _unpacked(github, run, artifact, branch, folder / str(found))
+                yield _found(github, run, artifact, branch, folder / str(found))
     unfit = f" of a run that went to its end and graded something ({found} looked at)" if found else ""
     raise LookupError(
         f"no run of {workflow[1]} on {' or '.join(places)}, from a push or schedule, has an unexpired artifact"
@@ -100,9 +106,18 @@ def _artifact(github: GitHubClient, run: WorkflowRun, names: list[str]) -> Artif
     return None
 
 
-def _unpacked(github: GitHubClient, run: WorkflowRun, artifact: Artifact, branch: str, folder: Path) -> FoundBaseline:
+def _found(github: GitHubClient, run: WorkflowRun, artifact: Artifact, branch: str, folder: Path) -> FoundBaseline:
+    ended = f", {run.conclusion}" if run.conclusion not in ("", "success") else ""
+    source = f"run {run.id} of {branch} ({run.event}, {run.created_at[:10]}{ended})"
+    try:
+        return FoundBaseline(_unpacked(github, run, artifact, folder), source)
+    except (_Unfit, BadArchive, NotFound) as error:  # it can have expired since it was listed
+        return FoundBaseline(None, source, error.sentences)
+
+
+def _unpacked(github: GitHubClient, run: WorkflowRun, artifact: Artifact, folder: Path) -> Path:
     if artifact.size_bytes > MAX_SIZE:
-        raise GitHubError(
+        raise _Unfit(
             f"the artifact {artifact.name} of run {run.id} has {artifact.size_bytes >> 20:,} MiB; at most"
             f" {MAX_SIZE >> 20:,} are fetched",
             help=f"upload {RESULTS} alone under that name, and the rest of the folder under another",
@@ -110,9 +125,8 @@ def _unpacked(github: GitHubClient, run: WorkflowRun, artifact: Artifact, branch
     content = github.download_artifact(artifact.id, limit=MAX_SIZE)
     unpacked = unpack(content, folder, wanted=lambda name: name == RESULTS, limits=_LIMITS)
     if not unpacked:
-        raise GitHubError(
+        raise _Unfit(
             f"the artifact {artifact.name} of run {run.id} holds no {RESULTS}",
             help="upload the folder that output-dir names, and nothing around it",
         )
-    ended = f", {run.conclusion}" if run.conclusion not in ("", "success") else ""
-    return FoundBaseline(unpacked[0], f"run {run.id} of {branch} ({run.event}, {run.created_at[:10]}{ended})")
+    return unpacked[0]

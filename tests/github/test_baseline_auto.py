@@ -99,7 +99,11 @@ def test_runs_that_do_not_count(tmp_path: Path, github: FakeGitHub, other: dict[
     assert f"baseline: run {good} of main" in done.text
 
 
-@pytest.mark.parametrize("part", [results(cancelled=True), results(plan=SHARD), results("error")])
+EMPTY = {"results.json": render_results(whole([spec("alpha", [])]))}
+UNFIT = [EMPTY, {"summary.md": "x"}, {"results.json": "{}"}, {"../results.json": "{}"}, b"no zip"]
+
+
+@pytest.mark.parametrize("part", [results(cancelled=True), results(plan=SHARD), results("error"), *UNFIT])
 def test_a_run_that_says_little_hides_no_regression(tmp_path: Path, github: FakeGitHub, part: Any) -> None:
     """Beside a cancelled run of main all that it had not reached would be new, and beside one without a grade nothing
     could be compared: the newest that can serve is taken."""
@@ -116,7 +120,7 @@ def test_not_all_artifacts_are_fetched(tmp_path: Path, github: FakeGitHub) -> No
     for _ in range(MAX_FOUND):
         leave(github, results(cancelled=True))
     done = step(tmp_path, github, fail_on="regression")
-    assert "of a run that went to its end and graded something (5 looked at); each spec's threshold" in done.summary
+    assert "of a run that went to its end and graded something (5 looked at); of the newest: it did not" in done.summary
 
 
 def test_an_artifact_that_is_too_large_is_not_fetched(
@@ -127,6 +131,24 @@ def test_an_artifact_that_is_too_large_is_not_fetched(
     done = step(tmp_path, github)
     assert f"keystone-results-agent of run {large} has 2 MiB; at most 1 are fetched" in done.summary
     assert "upload results.json alone" in done.summary
+
+
+def test_what_was_there_when_it_was_listed_is_passed_over(tmp_path: Path, github: FakeGitHub) -> None:
+    good = leave(github)
+    leave(github, results("fail"))
+    gone = max(github.state.artifacts)
+    github.fault("GET", f"/actions/artifacts/{gone}/zip", status=410, message="Artifact has expired")
+    assert f"baseline: run {good} of main" in step(tmp_path, github).text
+
+
+def test_no_answer_ends_the_search_with_its_sentence(tmp_path: Path, github: FakeGitHub) -> None:
+    leave(github)
+    leave(github, results(cancelled=True))
+    newest = max(github.state.artifacts)
+    github.fault("GET", f"/actions/artifacts/{newest}/zip", status=403, message="Resource not accessible")
+    done = step(tmp_path, github)
+    assert "baseline: run" not in done.text
+    assert f"no baseline: the artifact {newest} could not be downloaded" in done.summary
 
 
 def test_what_failed_there_too_does_not_fail_the_step(tmp_path: Path, github: FakeGitHub) -> None:
