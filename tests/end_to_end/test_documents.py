@@ -14,6 +14,7 @@ from support.images import POSTGRES, PYTHON
 
 from tools.release import NAME
 
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = {path.relative_to(ROOT): path.read_text("utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
 
@@ -109,6 +110,24 @@ def test_exit_codes_of_the_table_are_those_of_the_code():
         str(errors.EXIT_FAIL),
         str(errors.EXIT_ERROR),
     )
+
+
+def test_numbers_and_names_of_the_pages_are_those_of_the_code():
+    import yaml
+
+    from keystone_action.github import base, baseline
+
+    page = DOCUMENTS[Path("docs/baseline.md")]
+    assert (
+        f"after a branch's newest {baseline.MAX_RUNS} runs, or {baseline.MAX_WITHOUT} of them that count, and after"
+        f" {NUMBERS[baseline.MAX_FOUND]} artifacts"
+    ) in page.replace("\n", " ")
+    compared = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE))))
+    assert compared >= {*base._PULL_REQUESTS, "merge_group", "push", "workflow_dispatch"}
+    evaluate = yaml.safe_load((ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8"))
+    assert f"`<your job> / {evaluate['jobs']['merge']['name']}`" in DOCUMENTS[Path("docs/scaling.md")]
+    minimal = yaml.safe_load((ROOT / "examples" / "workflows" / "minimal.yml").read_text("utf-8"))
+    assert f"its check is called `{minimal['jobs']['evaluate']['name']}`" in README
 
 
 def test_action_inputs_of_the_workflow_exist():
