@@ -11,18 +11,23 @@ from keystone_action.runner.base_commit import BaseCommit, BaseFiles, open_base
 from keystone_action.runner.baseline import FILE
 from keystone_action.runner.named_files import COUNT_LIMIT, count_lines
 from keystone_action.sandbox import git
+from keystone_action.sandbox.git_tree import submodules_of
 from keystone_action.scoring.results import SpecChange
 
 
 def is_committed(directory: Path, path: Path) -> bool:
-    """Whether the commit that is checked out holds this file, or something in this folder. One that a step has put
-    there is none of the change's."""
+    """Whether the commit that is checked out holds this file, or something in this folder, or names the commit of a
+    submodule that it is in. One that a step has put there is none of the change's."""
     try:
         top = os.fsdecode(git.run("rev-parse", "--show-toplevel", directory=directory).rstrip(b"\n"))
         if not path.is_relative_to(top):
             return False
-        words = ("ls-tree", "--name-only", "HEAD", "--", path.relative_to(top).as_posix())
-        return bool(git.run(*words, directory=Path(top)))
+        place = path.relative_to(top)
+        words = ("ls-tree", "-z", "HEAD", "--")
+        if git.run(*words, place.as_posix(), directory=Path(top)):
+            return True
+        folders = (folder.as_posix() for folder in place.parents if folder.name)
+        return any(submodules_of(git.run(*words, folder, directory=Path(top))) for folder in folders)
     except git.GitFailed:
         return False
 
@@ -43,15 +48,27 @@ def _difference(files: BaseFiles, path: Path) -> str:
     place = path / FILE if path.is_dir() else path
     if not place.is_relative_to(files.root):
         return ""
-    relative = files.tree.resolved(place.relative_to(files.root).as_posix())
+    name = place.relative_to(files.root).as_posix()
+    relative = files.tree.resolved(name)
     entry = None if relative is None else files.tree.entries.get(relative)
     if entry is None or relative is None:
-        return "baseline added"
+        inside = files.tree.in_submodule(name)
+        return "baseline added" if inside is None else _difference_inside(files, *inside, place)
     size = place.stat().st_size if place.is_file() else 0
     if max(entry.size, size) > COUNT_LIMIT:
         return "" if entry.id == _blob(files, place) else f"baseline changed ({entry.size:,} → {size:,} bytes)"
     before, after = files.tree.read([relative])[relative], place.read_bytes()
     return "" if before == after else f"baseline changed ({count_lines(before, after)})"
+
+
+def _difference_inside(files: BaseFiles, before: str, submodule: str, place: Path) -> str:
+    """Of a baseline that was in a submodule at the base: what is in it is in no commit of the repository, so that the
+    commit which is named stands for it."""
+    commit = files.tree.submodules[submodule]
+    now = submodules_of(git.run("ls-tree", "-z", "HEAD", "--", submodule, directory=files.root)).get(submodule)
+    if now != commit:
+        return f"baseline changed (submodule {submodule} {commit[:12]} → {now[:12] if now else 'none'})"
+    return "" if place.resolve() == files.root / before else f"baseline changed (it was {before})"
 
 
 def _blob(files: BaseFiles, path: Path) -> str:

@@ -82,6 +82,17 @@ class Tree:
 
     def resolved(self, path: str) -> str | None:
         """Where a path leads, links on the way followed; None where there is nothing, or it leads out of the tree."""
+        done = self._followed(path)
+        return done if done is not None and (done in self.entries or done in self.folders or not done) else None
+
+    def in_submodule(self, path: str) -> tuple[str, str] | None:
+        """Where a path leads, links on the way followed, and the submodule that this is in or is; None where it leads
+        into none."""
+        done = self._followed(path)
+        around = () if done is None else (done, *_parents(done))
+        return next(((done, one) for one in around if done is not None and one in self.submodules), None)
+
+    def _followed(self, path: str) -> str | None:
         waiting, done, links = [part for part in path.split("/") if part], "", 0
         while waiting:
             part = waiting.pop(0)
@@ -99,7 +110,7 @@ class Tree:
                 waiting = [*target.split("/"), *waiting]
                 waiting = [step for step in waiting if step]
                 done = posixpath.dirname(done)
-        return done if done in self.entries or done in self.folders or not done else None
+        return done
 
     def below(self, folder: str) -> list[str]:
         """All files and links below a folder; `""` is the top."""

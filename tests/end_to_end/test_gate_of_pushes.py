@@ -137,6 +137,32 @@ def test_a_baseline_that_the_change_brings_along_is_said(tmp_path: Path) -> None
     assert other.summary.startswith("## "), other.text
 
 
+@pytest.mark.parametrize("named", ["kept/was", "link"])
+def test_a_baseline_in_a_submodule_is_told_by_its_commit(tmp_path: Path, named: str) -> None:
+    """Another commit of the submodule can hold one that nothing is worse than."""
+    good, bad = (
+        render_results(whole([spec("alpha", [cell("alpha", "alpha", 0, verdict, score=float(verdict == "pass"))])]))
+        for verdict in ("pass", "fail")
+    )
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    git(outside, "init", "-q", "-b", "main")
+    commit(outside, {"was/results.json": good})
+    work = tmp_path / "job" / "_work" / "agents" / "agents"
+    job = FakeRunner(tmp_path / "job", event="pull_request")
+    git(work, "init", "-q", "-b", "main")
+    git(work, "submodule", "--quiet", "add", str(outside), "kept")
+    (work / "link").symlink_to("kept/was")
+    base = commit(work, {"keystone.yaml": SPEC.replace("small", "alpha").replace("path: a", "path: b")})
+    commit(work, {"more": "x\n"})
+    job.happened("pull_request", event("pull_request", Change(work, base, "")))
+    assert step(job, baseline=named).summary.startswith("## ")
+    commit(work / "kept", {"was/results.json": bad})
+    commit(work, {})
+    line = step(job, baseline=named, output_dir="again").summary.splitlines()[2]
+    assert line.startswith(f"> - `{named}`: baseline changed (submodule kept ")
+
+
 @pytest.mark.parametrize(("checks", "code", "said"), [("hidden", 2, "submodule hidden "), ("app", 1, "")])
 def test_hidden_tests_in_a_submodule_are_told_by_their_commit(
     tmp_path: Path, checks: str, code: int, said: str
