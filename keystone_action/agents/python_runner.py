@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import difflib
 import importlib
 import inspect
 import json
@@ -73,7 +74,7 @@ def find(entrypoint: str) -> Callable[..., Any]:
     module, _, names = entrypoint.partition(":")
     found: Any = importlib.import_module(module)
     for name in names.split("."):
-        found = getattr(found, name)
+        found = attribute(found, name)
     if inspect.isclass(found):
         found = found()
     run = getattr(found, "run", None)
@@ -85,6 +86,16 @@ def find(entrypoint: str) -> Callable[..., Any]:
     if function is not None:
         return function
     raise TypeError(f"{entrypoint} is no function, and has no method run(input, context)")
+
+
+def attribute(found: Any, name: str) -> Any:
+    try:
+        return getattr(found, name)
+    except AttributeError as error:
+        near = difflib.get_close_matches(name, dir(found), n=1)
+        if not near:
+            raise
+        raise AttributeError(f"{error}, did you mean {near[0]!r}?") from None
 
 
 def invoke(function: Callable[..., Any], text: str, context: dict[str, Any]) -> Any:

@@ -179,7 +179,9 @@ def _on_head(loaded: LoadedSpec, relative: str, files: BaseFiles, head: _Side) -
         path=files.root / relative,
         checkout_directory=(files.root / relative).parent,
         withheld=loaded.withheld | hidden | (own.withheld if own is not None else frozenset()),
-        warnings=tuple(_at_head(one, files) for one in loaded.warnings),
+        # The agent that runs is the checkout's.
+        warnings=tuple(_at_head(one, files) for one in loaded.warnings if one not in loaded.code_warnings),
+        code_warnings=(),
     )
     for text in (run.spec.workspace, run.spec.agent.dir):
         if text is not None and "{{" not in text:

@@ -52,8 +52,9 @@ def names_instead(file: Path, name: str) -> tuple[str, ...] | None:
 
 
 def check_entrypoint(scope: Scope, directory: Path, root: Path) -> Iterator[Problem]:
-    """What a `python` agent's entrypoint names and its module has not. directory: the spec's; root: what no path may
-    leave."""
+    """What a `python` agent's entrypoint names and its module has not: a warning, since the module is part of what is
+    put to the test, and an agent that can't be called has failed (spec.md 5.1). directory: the spec's; root: what no
+    path may leave."""
     agent = scope.spec.agent
     if not isinstance(agent, PythonAgent) or scope.additions is not None or "{{" in agent.dir:
         return

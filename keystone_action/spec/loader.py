@@ -49,7 +49,8 @@ class LoadedSpec:
     them. scenarios: at least one. parameter_names: declared by matrix, include or a scenario, or used by an expression.
     prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. additions: what a
     spec of another tool has besides, None for our own. checkout_directory: what `workspace` and `agent.dir` are
-    relative to when the spec comes from another commit than they do; None = `directory`.
+    relative to when the spec comes from another commit than they do; None = `directory`. code_warnings: those of the
+    warnings that are about the files of `agent.dir`.
     """
 
     spec: Spec
@@ -66,6 +67,7 @@ class LoadedSpec:
     prompt_is_literal: bool
     additions: Additions | None = None
     checkout_directory: Path | None = None
+    code_warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def code_directory(self) -> Path:
@@ -185,7 +187,6 @@ class _Loading:
         for problems in (
             (problem for leaf in texts for problem in (*fields.check(leaf), *self._expressions(leaf, scope))),
             check_rules(scope),
-            check_entrypoint(scope, self.directory, self.root),
             refused(scope),
         ):
             self._report(_in_file(problems, repaired))
@@ -193,7 +194,9 @@ class _Loading:
         if self.diagnostics:
             raise SpecError(self.diagnostics)
         self.warnings += [self._place(one) for leaf in texts for one in fields.warn(leaf)]
-        return self._loaded(spec, scope, texts, fields, prompt)
+        of_code = tuple(self._place(one) for one in check_entrypoint(scope, self.directory, self.root))
+        self.warnings += of_code
+        return replace(self._loaded(spec, scope, texts, fields, prompt), code_warnings=of_code)
 
     def _expressions(self, leaf: Leaf, scope: Scope) -> Iterable[Problem]:
         return () if self.additions is not None else check_text(leaf, scope)

@@ -246,6 +246,7 @@ class TestPython:
             ("def f(i): import gone.far", "No module named 'gone'"),
             ("f = 3", "mod:f is no function"),
             ("def g(): pass", "has no attribute 'f'"),
+            ("def ff(): pass", "has no attribute 'f', did you mean 'ff'?"),
             ("def f(:", "SyntaxError"),
         ],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.command_line import run_spec, spec
+from support.command_line import keystone, run_spec, spec
 
 
 def test_a_text_is_read_by_sh_whatever_path_the_spec_gives(tmp_path: Path) -> None:
@@ -43,6 +43,24 @@ def test_a_failed_agent_is_recorded_and_graded(tmp_path: Path, agent: str, code:
     assert (called.code, called.cells[0]["agent"]["exit_code"]) == (code, exit_code)
     assert called.cells[0]["agent"]["timed_out"] is (exit_code is None)
     assert (called.cells[0]["composite"], called.checks["it_holds"]["status"]) == (float(1 - code), "pass")
+
+
+def test_a_change_that_takes_the_agent_away_has_failed(tmp_path: Path) -> None:
+    """5.1: "A `python` agent that raises … is an agent that failed: recorded and graded"; its module is the change's
+    own, so that what it lacks is no mistake of the spec."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine.py").write_text("def answers(input):\n    open('made', 'w').close()\n    return 'x'\n")
+    agent, check = "{type: python, entrypoint: 'mine:answer', dir: code}", "{type: file_exists, path: made}"
+    called = run_spec(tmp_path, spec(agent, check))
+    assert (called.code, called.document["verdict"], called.cells[0]["verdict"]) == (1, "fail", "fail"), called.err
+    told = "keystone.yaml:4:35: there is no 'answer' in mine.py, did you mean 'answers'?"
+    assert told in called.err
+    assert any(told in one for one in called.document["notices"])
+    assert called.cells[0]["agent"]["exit_code"] == 1
+    said = "the agent raised AttributeError: module 'mine' has no attribute 'answer', did you mean 'answers'?"
+    assert said in called.cells[0]["notices"]
+    validated = keystone("validate", "keystone.yaml", directory=tmp_path)
+    assert (validated.code, told in validated.err) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,18 @@ def test_no_difference_is_no_block(tmp_path: Path) -> None:
     assert (called.output / "summary.md").read_text().startswith("## ✅")
 
 
+def test_the_agent_is_looked_at_where_it_runs(tmp_path: Path) -> None:
+    """The change adds what the base commit's spec names and the base commit lacks."""
+    text = (
+        "version: 1\nid: small\ntask: {prompt: p}\nagent: {type: python, entrypoint: 'mine:f', dir: ../agent}\n"
+        "invariants: {a: {check: {type: file_exists, path: a}}}\n"
+    )
+    base = {"evals/keystone.yaml": text, "agent/mine.py": "g = 1\n"}
+    change = {"agent/mine.py": "def f(input):\n    open('a', 'w').close()\n    return 'x'\n"}
+    called = run(laptop(tmp_path, change, base), "--spec-from", "base")
+    assert (called.code, "there is no 'f'" in called.err) == (0, False), called.err
+
+
 def test_what_the_working_tree_has_uncommitted_is_the_head(tmp_path: Path) -> None:
     clone = laptop(tmp_path, {})
     write(clone, {"evals/keystone.yaml": WEAK})
