@@ -236,6 +236,30 @@ def test_a_fork_gets_its_comment_from_the_second_workflow(tmp_path: Path, github
     assert second.jobs["comment"][0].ours.outputs["comment-id"] == str(comment.id)
 
 
+def test_a_fork_with_a_bad_spec_leaves_its_comment_and_breaks_no_second_workflow(
+    tmp_path: Path, github: FakeGitHub
+) -> None:
+    """What it has committed as results is not taken along."""
+
+    def commit(workspace: Path) -> None:
+        checkout("version: 7\n")(workspace)
+        (workspace / "keystone-results" / "cells").mkdir(parents=True)
+        (workspace / "keystone-results" / "cells" / "log.txt").write_text("forged")
+
+    github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="mallory/agents")
+    (tmp_path / "first").mkdir()
+    first = Player(tmp_path / "first", text("forks"), commit, event="pull_request_fork", github=github).play()
+    assert first.jobs["evaluate"][0].ours.exit_code == 2
+    kept = first.artifacts.folder("keystone-results")
+    assert [path.name for path in kept.iterdir()] == ["comment.md"]
+    assert "version" in (kept / "comment.md").read_text()
+    options = {"event": "workflow_run_fork", "artifacts": first.artifacts}
+    second = play(tmp_path / "second", "forks-comment", github, **options)
+    assert second.result("comment") == "success"
+    assert "that run ended before it had results" in second.jobs["comment"][0].ours.text
+    assert github.state.comments == []
+
+
 def test_own_branches_are_left_to_the_first_workflow(tmp_path: Path, github: FakeGitHub) -> None:
     played = play(tmp_path, "forks-comment", github, event="workflow_run")
     assert played.result("comment") == "skipped"

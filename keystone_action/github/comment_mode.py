@@ -14,7 +14,7 @@ from keystone_action.github.api_errors import GitHubError
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.commands import Commands
 from keystone_action.github.comment import StickyComment
-from keystone_action.github.foreign_results import read_foreign_results
+from keystone_action.github.foreign_results import ended_without_results, read_foreign_results
 from keystone_action.github.inputs import Settings
 from keystone_action.github.links import run_url
 from keystone_action.github.pulls import TriggeringRun, pulls_of_run, read_triggering_run
@@ -27,19 +27,27 @@ from keystone_action.scoring.results import RunResult
 
 
 class ForeignComment:
-    """The results of another run, and where they go. Raises UsageError for an event or results that can't be used."""
+    """The results of another run, and where they go. Raises UsageError for an event that can't be used."""
+
+    run: RunResult
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], commands: Commands) -> None:
         self._settings = settings
         self._environ = environ
         self._commands = commands
         self._origin = read_triggering_run(environ)
-        self.run: RunResult = read_foreign_results(settings.results[0])
         self._marker = Marker.of_key(settings.comment_key)
 
     def post(self) -> tuple[Posted, bool]:
-        """Whether all went well is the second: nobody else would notice that no comment is there."""
-        posted = Posted()
+        """Whether all went well is the second: nobody else would notice that no comment is there. Raises UsageError for
+        results that can't be used."""
+        posted, folder = Posted(), self._settings.results[0]
+        if ended_without_results(folder):
+            self._commands.log(
+                "that run ended before it had results, for a reason that its log tells: nothing is posted"
+            )
+            return posted, True
+        self.run = read_foreign_results(folder)
         if self._settings.comment == "never":
             return posted, True
         try:

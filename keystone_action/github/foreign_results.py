@@ -16,6 +16,7 @@ from keystone_action.errors import UsageError
 from keystone_action.scoring.results import RunResult
 
 NAME = "results.json"
+COMMENT = "comment.md"
 MAX_RESULTS = 32 * 1024 * 1024
 """Bytes."""
 MAX_FOLDERS = 100
@@ -44,6 +45,16 @@ def read_foreign_results(folder: Path) -> RunResult:
     if any(len(name) > MAX_NAME for name in _names(run)):
         raise UsageError(f"{place} holds a name of more than {MAX_NAME:,} characters", help="no name of ours is")
     return run
+
+
+def ended_without_results(folder: Path) -> bool:
+    """Whether the other run left the comment that it could not post, and no results: it ended before there were any, as
+    with a bad spec. The comment is not read."""
+    try:
+        places = [folder, *(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))]
+    except OSError:
+        return False
+    return not any(_is_there(place / NAME) for place in places) and any(_is_there(one / COMMENT) for one in places)
 
 
 def _names(run: RunResult) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner, StepResult
+from support.workflow_expressions import Open, interpolate
 
 from keystone_action.github import comment_mode, reporting
 from keystone_action.github.waiting import Limits
@@ -93,7 +94,8 @@ def play(tmp_path: Path, github: FakeGitHub, *, passes: bool) -> tuple[StepResul
     second = FakeRunner(tmp_path / "second", event="workflow_run_fork", github=github)
     upload, download = step_of(FIRST, "actions/upload"), step_of(SECOND, "actions/download")
     assert upload["name"] == download["name"]
-    shutil.copytree(first.workspace / upload["path"], second.workspace / download["path"])
+    path = interpolate(upload["path"], {"steps": {"keystone": {"outputs": Open(ran.outputs)}}})
+    shutil.copytree(first.workspace / path, second.workspace / download["path"])
     return ran, second.step(step_of(SECOND, "keystone-action/"))
 
 
