@@ -66,8 +66,8 @@ class Transport:
         """One try. Redirects are answers. limit: bytes of the answer's body, decoded."""
         attempt = _Attempt(self, method, url, body, limit)
         thread = threading.Thread(target=attempt.run, daemon=True, name="github")
-        thread.start()
         try:
+            thread.start()
             thread.join(self._seconds)
         finally:
             # Also when a signal ends the wait: what was not sent by then must not follow.
