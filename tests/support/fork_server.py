@@ -50,6 +50,10 @@ IMPORTED = (
 """Modules that nearly every call imports, and `module:Model` what it has pydantic build at the first use."""
 
 
+_AT_START = signal.getsignal(signal.SIGINT)
+"""An interpreter that a shell started in the background ignores it."""
+
+
 class ForkServer:
     """One server, and what it is asked for. environment: of the server; calls have nothing but their own. program: the
     module whose `main` a call runs."""
@@ -166,7 +170,7 @@ def _become(order: int, out: int, err: int) -> int:
     with open(order, encoding="utf-8") as file:
         file.seek(0)
         told = json.load(file)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _AT_START)
     os.dup2(out, 1)
     os.dup2(err, 2)
     sys.stdout, sys.stderr = _stream(sys.stdout), _stream(sys.stderr)
