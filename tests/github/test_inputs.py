@@ -355,10 +355,10 @@ def test_no_input_breaks_the_reader(inputs: dict[str, str]) -> None:
 
 def test_each_path_of_a_list_may_begin_with_the_runners_name_of_the_workspace(tmp_path: Path) -> None:
     """It translates the first one only."""
-    there = {"RUNNER_WORKSPACE": "/home/runner/work/agents", "GITHUB_REPOSITORY": "octo/agents"}
-    lines = f"{tmp_path}/a.yaml, /home/runner/work/agents/agents/b.yaml\n/home/runner/work/agents/agentsmith/c.yaml"
+    there = {"RUNNER_WORKSPACE": "/srv/checkouts/agents", "GITHUB_REPOSITORY": "octo/agents"}
+    lines = f"{tmp_path}/a.yaml, /srv/checkouts/agents/agents/b.yaml\n/srv/checkouts/agents/agentsmith/c.yaml"
     found = settings(tmp_path, {"spec": lines}, **there)
-    assert found.specs == (f"{tmp_path}/a.yaml", f"{tmp_path}/b.yaml", "/home/runner/work/agents/agentsmith/c.yaml")
+    assert found.specs == (f"{tmp_path}/a.yaml", f"{tmp_path}/b.yaml", "/srv/checkouts/agents/agentsmith/c.yaml")
 
 
 def test_where_a_path_may_lie_is_said_in_full(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_where_layers_have_no_names_the_host_name_tells(monkeypatch: pytest.Monk
             "Config": {"Hostname": host_name},
             "HostConfig": {"NetworkMode": mode},
             "GraphDriver": None,
-            "Mounts": [{"Destination": "/github", "Source": "/home/runner"}, {"Destination": "/memory", "Source": ""}],
+            "Mounts": [{"Destination": "/github", "Source": "/srv/runner"}, {"Destination": "/memory", "Source": ""}],
         }
 
     known = {other: described(other, "another"), ours: described(ours, "this")}
@@ -213,4 +213,4 @@ def test_where_layers_have_no_names_the_host_name_tells(monkeypatch: pytest.Monk
     monkeypatch.setattr(own_container, "_upper_directory", lambda: "abc/diff")
     monkeypatch.setattr(own_container.socket, "gethostname", lambda: "this")
     found = find_own_container(api)
-    assert found == own_container.OwnContainer(ours, ours, (("/github", "/home/runner"),))
+    assert found == own_container.OwnContainer(ours, ours, (("/github", "/srv/runner"),))

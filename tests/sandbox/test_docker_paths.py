@@ -7,17 +7,17 @@ from pathlib import Path
 from keystone_action.sandbox.docker_paths import HostPaths
 
 OWN = (
-    ("/github/workspace", "/srv/runner/work/app/app"),
-    ("/github", "/srv/runner/work/_temp"),
+    ("/github/workspace", "/srv/runner/app/app"),
+    ("/github", "/srv/runner/temporary"),
     ("/var/run/docker.sock", "/var/run/docker.sock"),
 )
 
 
 def test_in_a_container_the_deepest_mount_decides() -> None:
     paths = HostPaths(OWN)
-    assert paths.source(Path("/github/workspace/a/b")) == ("/github/workspace", "/srv/runner/work/app/app/a/b")
-    assert paths.source(Path("/github/workspace")) == ("/github/workspace", "/srv/runner/work/app/app")
-    assert paths.source(Path("/github/workspaces/a")) == ("/github", "/srv/runner/work/_temp/workspaces/a")
+    assert paths.source(Path("/github/workspace/a/b")) == ("/github/workspace", "/srv/runner/app/app/a/b")
+    assert paths.source(Path("/github/workspace")) == ("/github/workspace", "/srv/runner/app/app")
+    assert paths.source(Path("/github/workspaces/a")) == ("/github", "/srv/runner/temporary/workspaces/a")
 
 
 def test_what_lies_in_our_own_container_has_no_other_path() -> None:
