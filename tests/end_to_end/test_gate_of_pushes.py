@@ -132,6 +132,11 @@ def test_a_baseline_that_the_change_brings_along_is_said(tmp_path: Path) -> None
     (job.workspace / "keystone-results").rename(job.workspace / "shards" / "one")
     joined = step(job, mode="merge", results="shards", baseline="was", fail_on="regression")
     assert joined.summary.splitlines()[2] == line
+    inner = FakeRunner(tmp_path / "inner", event="pull_request", payload=event("pull_request", made))
+    (inner.workspace / "app").mkdir()
+    made.check_out(inner.workspace / "app")
+    told = step(inner, spec="app/keystone.yaml", baseline="app/was", fail_on="regression")
+    assert line.replace("`was`", "`app/was`") in told.summary.splitlines()
     (job.workspace / "fetched.json").write_text(bad)
     other = step(job, baseline="fetched.json", output_dir="more")
     assert other.summary.startswith("## "), other.text
