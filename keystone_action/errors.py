@@ -16,6 +16,9 @@ A failed *agent* is never an exception: it is recorded in the evidence and grade
 
 from __future__ import annotations
 
+import errno
+import os
+
 EXIT_PASS = 0
 EXIT_FAIL = 1
 EXIT_USAGE = 2
@@ -87,3 +90,27 @@ class Cancelled(KeystoneError):  # noqa: N818 - the field's word
     """SIGINT or SIGTERM: finished cells are kept."""
 
     exit_code = EXIT_CANCELLED
+
+
+_AGENT_ERRNOS = frozenset(
+    {
+        errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ELOOP,  # closed, gone, replaced, led in circles
+        errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO, errno.EXDEV,  # of another kind than expected, or elsewhere
+    }
+)  # fmt: skip
+
+
+def caused_by_agent(error: OSError) -> bool:
+    """Whether the state in which an agent left its files explains this failure to use one of them.
+
+    Everything else (no descriptor, memory or space left, a broken disk) is a failure of this machine: with it nothing
+    is known about the agent's work, and taking the file for missing or unreadable would grade the agent for it.
+    """
+    return error.errno in _AGENT_ERRNOS
+
+
+def raise_unless_agent(error: OSError, what: str) -> None:
+    """Raise HarnessError when a failure to use the agent's files is ours. what: what failed ("reading a.txt")."""
+    if not caused_by_agent(error):
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise HarnessError(f"{what} failed on this machine: {reason}") from error
