@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import HarnessError
 from keystone_action.report.words import count, duration
 from keystone_action.sandbox.docker_client import NoEngine, connect
+from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.run_lock import State, locked_run, state_of
+from keystone_action.sandbox.shared_copy import unused_copies
 from keystone_action.sandbox.temporary import Temporary, find_temporary, remove_temporary
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from keystone_action.sandbox.docker_sweep import Leftover
 
 SETUPS_KEPT = 7 * 24 * 3600.0
-"""Seconds that the image of a setup may be kept for the next run of the same setup."""
+"""Seconds that the image of a setup may be kept for the next run of the same setup, and a copy of our programs for the
+next run from the same installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ def clean(wanted: Wanted, environ: Mapping[str, str], say: Callable[[str], None]
     places = _places(environ)
     error = _clean_engine(wanted, environ, places, say)
     # The lock of a killed run stays while the engine may have things of it: only it tells that they are nobody's.
+    _clean_copies(wanted, say)
     _clean_places(wanted, places, say, locks=error is None)
     if error is not None:
         raise error
@@ -153,6 +157,18 @@ def _clean_places(wanted: Wanted, places: list[Path], say: Callable[[str], None]
     say(f"{where}: " + (f"removed {count(removed, 'folder')}" if removed else "nothing to remove"))
     if left:
         raise HarnessError("\n".join(f"{one.path} can't be removed" for one in left))
+
+
+def _clean_copies(wanted: Wanted, say: Callable[[str], None]) -> None:
+    if wanted.run_id is not None:
+        return
+    what = "a copy of programs for the users of sandboxes"
+    for copy in unused_copies(0.0 if wanted.everything else SETUPS_KEPT):
+        if wanted.dry_run:
+            say(f"would remove {copy}, {what}")
+            continue
+        remove_tree(copy)
+        say(f"{copy}, {what}, can't be removed" if copy.exists() else f"removed {copy}, {what}")
 
 
 def _chosen(found: list[Temporary], wanted: Wanted, places: list[Path]) -> Iterator[Temporary]:

