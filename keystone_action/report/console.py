@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, TextIO
 
 from keystone_action.report import view, words
 from keystone_action.report.compared import baseline_lines, gate_lines
-from keystone_action.report.escape import first_line, log_line
+from keystone_action.report.escape import excerpt, first_line, log_line
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 STYLES = {"pass": "green", "fail": "red", "flaky": "yellow", "error": "magenta", "skip": "dim"}
 WIDTH_WITHOUT_TERMINAL = 120
+MAX_STORIES = 3
+"""Cells whose errors and agents are told in full."""
 NARROW = 72
 """Columns below which the table has no room for five columns of its own."""
 
@@ -269,8 +271,35 @@ def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:
         yield f"  {reason.verdict}: {where}{': ' if where else ''}{reason.text}", STYLES[reason.verdict]
     if more:
         yield f"  … and {more} more", "dim"
+    yield from _stories(run)
     yield from ((line, "") for line in baseline_lines(run.baseline, run))
     notes, more_notes = view.notes(run)
     yield from ((f"note: {first_line(note, 500)}", "yellow") for note in notes)
     if more_notes:
         yield f"… and {more_notes} more notes", "dim"
+
+
+def _stories(run: RunResult) -> Iterator[tuple[str, str]]:
+    """Of the worst cells that did not pass: the whole of an error of several lines, and what an agent said last that
+    ended badly or printed nothing. Cells that tell the same are told once."""
+    told: set[tuple[str, ...]] = set()
+    for cell in (cell for item in view.spec_views(run) for cell in item.failed):
+        lines = tuple(_story(cell))
+        if lines and lines not in told and len(told) < MAX_STORIES:
+            told.add(lines)
+            yield f"  {cell.id}:", "bold"
+            yield from ((f"    {line}", "") for line in lines)
+
+
+def _story(cell: CellResult) -> Iterator[str]:
+    if cell.error and "\n" in cell.error.strip():
+        yield from excerpt(cell.error.strip(), lines=40, characters=4000).split("\n")
+    agent = cell.agent
+    if agent is not None and (not agent.ended_well or not agent.output.strip()):
+        yield words.agent(agent)
+        said = view.last_words(agent)
+        for title, text in said:
+            yield f"{title}:"
+            yield from (f"  {line}" for line in excerpt(text.strip("\n"), lines=10, characters=1500).split("\n"))
+        if not said:
+            yield "It printed nothing."

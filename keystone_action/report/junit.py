@@ -88,9 +88,10 @@ def _suite(spec: SpecResult, cell: CellResult, run: RunResult) -> Element:
         case = _new_case(suite, spec, cell, "cell", 0.0)
         tag = "error" if cell.verdict == "error" else "failure"
         _add_problem(case, tag, cell.error or cell.reason or "not graded", "cell")
-    if cell.agent is not None and cell.agent.output:
-        output = SubElement(suite, "system-out")
-        output.text = _text(excerpt(cell.agent.output))
+    if cell.agent is not None:
+        for tag, said in (("system-out", cell.agent.output), ("system-err", cell.agent.stderr)):
+            if said:
+                SubElement(suite, tag).text = _text(excerpt(said))
     return suite
 
 

@@ -22,6 +22,7 @@ SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "first_line": escape.first_line,
     "gate": words.gate,
     "is_long": escape.is_long,
+    "last_words": view.last_words,
     "is_sentences": escape.is_sentences,
     "icon": words.ICONS.__getitem__,
     "agent_sentence": words.agent,

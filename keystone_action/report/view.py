@@ -15,7 +15,14 @@ from typing import Any
 from keystone_action.report import words
 from keystone_action.report.escape import first_line
 from keystone_action.scoring.composite import TOLERANCE
-from keystone_action.scoring.results import CellResult, GroupResult, InvariantResult, RunResult, SpecResult
+from keystone_action.scoring.results import (
+    AgentResult,
+    CellResult,
+    GroupResult,
+    InvariantResult,
+    RunResult,
+    SpecResult,
+)
 
 MAX_REASONS = 5
 MAX_NOTES = 20
@@ -257,6 +264,15 @@ def cell_reason(cell: CellResult) -> str:
 
 def _names(sentence: str, name: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", sentence) is not None
+
+
+def last_words(agent: AgentResult) -> list[tuple[str, str]]:
+    """What an agent said, as (title, text): its output, and its stderr where it explains an end other than exit code 0
+    or the absence of any output. Empty when it printed nothing."""
+    found = [("Its output", agent.output)]
+    if not agent.ended_well or not agent.output.strip():
+        found.append(("Its stderr", agent.stderr))
+    return [(title, text) for title, text in found if text.strip()]
 
 
 def parameters(params: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ ISOLATION = {
     "container": "a container",
     "none": "nothing",
 }
+
+EXIT_CODES = {126: "a program was found and could not be run", 127: "a program was not found"}
+"""What a shell means by them. Codes above 128 are left alone: a program may end with 137 and no signal came."""
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 
@@ -87,15 +91,25 @@ def agent(result: AgentResult) -> str:
     if result.timed_out:
         sentence = f"The agent was stopped by its time limit {after}"
     elif result.signal is not None:
-        sentence = f"The agent was ended by signal {result.signal} {after}"
+        sentence = f"The agent was ended by signal {_signal(result.signal)} {after}"
     elif result.exit_code is None:
         sentence = f"The agent ended {after}"
     else:
-        sentence = f"The agent ended with exit code {result.exit_code} {after}"
+        meaning = EXIT_CODES.get(result.exit_code)
+        said_so = f" ({meaning})" if meaning else ""
+        sentence = f"The agent ended with exit code {result.exit_code}{said_so} {after}"
     # The runner's note of a plain ending ("exited with 1") says nothing that is not said yet.
     said = {f"exited with {result.exit_code}", "timed out", f"was killed by signal {result.signal}"}
     note = "" if result.note in said else result.note.rstrip(".")
     return f"{sentence}: {note}." if note else f"{sentence}."
+
+
+def _signal(number: int) -> str:
+    """`9 (SIGKILL)`; the number alone where the platform has no name for it."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 def gate(result: InvariantResult) -> str:

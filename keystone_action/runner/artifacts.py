@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 OUTPUT_LIMIT = 64 * 1024
 """Characters of an agent's output that results.json holds; the whole is in agent.stdout."""
+STDERR_LIMIT = 16 * 1024
+"""Characters of its stderr that results.json holds; the whole is in agent.stderr."""
 
 
 class CellFiles:

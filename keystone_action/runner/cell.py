@@ -18,7 +18,7 @@ import anyio
 
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
-from keystone_action.runner.artifacts import CellFiles, bounded, masked
+from keystone_action.runner.artifacts import STDERR_LIMIT, CellFiles, bounded, masked
 from keystone_action.runner.boot import Booted, boot
 from keystone_action.runner.checks import Graded, run_checks
 from keystone_action.runner.context import CheckWorld
@@ -239,6 +239,7 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
         timed_out=run.timed_out,
         duration_s=run.duration_s,
         output=bounded(masker.text(run.output)),
+        stderr=bounded(masker.text(run.stderr), STDERR_LIMIT),
         signal=run.signal,
         note=masker.text(agent_note(run, kind)),
     )

@@ -189,6 +189,7 @@ def _agent(agent: AgentResult) -> Document:
         "timed_out": agent.timed_out,
         "duration_s": _finite(agent.duration_s, "agent.duration_s"),
         "output": _text(agent.output),
+        "stderr": _text(agent.stderr),
         "signal": agent.signal,
         "note": _text(agent.note),
     }

@@ -43,8 +43,8 @@ class ForbiddenResult:
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How the agent of a cell ended; `output` is bounded and masked. note: why it ended ("stopped at 2 GiB of
-    memory"), or what was wrong with its output; empty when nothing is to say."""
+    """How the agent of a cell ended; `output` and `stderr` are bounded and masked. note: why it ended ("stopped at
+    2 GiB of memory"), or what was wrong with its output; empty when nothing is to say."""
 
     exit_code: int | None
     timed_out: bool
@@ -52,6 +52,12 @@ class AgentResult:
     output: str
     signal: int | None = None
     note: str = ""
+    stderr: str = ""
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether it ended by itself, with exit code 0."""
+        return self.exit_code == 0 and not self.timed_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -344,7 +344,7 @@ def hostile() -> RunResult:
         composite=0.0,
         reason=HOSTILE,
         error=HOSTILE,
-        agent=AgentResult(1, timed_out=False, duration_s=1.0, output=HOSTILE, note=HOSTILE),
+        agent=AgentResult(1, timed_out=False, duration_s=1.0, output=HOSTILE, note=HOSTILE, stderr=HOSTILE),
         forbidden=(ForbiddenResult(HOSTILE, violated=True, details=HOSTILE),),
         notices=(HOSTILE,),
     )
@@ -359,6 +359,30 @@ def hostile() -> RunResult:
         notices=(HOSTILE, *HOSTILE.splitlines()[:9]),
         substituted=(HOSTILE,),
         sandbox=SandboxInfo("process", ("none", HOSTILE), "watched", (HOSTILE,)),
+    )
+
+
+def no_such_program() -> RunResult:
+    """An agent that never started: what it says of that stands on stderr alone."""
+    failed = cell(
+        "fix-tests",
+        TESTS_FAIL,
+        verdict="fail",
+        composite=0.0,
+        reason="gate tests_pass scored 0.00, and a gate needs 1.00",
+        agent=AgentResult(
+            127,
+            timed_out=False,
+            duration_s=0.01,
+            output="",
+            note="exited with 127",
+            stderr="sh: 1: claude: not found\n",
+        ),
+    )
+    return run(
+        spec("fix-tests", failed, verdict="fail", composite=0.0, pass_rate=(0.0, 0.0, 0.79)),
+        verdict="fail",
+        composite=0.0,
     )
 
 
@@ -385,6 +409,7 @@ SAMPLES = {
     "skipped_judge": skipped_judge,
     "matrix": matrix,
     "hostile": hostile,
+    "no_such_program": no_such_program,
     "usage_error": usage_error,
     "cancelled": cancelled,
 }

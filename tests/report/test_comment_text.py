@@ -108,7 +108,7 @@ def test_text_of_others_is_only_text(text: str) -> None:
         verdict="fail",
         composite=0.0,
         reason=text,
-        agent=AgentResult(1, timed_out=False, duration_s=1.0, output=text),
+        agent=AgentResult(1, timed_out=False, duration_s=1.0, output=text, stderr=text),
     )
     result = run(
         spec("s", bad, verdict="fail", composite=0.0), verdict="fail", composite=0.0, notices=(text,), error=text
