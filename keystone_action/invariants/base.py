@@ -164,6 +164,12 @@ class Check(CheckModel):
         return self.phase
 
     @property
+    def judges_changes(self) -> bool:
+        """Whether the outcome depends on which files changed: then all of them are read again after the agent, and no
+        time stamp is believed. So it is wherever changes to protected files are taken back."""
+        return self.run_phase == "fresh_copy" or getattr(self, "input_from", None) in ("workspace", "diff")
+
+    @property
     def own_timeout(self) -> float | None:
         """Seconds, where a field of the check itself sets its time limit (`timeout_s` of Touchstone's `command`)."""
         return None

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
+from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import Address, AgentRun
 from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable, shielded
 from keystone_action.runner.names import cell_names, filled, with_services
 from keystone_action.runner.opening import Opened, Request, missing_words, open_container, open_process
 from keystone_action.runner.reaching import Reach
 from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.process import unenforced
 from keystone_action.sandbox.workspace import Snapshot, copy_tree, keep_originals, snapshot
 from keystone_action.services.base import Attached
@@ -93,7 +95,10 @@ class _Boot:
     def _remember(self) -> tuple[Path | None, Snapshot]:
         """What the workspace holds before the agent starts: the originals for the patch, and the snapshot."""
         originals = keep_originals(self.roots.workspace, self.roots.private / "before")
-        return originals, snapshot(self.roots.workspace)
+        try:
+            return originals, snapshot(self.roots.workspace)
+        except PathUnreadable as error:
+            raise HarnessError(f"the agent can't start from this workspace: {error}") from error
 
     async def run(self, enter: Callable[[str], None]) -> Booted:
         sandboxes = self._sandboxes()

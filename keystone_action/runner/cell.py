@@ -20,7 +20,7 @@ from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
 from keystone_action.runner.artifacts import STDERR_LIMIT, CellFiles, bounded, masked
 from keystone_action.runner.boot import Booted, boot
-from keystone_action.runner.checks import Graded, run_checks
+from keystone_action.runner.checks import Graded, judge_changes, run_checks
 from keystone_action.runner.context import CheckWorld
 from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, only_gates, unreadable, usage
 from keystone_action.runner.layout import apart
@@ -120,7 +120,7 @@ class _Life:
         for attached in booted.attached.values():
             if attached.settle is not None:
                 attached.settle()
-        after = snapshot(self.roots.workspace, before)
+        after = snapshot(self.roots.workspace, None if judge_changes(booted.invariants.values()) else before)
         self.unreadable = unreadable(before.unreadable, after.unreadable) or getattr(booted.sandbox, "lost", "")
         found = changes(before, after)
         patch = write_patch(booted.originals, self.roots.workspace, found)

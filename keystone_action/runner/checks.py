@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,11 @@ def _missing_secret(check: Check, unavailable: Mapping[str, str]) -> str:
         return ""
     used = {ref.parts[1] for leaf in leaves(check) for ref in references(leaf.value) if ref.parts[0] == "secrets"}
     return "; ".join(why for name, why in unavailable.items() if name in used)
+
+
+def judge_changes(invariants: Iterable[Invariant]) -> bool:
+    """Whether a check among these depends on which files the agent changed."""
+    return any(_check(one).judges_changes for one in invariants)
 
 
 def _check(invariant: Invariant) -> Check:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import mmap
 import os
+import resource
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import FileState
 from keystone_action.sandbox import snapshot as module
 from keystone_action.sandbox.diff import changes
@@ -104,6 +109,7 @@ class TestDigestsTakenOver:
         sizes: list[int] = []
         hashed = module._hashed
         monkeypatch.setattr(module, "_hashed", lambda fd, size: sizes.append(size) or hashed(fd, size))
+        monkeypatch.setattr(module, "stamps_every_change", lambda _: True)  # whatever pytest's directory lies on
         return sizes
 
     def _settled(self, workspace: Path) -> module.Snapshot:
@@ -143,6 +149,48 @@ class TestDigestsTakenOver:
     def test_a_plain_mapping_is_no_proof(self, workspace: Path, read: list[int]) -> None:
         snapshot(workspace, dict(self._settled(workspace)))
         assert read == [9, 9]
+
+
+def test_where_changes_are_not_stamped_all_is_read_again() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        file = Path(name) / "main.py"
+        file.write_bytes(b"author")
+        before = snapshot(Path(name))
+        before.taken_ns = time.time_ns() + 10**9
+        with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as page:
+            page[0]
+            was = file.stat()
+            page[:6] = b"agent!"
+        assert (file.stat().st_mtime_ns, file.stat().st_ctime_ns) == (was.st_mtime_ns, was.st_ctime_ns)
+        assert [change.path for change in changes(before, snapshot(Path(name), before))] == ["main.py"]
+
+
+def test_paths_of_more_characters_than_allowed_are_refused(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATHS_LIMIT", len("src") + len("src/main.py"))
+    assert len(snapshot(workspace)) == 2
+    (workspace / "more").touch()
+    with pytest.raises(PathUnreadable, match="more than 14 characters"):
+        snapshot(workspace)
+
+
+def test_without_a_free_descriptor_nothing_is_called_unreadable(workspace: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    snapshot(workspace)  # imports and the like are done
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for free in range(4):
+            with pytest.raises(HarnessError, match="Too many open files"):
+                snapshot(workspace)
+            if free < 3:
+                os.close(held.pop())
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_thousands_of_files(tmp_path: Path) -> None:

@@ -57,6 +57,11 @@ class Diff(Check):
             raise PydanticCustomError("missing_rule", f"expected at least one of {', '.join(rules)}")
         return self
 
+    @property
+    def judges_changes(self) -> bool:
+        """Always."""
+        return True
+
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread
 

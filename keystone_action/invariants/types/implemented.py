@@ -52,6 +52,11 @@ class Implemented(Check):
         "changed.",
     )
 
+    @property
+    def judges_changes(self) -> bool:
+        """Always."""
+        return True
+
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread
 
