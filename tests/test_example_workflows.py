@@ -273,3 +273,13 @@ def test_the_page_about_forks_shows_the_same_workflows(number: int, name: str) -
 
 def test_no_fork_runs_on_a_machine_that_stays(tmp_path: Path, github: FakeGitHub) -> None:
     assert play(tmp_path, "self-hosted", github, event="pull_request_fork").result("evaluate") == "skipped"
+
+
+def test_two_that_are_copied_side_by_side_cancel_each_other_never() -> None:
+    """Nor does the second workflow for forks answer to another one than the first."""
+    found = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in EXAMPLES.glob("*.yml")}
+    for key in (lambda one: one["concurrency"]["group"], lambda one: one["name"]):
+        values = [key(one) for one in found.values()]
+        assert sorted(set(values)) == sorted(values)
+    # `on` is the boolean of YAML 1.1.
+    assert found["forks-comment"][True]["workflow_run"]["workflows"] == [found["forks"]["name"]]

@@ -45,6 +45,12 @@ class NoPermission(GitHubError):
         job = f"give the job `permissions: {permission}` (a job's own block replaces the workflow's)"
         super().__init__(message, help=f"give the personal access token `{permission}`" if is_personal else job)
         self.permission = permission
+        self.is_personal = is_personal
+
+    def again(self, failed: str) -> NoPermission:
+        """The error of another thing that needs the same permission, which is not tried. failed: as a `Call` has it."""
+        message = f"{failed}: GitHub has refused the token such a thing before"
+        return NoPermission(message, permission=self.permission, is_personal=self.is_personal)
 
 
 class Forbidden(GitHubError):

@@ -21,7 +21,7 @@ from keystone_action.github.api_types import Artifact, Comment, PullRequest, Sta
 from keystone_action.github.requests import Requests
 from keystone_action.github.tls import tls_context
 from keystone_action.github.transport import Transport, origin
-from keystone_action.github.waiting import Clock, Limits
+from keystone_action.github.waiting import Clock, Limits, Writes
 
 DEFAULT_API_URL = "https://api.github.com"
 ACTIONS_BOT = "github-actions[bot]"
@@ -43,7 +43,8 @@ class GitHubClient:
 
     api_url: GITHUB_API_URL, for example `https://github.example.com/api/v3`. repository: `owner/name`. token: may be
     empty; GitHub then refuses nearly everything. ca_bundle: what `tls.read_ca_bundle` gave. log: takes a line for every
-    wait. Raises BadSetting.
+    wait. writes: shared by the clients of one step, so that all of them know what GitHub has said to one. Raises
+    BadSetting.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class GitHubClient:
         ca_bundle: str | None = None,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        writes: Writes | None = None,
     ) -> None:
         self._api_url = _checked_url(api_url)
         if not _REPOSITORY.fullmatch(repository) or {".", ".."} & set(repository.split("/")):
@@ -76,6 +78,7 @@ class GitHubClient:
             log=log,
             limits=limits,
             clock=clock or Clock(),
+            writes=writes,
         )
 
     @classmethod
@@ -88,6 +91,7 @@ class GitHubClient:
         ca_bundle: str | None = None,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        writes: Writes | None = None,
     ) -> GitHubClient:
         """The repository and the server of this job: GITHUB_REPOSITORY and GITHUB_API_URL."""
         return cls(
@@ -98,6 +102,7 @@ class GitHubClient:
             ca_bundle=ca_bundle,
             limits=limits,
             clock=clock,
+            writes=writes,
         )
 
     def __repr__(self) -> str:

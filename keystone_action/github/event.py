@@ -59,14 +59,12 @@ class Event:
 
     @property
     def read_only_reason(self) -> str:
-        """Why this run's token may not write, told before anything is tried; empty when it may, as far as the event
-        tells."""
+        """Why this run's token may not write, told before anything is tried; empty where only a try tells: a workflow
+        may give the token of Dependabot's runs the right to write."""
         if self.name in _TRUSTED_CONTEXT:
             return ""
         if self.is_fork:
             return "this pull request comes from a fork, and the token of such a run may only read"
-        if self.is_dependabot:
-            return "this run was started by Dependabot, and the token of such a run may only read"
         if self.problem and self.name.startswith("pull_request"):
             return f"whether this pull request comes from a fork is not known ({self.problem})"
         return ""

@@ -60,7 +60,6 @@ class Live:
         self._progress = Progress(0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="live report")
-        self._sent_at: float | None = None
 
     def start(self) -> None:
         """Returns at once."""
@@ -94,10 +93,6 @@ class Live:
         """Whether anything may still be sent."""
         return self._thread.is_alive()
 
-    def since_sent(self) -> float | None:
-        """Seconds since the last thing that was sent; None for nothing."""
-        return None if self._sent_at is None else time.monotonic() - self._sent_at
-
     def _run(self) -> None:
         try:
             with self._connect(self._limits, Clock(sleep=self._sleep)) as github:
@@ -116,7 +111,6 @@ class Live:
             return
         try:
             self._status.pending(github)
-            self._sent_at = time.monotonic()
         except GitHubError as error:
             self._log(error.sentences)
 
@@ -127,9 +121,7 @@ class Live:
             if self._progress.cells == 0:
                 continue
             now = replace(self._progress, seconds=time.monotonic() - self._began)
-            shown = show(github, now)
-            self._sent_at = time.monotonic()
-            if not shown:
+            if not show(github, now):
                 return
             between = min(2 * between, self._pace.longest)
 

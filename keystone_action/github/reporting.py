@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keystone_action.errors import KeystoneError, OutputError
-from keystone_action.github.api_errors import GitHubError, NoPermission, UnexpectedAnswer
+from keystone_action.github.api_errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.commands import Commands
 from keystone_action.github.comment import IsNewer, Render, StickyComment
@@ -27,7 +26,7 @@ from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.pulls import pulls_of_commit
 from keystone_action.github.status import CommitStatus, has_status, status_sha
-from keystone_action.github.waiting import Clock, Limits
+from keystone_action.github.waiting import Clock, Limits, Writes
 from keystone_action.report.comment import CommentFacts, Progress, render_comment, render_running
 from keystone_action.report.comment_history import Remembered
 from keystone_action.report.comment_marker import Marker
@@ -44,9 +43,9 @@ PACE = Pace()
 LIMITS = Limits()
 LIVE_LIMITS = Limits(tries=2, waiting=5.0)
 """While cells run: the end must not find the patience used up."""
-HURRY = Limits(tries=1, seconds=1.5, waiting=0.0, between_writes=0.0)
+HURRY = Limits(tries=1, seconds=1.5, waiting=0.0)
 """When the job is cancelled: the runner gives ten seconds, and cleaning up needs most of them."""
-HURRY_SECONDS = 2.0
+HURRY_SECONDS = 3.0
 _LIVE_SECONDS = 11.0
 """Until what is being sent must have been answered or given up: one try."""
 
@@ -98,6 +97,7 @@ class Reporting:
         self._facts = CommentFacts(sha=sha, run_url=run_url(environ))
         self._may_write = not event.read_only_reason and bool(settings.github_token)
         self._told: set[str] = set()
+        self._writes = Writes()
         self.directory: Path | None = None
         self._is_part = settings.shard is not None
         self._wants_comment = self._is_comment_wanted()
@@ -132,7 +132,7 @@ class Reporting:
                 self.live.stop(_LIVE_SECONDS)
                 self._post(run, posted, LIMITS)
         except KeyboardInterrupt:
-            self._commands.log("the job is being cancelled: GitHub is told within two seconds or at its end")
+            self._commands.log("the job is being cancelled: GitHub is told within three seconds or at its end")
             is_told = self._hurry(run, posted)
         except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
@@ -180,6 +180,7 @@ class Reporting:
             log=self._commands.log,
             limits=limits,
             clock=clock,
+            writes=self._writes,
         )
 
     def _hurry(self, run: RunResult, posted: Posted) -> bool:
@@ -220,19 +221,12 @@ class Reporting:
         problems: list[_Problem] = []
         try:
             with self._connect(limits, Clock()) as github:
-                self._pause(limits.between_writes)
                 problems += self._post_status(github, run)
                 problems += self._post_comments(github, run, posted)
         except GitHubError as error:
             problems.append(_Problem("nothing is posted", error))
         self._say(problems)
-        return all(isinstance(problem.error, NoPermission) for problem in problems)
-
-    def _pause(self, seconds: float) -> None:
-        """GitHub asks for a second between writes, whichever thread does them."""
-        since = self.live.since_sent()
-        if since is not None and since < seconds:
-            time.sleep(seconds - since)
+        return all(isinstance(problem.error, NoPermission | RateLimited) for problem in problems)
 
     def _post_status(self, github: GitHubClient, run: RunResult) -> list[_Problem]:
         if self._status is None:

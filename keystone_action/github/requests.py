@@ -11,14 +11,16 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 from keystone_action.github.answer import Answer, Call, refusal
 from keystone_action.github.api_errors import (
+    Forbidden,
     GitHubError,
+    NoPermission,
     RateLimited,
     Unavailable,
     UnexpectedAnswer,
     UntrustedCertificate,
 )
 from keystone_action.github.transport import NoAnswer, Transport, origin
-from keystone_action.github.waiting import Clock, Limits, Patience, seconds_to_wait
+from keystone_action.github.waiting import Clock, Limits, Patience, Writes, seconds_to_wait
 
 MAX_PAGES = 100
 """Of 100 entries each; GitHub stops at 2,500 comments."""
@@ -31,7 +33,7 @@ WasDone = Callable[[], bool]
 
 class Requests:
     """Sends calls one after the other, as GitHub asks its clients to. api_url: without a slash at its end. log: takes
-    a line for every wait and every failed try."""
+    a line for every wait and every failed try. writes: what other clients of the same step have been told too."""
 
     def __init__(
         self,
@@ -42,13 +44,15 @@ class Requests:
         log: Callable[[str], None],
         limits: Limits,
         clock: Clock,
+        writes: Writes | None = None,
     ) -> None:
         self._transport = transport
         self._api_url = api_url
         self._has_token = has_token
         self._limits = limits
         self._clock = clock
-        self._patience = Patience(limits, clock, log)
+        self._writes = writes or Writes()
+        self._patience = Patience(limits, clock, log, self._writes)
         self._down = False
 
     def send(self, call: Call, *, was_done: WasDone | None = None) -> Answer | None:
@@ -57,6 +61,8 @@ class Requests:
         was_done: for a call that must not be done twice; asked before every further try that follows an answer which
         was lost or a 5xx, and after the last. None is returned when it says yes. Raises GitHubError.
         """
+        if call.writes:
+            self._refuse_writing(call)
         # What was down a moment ago gets one chance, not another minute.
         tries = 1 if self._down or call.once else self._limits.tries
         for tried in range(1, tries + 1):
@@ -64,14 +70,38 @@ class Requests:
             if isinstance(outcome, Answer) and not _is_retried(outcome):
                 self._down = False
                 if outcome.status not in (200, 201):
-                    raise refusal(call, outcome, has_token=self._has_token)
+                    raise self._refusal(call, outcome)
                 return outcome
+            if isinstance(outcome, Answer) and outcome.rate_limited:
+                self._patience.postpone_writes(self._seconds(outcome, tried) or 0.0)
             waited = tried < tries and self._wait(call, outcome, tried)
             if was_done and _maybe_done(outcome) and self._look(call, outcome, was_done, tried):
                 return None
             if not waited:
                 self._give_up(call, outcome, tried)
         raise AssertionError("the last try ends in an answer or an error")
+
+    def _refuse_writing(self, call: Call) -> None:
+        """Raises what a write is known to end in: nothing is sent then."""
+        if isinstance(known := self._writes.refusal(call.permission), NoPermission):
+            raise known.again(call.failed)
+        if known := self._writes.refusal(_name_of(call)):
+            raise known
+        seconds = self._patience.wait_for_writes(f"{call.failed} yet: GitHub limits the rate")
+        if seconds:
+            asked = f"GitHub limits the rate and asks to wait {seconds:.0f} s more"
+            raise RateLimited(
+                f"{call.failed}: {asked}, longer than the {self._patience.left:.0f} s left for reporting",
+                help="run the job again later",
+            )
+
+    def _refusal(self, call: Call, answer: Answer) -> GitHubError:
+        error = refusal(call, answer, has_token=self._has_token)
+        if call.writes and isinstance(error, NoPermission):
+            self._writes.refuse(call.permission, error)
+        elif call.writes and isinstance(error, Forbidden):
+            self._writes.refuse(_name_of(call), error)
+        return error
 
     def pages(self, call: Call, name: str | None = None) -> Iterator[Any]:
         """The entries of a list, page by page, each asked for when it is needed.
@@ -193,6 +223,10 @@ def _is_next(parameters: str) -> bool:
         if name.strip().lower() == "rel" and "next" in relations:
             return True
     return False
+
+
+def _name_of(call: Call) -> str:
+    return f"{call.method} {call.path}"
 
 
 def _is_retried(answer: Answer) -> bool:

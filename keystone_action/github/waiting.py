@@ -3,10 +3,13 @@ API (docs.github.com/rest/guides/best-practices-for-using-the-rest-api), within 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+
+from keystone_action.github.api_errors import GitHubError
 
 _WITHOUT_HEADERS = 60.0
 """Seconds: a rate limit that names no time asks for at least a minute, twice as long each time."""
@@ -76,17 +79,59 @@ def _date(value: str) -> float | None:
         return None
 
 
+class Writes:
+    """What is known of a step's writes so far, by all of its clients, which may be in several threads: when the last
+    one was under way, until when GitHub wants none, and what it has refused for good."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: float | None = None
+        self._not_before: float | None = None
+        self._refused: dict[str, GitHubError] = {}
+
+    def note(self, now: float) -> None:
+        """A write starts or ends."""
+        with self._lock:
+            self._last = now if self._last is None else max(self._last, now)
+
+    def postpone(self, until: float) -> None:
+        """GitHub asks for no write before then."""
+        with self._lock:
+            self._not_before = until if self._not_before is None else max(self._not_before, until)
+
+    def pause(self, now: float, between: float) -> float:
+        """Seconds until `between` have gone by since the last write; 0 or less when they have."""
+        with self._lock:
+            return 0.0 if self._last is None else self._last + between - now
+
+    def postponed(self, now: float) -> float:
+        """Seconds for which GitHub wants no write; 0 or less for none."""
+        with self._lock:
+            return 0.0 if self._not_before is None else self._not_before - now
+
+    def refuse(self, what: str, error: GitHubError) -> None:
+        """GitHub refused it, and would each time. what: a permission, or one thing to write."""
+        with self._lock:
+            self._refused[what] = error
+
+    def refusal(self, what: str) -> GitHubError | None:
+        """The error of an earlier try; None where there was none."""
+        with self._lock:
+            return self._refused.get(what)
+
+
 class Patience:
     """The waiting of all requests of one client: it is said, paced and bounded here.
 
-    log: takes a line for every wait. A client that hangs silently looks like one that is broken.
+    log: takes a line for every wait. A client that hangs silently looks like one that is broken. writes: those of
+    other clients of the same step count too.
     """
 
-    def __init__(self, limits: Limits, clock: Clock, log: Callable[[str], None]) -> None:
+    def __init__(self, limits: Limits, clock: Clock, log: Callable[[str], None], writes: Writes | None = None) -> None:
         self._clock = clock
         self._log = log
         self._limits = limits
-        self._last_write: float | None = None
+        self._writes = writes or Writes()
         self.left = limits.waiting
 
     def wait(self, seconds: float, why: str) -> bool:
@@ -99,14 +144,25 @@ class Patience:
         return True
 
     def before_write(self) -> None:
-        """Waits until a second has gone by since the last write."""
-        if self._last_write is None:
-            return
-        pause = self._last_write + self._limits.between_writes - self._clock.monotonic()
+        """Waits until a second has gone by since the last write, whichever client's it was and however it ended."""
+        pause = self._writes.pause(self._clock.monotonic(), self._limits.between_writes)
         if pause > 0:
             self._log(f"waiting {pause:.1f} s, since GitHub asks for a second between writes")
             self._clock.sleep(pause)
+        self._writes.note(self._clock.monotonic())
 
     def after_write(self) -> None:
         """Notes when the last write ended."""
-        self._last_write = self._clock.monotonic()
+        self._writes.note(self._clock.monotonic())
+
+    def postpone_writes(self, seconds: float) -> None:
+        """GitHub refused a request, and asks for so long a wait."""
+        self._writes.postpone(self._clock.monotonic() + seconds)
+
+    def wait_for_writes(self, why: str) -> float:
+        """Waits until GitHub takes writes again. Returns the seconds that this would take where there is not so much
+        waiting left, else 0."""
+        seconds = self._writes.postponed(self._clock.monotonic())
+        if seconds <= 0 or self.wait(seconds, why):
+            return 0.0
+        return seconds

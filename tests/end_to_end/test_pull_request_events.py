@@ -48,7 +48,7 @@ TABLE = [
     Written("pull_request_fork"),
     Written("pull_request_fork", "always"),
     Written("pull_request_deleted_fork"),
-    Written("pull_request_dependabot"),
+    Written("pull_request_dependabot", status=HEAD, comments=(17,)),
     Written("pull_request_target", status=HEAD, comments=(17,)),
     Written("merge_group", status=HEAD),
     Written("push", status=MERGE_SHA),
@@ -109,14 +109,12 @@ def test_what_is_written_where(tmp_path: Path, github: FakeGitHub, row: Written,
     assert done.outputs["comment-id"] == ",".join(str(comment.id) for comment in github.state.comments)
 
 
-READ_ONLY_EVENTS = ("pull_request_fork", "pull_request_deleted_fork", "pull_request_dependabot")
+READ_ONLY_EVENTS = ("pull_request_fork", "pull_request_deleted_fork")
 
 
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("fixture", READ_ONLY_EVENTS)
-def test_forks_and_dependabot_are_told_before_any_call(
-    tmp_path: Path, github: FakeGitHub, fixture: str, token: str
-) -> None:
+def test_forks_are_told_before_any_call(tmp_path: Path, github: FakeGitHub, fixture: str, token: str) -> None:
     done = step(tmp_path, github, fixture, token, spec=FAILING)
     assert github.calls() == []
     assert (done.exit_code, done.outputs["comment-written"]) == (1, "keystone-results/comment.md")
@@ -128,10 +126,11 @@ def test_forks_and_dependabot_are_told_before_any_call(
 
 @pytest.mark.parametrize("policy", ["auto", "always", "on-failure"])
 @pytest.mark.parametrize("token", ["read-only", "none"])
+@pytest.mark.parametrize("fixture", ["pull_request", "pull_request_dependabot"])
 def test_a_token_that_may_not_write_leaves_a_file_and_says_why(
-    tmp_path: Path, github: FakeGitHub, token: str, policy: str
+    tmp_path: Path, github: FakeGitHub, token: str, policy: str, fixture: str
 ) -> None:
-    done = step(tmp_path, github, "pull_request", token, spec=FAILING, comment=policy)
+    done = step(tmp_path, github, fixture, token, spec=FAILING, comment=policy)
     assert (done.exit_code, done.outputs["verdict"]) == (1, "fail")
     assert done.outputs["comment-written"] == "keystone-results/comment.md"
     if token == "none":

@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.certificates import make_certificate
 from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner, StepResult
+from support.github_client import FakeTime
 from support.runner_rules import parse_env_file
 
 from keystone_action import action, after
 from keystone_action.evaluate import evaluate
-from keystone_action.github import reporting
+from keystone_action.github import live, reporting
 from keystone_action.github.api_types import Comment
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.comment import StickyComment
@@ -221,14 +221,66 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monk
     assert done.outputs["comment-id"] == str(comment.id)
 
 
-def test_between_what_two_threads_write_there_is_a_second_too(
-    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the clients of both threads wait, which takes no time; nothing else moves their clock."""
+    time = FakeTime()
+    monkeypatch.setattr(reporting, "Clock", lambda **_: time.clock)
+    monkeypatch.setattr(live, "Clock", lambda **_: time.clock)
+    return time.waits
+
+
+@pytest.mark.parametrize("fault", [{}, {"status": 422}, {"status": 403, "message": "Repository is archived"}])
+def test_between_what_two_threads_write_there_is_a_second_however_the_first_ended(
+    tmp_path: Path, github: FakeGitHub, slept: list[float], fault: dict[str, Any]
 ) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(reporting, "time", SimpleNamespace(sleep=slept.append))
-    monkeypatch.setattr(reporting.Live, "since_sent", lambda self: 0.25)
-    runner_of(tmp_path, github).step({"comment": "never"})
-    assert slept == [0.75]
+    if fault:
+        github.fault("POST", f"/statuses/{HEAD}", **fault)
+    runner_of(tmp_path, github).step()
+    writes = [call for call in github.calls() if call.startswith(("POST /statuses", "POST /issues"))]
+    assert slept == [1.0] * (len(writes) - 1)
+    assert len(writes) >= 2
+
+
+@pytest.mark.usefixtures("slept")
+def test_after_a_refusal_that_asks_for_an_hour_nothing_more_is_written(tmp_path: Path, github: FakeGitHub) -> None:
+    github.fault("POST", f"/statuses/{HEAD}", status=429, headers={"retry-after": "3600"}, times=None)
+    runner = runner_of(tmp_path, github)
+    done = runner.step()
+    assert_complete(done, runner)
+    assert [call for call in github.calls() if call.startswith("POST ")] == [f"POST /statuses/{HEAD}", "POST /graphql"]
+    assert "GitHub limits the rate and asks to wait 3600 s more, longer than the 60 s left for reporting" in done.text
+
+
+def test_after_one_that_asks_for_little_the_next_write_waits_so_long(
+    tmp_path: Path, github: FakeGitHub, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The honest twin."""
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(tries=1))
+    github.fault("POST", f"/statuses/{HEAD}", status=429, headers={"retry-after": "7"})
+    runner_of(tmp_path, github).step()
+    assert slept[0] == 7
+    assert github.state.statuses[-1]["state"] == "failure"
+    assert len(github.state.comments) == 1
+
+
+@pytest.mark.usefixtures("slept")
+@pytest.mark.parametrize("message", ["Resource not accessible by integration", "Repository was archived"])
+def test_what_github_forbids_is_not_sent_again(tmp_path: Path, github: FakeGitHub, message: str) -> None:
+    github.fault("POST", f"/statuses/{HEAD}", status=403, message=message, times=None)
+    done = runner_of(tmp_path, github).step()
+    assert github.calls().count(f"POST /statuses/{HEAD}") == 1
+    assert "the status is not set: " in done.text
+    assert len(github.state.comments) == 1
+
+
+@pytest.mark.usefixtures("slept")
+def test_what_github_forbids_once_by_mistake_of_another_kind_is(tmp_path: Path, github: FakeGitHub) -> None:
+    """The honest twin: an error that says nothing of rights."""
+    github.fault("POST", f"/statuses/{HEAD}", status=422)
+    runner_of(tmp_path, github).step()
+    assert github.calls().count(f"POST /statuses/{HEAD}") == 2
+    assert [one["state"] for one in github.state.statuses] == ["failure"]
 
 
 def test_how_far_a_run_is_never_replaces_how_it_ended(
@@ -309,6 +361,8 @@ def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(
         found = evaluate(options, progress)
         return replace(found, run=replace(found.run, cancelled=True))
 
+    # With a second between writes it would find the run ended while it waits.
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
     monkeypatch.setattr(CommitStatus, "pending", slow_pending)
     step = runner_of(tmp_path, github).step(evaluate=engine)
     ended.set()
