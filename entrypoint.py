@@ -12,15 +12,20 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if arguments or os.environ.get("GITHUB_ACTIONS") != "true":
+    environ = dict(os.environ)
+    if arguments != ["--version"]:
+        from keystone_action.environment import take
+
+        environ = take(arguments)
+    if arguments or environ.get("GITHUB_ACTIONS") != "true":
         from keystone_action.__main__ import main as keystone
 
-        return keystone(arguments)
+        return keystone(arguments, environ)
     from keystone_action.action import main as action
 
     # A workflow may hand the host's PATH into the container; what this image has must be found all the same.
-    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}".lstrip(":")
-    return action(os.environ, stdout=sys.stdout)
+    environ["PATH"] = os.environ["PATH"] = f"{environ.get('PATH', '')}:{SYSTEM_PATH}".lstrip(":")
+    return action(environ, stdout=sys.stdout)
 
 
 if __name__ == "__main__":

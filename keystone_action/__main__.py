@@ -5,17 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Run the command line and return its exit code. arguments: None = this process's own, which then may start anew.
+    environ: None = this process's own."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:
         from keystone_action import __version__
 
         sys.stdout.write(f"keystone {__version__}\n")
         return 0
+    if environ is None:
+        from keystone_action.environment import take
+
+        environ = take(words) if arguments is None else dict(os.environ)
     # What start-up allocates stays: a collector that looks through it again and again only costs time. A run switches
     # it on when it starts its cells.
     gc.disable()
@@ -24,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from keystone_action import cli
 
-        return cli.main(words)
+        return cli.main(words, environ)
     except KeyboardInterrupt:  # while the command itself was still being loaded
         return 130
     finally:

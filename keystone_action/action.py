@@ -11,6 +11,7 @@ from typing import Protocol, TextIO
 
 from keystone_action import __version__
 from keystone_action.compared_with import ComparedWith, compared_with
+from keystone_action.environment import let_signals_in
 from keystone_action.errors import (
     EXIT_ERROR,
     EXIT_PASS,
@@ -72,6 +73,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
     step = _Step(environ, commands)
     started = time.monotonic()
     try:
+        let_signals_in()
         return step.run(evaluate)
     except KeyboardInterrupt:
         return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)

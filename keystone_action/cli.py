@@ -7,17 +7,19 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keystone_action import commands
 from keystone_action.arguments import build_parser
 from keystone_action.commands import give_up
+from keystone_action.environment import let_signals_in
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, KeystoneError, UsageError
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Parse, run, and return the exit code: 0 pass, 1 fail, 2 bad spec or call, 3 error, 130 cancelled.
+def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Parse, run, and return the exit code: 0 pass, 1 fail, 2 bad spec or call, 3 error, 130 cancelled. environ: None =
+    this process's own.
 
     Every foreseen failure is a sentence on stderr; a traceback comes only with `--verbose`.
     """
@@ -25,7 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser()
     verbose = "--verbose" in arguments
     try:
-        return _dispatch(parser.parse_args(arguments))
+        let_signals_in()
+        return _dispatch(parser.parse_args(arguments), dict(os.environ if environ is None else environ))
     except KeystoneError as error:
         _say_error(error)
         if verbose:
@@ -65,14 +68,14 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _dispatch(call: argparse.Namespace) -> int:
+def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:
     if call.command is None:
         raise UsageError(
             "no command was given",
             help="`keystone init first` writes a first spec, `keystone run first` runs it; `keystone --help` shows all",
         )
     directory = Path.cwd()
-    code: int = getattr(commands, f"command_{call.command}")(call, directory=directory, environ=dict(os.environ))
+    code: int = getattr(commands, f"command_{call.command}")(call, directory=directory, environ=environ)
     sys.stdout.flush()
     return code
 

@@ -25,6 +25,7 @@ ROOMS = {
 ANYWHERE = {"errors", "__init__"}
 FRONT_DOORS = {
     "__main__",
+    "environment",
     "cli",
     "arguments",
     "commands",

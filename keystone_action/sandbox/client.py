@@ -216,7 +216,7 @@ def _limits(request: wire.Request) -> Limits:
 
 
 def hide_memory() -> None:
-    """Keep processes of our own user from reading our memory and environment: for want of anything better."""
+    """Keep processes of our own user from reading our memory and environment, whatever else keeps them from it."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

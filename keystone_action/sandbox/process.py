@@ -72,8 +72,7 @@ async def start(
         await launcher.close()
         raise
     found_landlock = launcher.landlock if landlock is not False else 0
-    if not (launcher.setuid or found_landlock):
-        hide_memory()
+    hide_memory()
     return ProcessSandboxes(
         place,
         launcher,

@@ -1,0 +1,118 @@
+"""Our own environment, where no other process can read it.
+
+What a program is started with stands in `/proc/<pid>/environ` as long as it lives: taking a variable out of
+`os.environ` changes nothing there. A job's tokens and keys are variables. So a front door starts itself anew, as the
+first thing it does, with nothing but names that are harmless; the rest goes along in a file that exists in memory
+only, and is handed down as a mapping.
+
+Standard library only, and little of it: this runs before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+_HANDED_ON = "KEYSTONE_HANDED_ON"
+"""`<descriptor> <signal>…`: where the new process finds its environment, and which signals wait for it."""
+_FIRST_DESCRIPTOR = 10
+_FILE = "keystone-environment"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_HARMLESS = re.compile(
+    # What the interpreter, libc and the loader read when they start,
+    "PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|SHLVL|_|HOSTNAME|TZ|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|PYTHON[A-Z0-9]+"
+    "|VIRTUAL_ENV|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+"
+    # the terminal,
+    "|TERM|COLORTERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|TERM_PROGRAM"
+    # and places that libraries and the rooms below look up by themselves.
+    "|SSL_CERT_(FILE|DIR)|GIT_SSL_CA(INFO|PATH)|XDG_(RUNTIME_DIR|CACHE_HOME|CONFIG_HOME)"
+    "|DOCKER_(HOST|TLS_VERIFY|CERT_PATH|CONFIG|CONTEXT|API_VERSION)|GITHUB_WORKSPACE"
+)
+_LOOKED_UP = re.compile(r"(?i:(https?|all|no)_proxy)|TOUCHSTONE_FIXTURES_REPO")
+"""What is looked up like those, but may hold a password: put back, which `/proc` does not show."""
+
+_waiting: list[int] = []
+
+
+def take(words: Sequence[str]) -> dict[str, str]:
+    """The environment that this program was started with. Where that has more than harmless names, this does not
+    return: the program starts anew, with the same arguments.
+
+    words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`.
+    """
+    handed_on = _received()
+    if handed_on is not None:
+        return handed_on
+    secret = any(not _HARMLESS.fullmatch(name) for name in os.environ)
+    if secret and _can_be_repeated(words) and hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):
+            _start_anew()
+        let_signals_in()
+    return dict(os.environ)
+
+
+def let_signals_in() -> None:
+    """Deliver the signals that have waited since before the program was started anew."""
+    if _waiting:
+        signals, _waiting[:] = list(_waiting), []
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+
+def _can_be_repeated(words: Sequence[str]) -> bool:
+    """Whether the interpreter's own arguments lead here again: they don't in a fork of another program."""
+    count = len(sys.orig_argv) - len(words)
+    before, after = sys.orig_argv[:count], sys.orig_argv[count:]
+    is_module = len(before) > 1 and before[-2] == "-m"
+    return after == list(words) and (is_module or before[-1:] == sys.argv[:1])
+
+
+def _start_anew() -> None:
+    """Become the same program without a secret in its environment. Raises OSError."""
+    import fcntl
+
+    _waiting[:] = set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    memory = os.memfd_create(_FILE)
+    with open(memory, "wb", closefd=False) as file:
+        file.write(b"\0".join(name + b"=" + value for name, value in os.environb.items()))
+    # Not one of the numbers of the standard streams, which may be closed.
+    descriptor = fcntl.fcntl(memory, fcntl.F_DUPFD, _FIRST_DESCRIPTOR)
+    harmless = {name: value for name, value in os.environ.items() if _HARMLESS.fullmatch(name)}
+    harmless[_HANDED_ON] = " ".join(map(str, [descriptor, *map(int, _waiting)]))
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], harmless)  # noqa: S606 - this very program
+    finally:
+        os.close(descriptor)
+        os.close(memory)
+
+
+def _received() -> dict[str, str] | None:
+    """What the program that started this one handed on; None when there is nothing of the kind."""
+    numbers = os.environ.get(_HANDED_ON, "").split()
+    try:
+        descriptor, *signals = map(int, numbers)
+        place = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - pathlib is a heavy import here
+        if not place.startswith(f"/memfd:{_FILE}"):
+            return None
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read()
+    except (OSError, ValueError):
+        return None
+    del os.environ[_HANDED_ON]
+    _waiting[:] = signals
+    found = dict(_pairs(content))
+    os.environ.update({name: value for name, value in found.items() if _LOOKED_UP.fullmatch(name)})
+    return found
+
+
+def _pairs(content: bytes) -> Mapping[str, str]:
+    pairs = (pair.partition(b"=") for pair in content.split(b"\0") if pair)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}

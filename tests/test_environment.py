@@ -1,0 +1,109 @@
+"""The front doors start themselves anew, with no secret where `/proc` shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.attacks import honest, hostile
+from support.command_line import ENVIRONMENT
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing of the kind outside of Linux")
+
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+with open("starts", "a") as file:
+    file.write("x")
+{before}
+from keystone_action.environment import let_signals_in, take
+environ = take(sys.argv[1:])
+let_signals_in()
+shown = Path("/proc/self/environ").read_bytes().decode("utf-8", "surrogateescape")
+Path("told").write_text(json.dumps([environ, shown, dict(os.environ), sys.argv, sys.stdin is None]))
+"""
+
+
+def start(
+    directory: Path, *words: str, before: str = "", how: str = "file", environ: dict[str, str] | None = None
+) -> list:
+    """What the program tells of itself; `starts` then counts how often it was started."""
+    program = directory / "program.py"
+    program.write_text(PROGRAM.format(before=before))
+    called = {"file": [str(program)], "module": ["-m", "program"], "text": ["-c", program.read_text()]}[how]
+    done = subprocess.run(
+        [sys.executable, *called, *words],
+        cwd=directory,
+        env={**ENVIRONMENT, **(environ or {})},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((directory / "told").read_text())
+
+
+def starts(directory: Path) -> int:
+    return len((directory / "starts").read_text())
+
+
+@hostile("host scripts", "a token of the job is read in /proc/<pid>/environ", held_by="a clean start", sandbox="none")
+@pytest.mark.parametrize("how", ["file", "module"])
+def test_no_secret_stays_where_proc_shows_it(tmp_path: Path, how: str) -> None:
+    secrets = {"GITHUB_TOKEN": "ghs_1", "EMPTY_": "", "LONG_KEY": "k" * 100_000, "ODD": "\udcff=\n"}
+    environ, shown, kept, argv, _ = start(tmp_path, "run", "a b", how=how, environ=secrets)
+    assert environ.items() >= secrets.items()
+    assert not [name for name in secrets if f"{name}=" in shown or name in kept]
+    assert argv[1:] == ["run", "a b"]
+    assert starts(tmp_path) == 2
+
+
+@honest("host scripts", "a token of the job is read in /proc/<pid>/environ", sandbox="none")
+def test_what_is_no_secret_stays_and_starts_nothing_anew(tmp_path: Path) -> None:
+    harmless = {"PYTHONDONTWRITEBYTECODE": "1", "VIRTUAL_ENV": "/x", "LC_ALL": "C.UTF-8", "TMPDIR": str(tmp_path)}
+    environ, shown, kept, _, _ = start(tmp_path, "run", environ=harmless)
+    assert environ.items() >= harmless.items() <= kept.items()
+    assert "VIRTUAL_ENV=/x" in shown
+    assert starts(tmp_path) == 1
+
+
+def test_variables_of_the_interpreter_go_on_working(tmp_path: Path) -> None:
+    _, _, kept, _, _ = start(tmp_path, environ={"A_TOKEN": "x", "HTTPS_PROXY": "http://u:p@proxy", "VIRTUAL_ENV": "/x"})
+    assert (kept["PYTHONPATH"], kept["VIRTUAL_ENV"]) == (ENVIRONMENT["PYTHONPATH"], "/x")
+    assert kept["HTTPS_PROXY"] == "http://u:p@proxy"  # for libraries that look it up
+    assert starts(tmp_path) == 2
+
+
+def test_a_signal_between_the_two_starts_is_delivered(tmp_path: Path) -> None:
+    before = """
+signal.signal(signal.SIGTERM, lambda *_: Path("came").write_text(""))
+execve = os.execve
+def kill_first(*arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    execve(*arguments)
+os.execve = kill_first
+"""
+    start(tmp_path, before=before, environ={"A_TOKEN": "x"})
+    assert (tmp_path / "came").exists()
+
+
+def test_a_closed_stream_stays_closed(tmp_path: Path) -> None:
+    before = "if 'A_TOKEN' in os.environ: os.close(0)"
+    assert start(tmp_path, before=before, environ={"A_TOKEN": "x"})[-1]
+    assert starts(tmp_path) == 2
+
+
+@pytest.mark.parametrize("told", ["0", "10 2", "99", "x", ""])
+def test_what_only_looks_handed_on_is_left_alone(tmp_path: Path, told: str) -> None:
+    environ, *_ = start(tmp_path, environ={"KEYSTONE_HANDED_ON": told, "A_TOKEN": "x"})
+    assert environ["A_TOKEN"] == "x"
+
+
+def test_another_program_is_not_started_again(tmp_path: Path) -> None:
+    environ, *_ = start(tmp_path, how="text", environ={"A_TOKEN": "x"})
+    assert environ["A_TOKEN"] == "x"
+    assert starts(tmp_path) == 1
