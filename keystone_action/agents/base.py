@@ -18,6 +18,7 @@ from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox import library
 from keystone_action.sandbox.base import Command, Completed, Sandbox
+from keystone_action.sandbox.programs import hidden_by_sandbox, ways_to_show
 from keystone_action.spec.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
 
 if TYPE_CHECKING:
@@ -137,14 +138,18 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
 async def run_program(agent: AgentBase, sandbox: Sandbox, task: Task, argv: Sequence[str]) -> AgentRun:
     """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
     completed = await sandbox.run(task.command(agent, argv))
-    require_found(completed, argv[0])
+    require_found(completed, argv[0], sandbox)
     return with_output(recorded(completed), completed, agent.output, sandbox.workspace)
 
 
-def require_found(completed: Completed, program: str, help: str = "") -> None:  # noqa: A002 - as in errors
+def require_found(completed: Completed, program: str, sandbox: Sandbox, help: str = "") -> None:  # noqa: A002 - as in errors
     """Raise HarnessError when the program did not exist: exit 3 by spec 5.1, never the agent's failure."""
-    if completed.not_found:
-        raise HarnessError(f"the agent's program {program} is not in this sandbox", help=help or _advice(program))
+    if not completed.not_found:
+        return
+    place = sandbox.hidden(program)
+    if place is not None:
+        raise HarnessError(f"the agent's program {hidden_by_sandbox(program, place)}", help=ways_to_show(place))
+    raise HarnessError(f"the agent's program {program} is not in this sandbox", help=help or _advice(program))
 
 
 def _advice(program: str) -> str:

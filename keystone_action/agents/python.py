@@ -51,6 +51,7 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: Task) -> AgentR
         require_found(
             completed,
             PYTHON,
+            sandbox,
             "a python agent runs under the sandbox's python3: install one, or set `base:` to an image",
         )
         run = recorded(completed)

@@ -31,7 +31,8 @@ class Address:
 @dataclass(frozen=True, slots=True)
 class AgentRun:
     """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
-    an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise. stdout and
+    an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise; `advice` is for
+    people alone: why its program may not have run, and what to do. stdout and
     stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came.
     stdout_file: a file of ours with all of it, where it was asked for, up to `sandbox.base.WHOLE_LIMIT` bytes.
     reported: what else its AgentResult document says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked."""
@@ -43,6 +44,7 @@ class AgentRun:
     duration_s: float = 0.0
     output: str = ""
     problem: str = ""
+    advice: str = ""
     stdout: str = ""
     stderr: str = ""
     stdout_bytes: int = 0

@@ -12,11 +12,11 @@ from typing import Any
 import anyio
 
 from keystone_action.invariants.captured import seconds, signal_name, tails, whole
-from keystone_action.invariants.programs import not_in_sandbox
 from keystone_action.invariants.strict_json import parse
 from keystone_action.sandbox import library
 from keystone_action.sandbox.base import Command, Completed, Sandbox
 from keystone_action.sandbox.paths import PathProblem, read_inside
+from keystone_action.sandbox.programs import not_in_sandbox
 from keystone_action.sandbox.removal import remove_tree
 
 PYTHON = "python3"

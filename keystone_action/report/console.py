@@ -168,8 +168,11 @@ def plain(run: RunResult, *, reported: Collection[str] = ()) -> str:
 
 
 def print_verdict(run: RunResult, file: IO[str]) -> None:
-    """What `--format plain` leaves to stderr: the verdict, and what to know before believing it."""
+    """What `--format plain` leaves to stderr: the verdict, what agents that ended badly said last, and what to know
+    before believing it."""
     for line in gate_lines(run.spec_changes):
+        write_line(file, log_line(line))
+    for line, _ in _stories(run):
         write_line(file, log_line(line))
     write_line(file, log_line(view.headline(run)))
     for line in baseline_lines(run.baseline, run):

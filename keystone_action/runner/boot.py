@@ -18,6 +18,7 @@ from keystone_action.runner.layout import apart, copy_task_files, first_words, m
 from keystone_action.runner.names import cell_names, filled, with_services
 from keystone_action.runner.opening import Opened, Request, missing_words, open_container, open_process
 from keystone_action.runner.reaching import Reach
+from keystone_action.runner.readable_folders import readable_folders
 from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.process import unenforced
@@ -230,6 +231,7 @@ class _Boot:
             readable=tuple(path for path in (inputs.directory, agent_directory) if path is not None),
             limits=self.limits,
             secrets=tuple(names["secrets"].values()),
+            shown=readable_folders(self.cell.loaded, self.world.options) if self.image is None else (),
             environment=environment,
         )
         if sandboxes is None:

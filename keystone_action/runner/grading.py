@@ -62,7 +62,7 @@ def agent_note(run: AgentRun, kind: str) -> str:
     if kind == "none":
         return ""
     notes = [] if run.exit_code == 0 and not run.timed_out and run.limit is None else [ending(run)]
-    notes += [run.problem] if run.problem else []
+    notes += [sentence for sentence in (run.problem, run.advice) if sentence]
     if run.leftovers:
         notes.append(f"{run.leftovers} of its processes outlived it and were killed")
     return "; ".join(notes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from keystone_action.errors import HarnessError
-from keystone_action.invariants.programs import first_word
+from keystone_action.sandbox.programs import first_word
 from keystone_action.sandbox.workspace import copy_tree
 from keystone_action.spec.annotations import leaves
 from keystone_action.spec.base import ShellCommand

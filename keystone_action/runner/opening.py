@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.runner.layout import apart, shielded
+from keystone_action.runner.readable_folders import with_search_path
 from keystone_action.runner.setup import make_environment, run_commands, write_files
 from keystone_action.sandbox.workspace import snapshot
 
@@ -33,8 +34,8 @@ OPEN_NETWORK = "bridge"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is to be opened. readable: directories of ours that code inside may read. environment: makes the variables
-    of setup's commands from the workspace's path inside. secrets: values that no image may keep. directory: the
-    spec's. packages_directory: a new one."""
+    of setup's commands from the workspace's path inside. secrets: values that no image may keep. shown: folders
+    of this machine that a process sandbox shows. directory: the spec's. packages_directory: a new one."""
 
     setup: Setup
     workspace: Path
@@ -44,6 +45,7 @@ class Request:
     readable: Sequence[Path]
     limits: Limits
     secrets: Collection[str]
+    shown: tuple[Path, ...]
     environment: Callable[[str], Mapping[str, str]]
 
 
@@ -81,15 +83,15 @@ async def open_process(request: Request, provider: SandboxProvider, stack: Async
         limits=request.limits,
         environment=setup.env,
     )
-    readable = (*request.readable, *([packages.directory] if packages.directory is not None else []))
-    sandbox = await provider.open(
-        request.workspace, limits=request.limits, readable=readable, environment=packages.variables
-    )
+    made = [packages.directory] if packages.directory is not None else []
+    readable = (*request.readable, *made, *request.shown)
+    base = with_search_path(packages.variables, request.shown)
+    sandbox = await provider.open(request.workspace, limits=request.limits, readable=readable, environment=base)
     stack.push_async_callback(shielded, sandbox.close)
     await write_files(setup.files, request.workspace, request.directory, request.withheld)
     variables = {**request.environment(sandbox.workspace_inside), **setup.env}
     await run_commands(setup.commands, sandbox=sandbox, environment=variables)
-    return Opened(provider, sandbox, readable, packages.variables)
+    return Opened(provider, sandbox, readable, base)
 
 
 async def open_container(

@@ -79,7 +79,7 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
             if loaded.spec.id in facilities.images:
                 _refuse_what_containers_lack(loaded)
             else:
-                _refuse_what_processes_lack(loaded)
+                _refuse_what_processes_lack(loaded, options)
     except BaseException:
         facilities.close()
         raise
@@ -88,6 +88,11 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
 
 def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:
     resources = loaded.spec.resources
+    if resources.readable:
+        raise UsageError(
+            f"{loaded.path}: resources.readable shows folders of this machine, and this spec runs in an image",
+            help="install what the agent needs in the image (`base`), or by setup.packages and setup.commands",
+        )
     if resources.strict and resources.disk is not None:
         raise UsageError(
             f"{loaded.path}: resources.strict: true can't be kept for disk: a container is stopped once it is seen"
@@ -96,8 +101,12 @@ def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:
         )
 
 
-def _refuse_what_processes_lack(loaded: LoadedSpec) -> None:
+def _refuse_what_processes_lack(loaded: LoadedSpec, options: RunOptions) -> None:
     spec = loaded.spec
+    if spec.resources.readable:
+        from keystone_action.runner.readable_folders import readable_folders
+
+        readable_folders(loaded, options)
     if spec.resources.strict:
         raise UsageError(
             f"{loaded.path}: resources.strict: true can't be kept: the process sandbox watches limits and stops"

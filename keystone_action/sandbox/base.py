@@ -140,6 +140,9 @@ class Sandbox(Protocol):
     def which(self, program: str) -> str | None:
         """Where PATH has this program inside the sandbox for its user, or None."""
 
+    def hidden(self, program: str) -> Path | None:
+        """Where this machine has a program that the sandbox has not because it hides that place, or None."""
+
     async def close(self) -> None:
         """End whatever is left and remove HOME and TMPDIR; the workspace stays."""
 

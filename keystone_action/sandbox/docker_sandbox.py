@@ -84,6 +84,10 @@ class DockerSandbox:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
         return self._find(program, self.environment["PATH"])
 
+    def hidden(self, program: str) -> Path | None:  # noqa: ARG002 - as the protocol has it
+        """See `Sandbox.hidden`: what this machine has is nothing to an image."""
+        return None
+
     def _find(self, program: str, search_path: str, *, only_ours: bool = False) -> str | None:
         """only_ours: not in the image, which no command changes, and which may have to be asked."""
         places = [""] if "/" in program else search_path.split(":")

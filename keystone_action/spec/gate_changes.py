@@ -53,6 +53,7 @@ def _all(old: Plain, new: Plain) -> Iterator[str]:
         yield from (f"{place}{one}" for one in _changed_gates(before, after))
     yield from _leaves("forbidden", old.pop("forbidden"), new.pop("forbidden"))
     yield from _leaves("audit", old.pop("audit"), new.pop("audit"))
+    yield from _leaves("resources.readable", old["resources"].pop("readable"), new["resources"].pop("readable"))
     for place, (before, after) in zip(places, checks, strict=True):
         yield from (f"{place}{one}" for one in _changed_invariants(before, after))
     for name in both:

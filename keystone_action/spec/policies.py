@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from keystone_action.spec.base import Duration, RegexPattern, ServiceName, Size, StrictModel
+from keystone_action.spec.base import Duration, PlainText, RegexPattern, ServiceName, Size, StrictModel
 from keystone_action.spec.hosts import AllowedHost
 
 
@@ -60,7 +60,9 @@ class Forbidden(StrictModel):
 
 class Resources(StrictModel):
     """Limits of the sandbox; None = not limited. cpu in cores, memory and disk in bytes, pids in processes; timeout
-    bounds the whole cell, in seconds. strict: limits must be enforced, not watched."""
+    bounds the whole cell, in seconds. strict: limits must be enforced, not watched. readable: folders of this machine
+    that the process sandbox shows read-only, such as where the agent's program is installed; relative to the spec, or
+    from `~/`."""
 
     cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     memory: Size | None = None
@@ -68,3 +70,4 @@ class Resources(StrictModel):
     pids: Annotated[int, Field(ge=1)] | None = None
     timeout: Duration = 900.0
     strict: bool = False
+    readable: list[Annotated[str, Field(min_length=1), PlainText()]] = Field(default_factory=list)

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from support.context import grade, make_check
 
 from keystone_action.invariants.captured import tail
-from keystone_action.invariants.programs import first_word, not_in_sandbox
 from keystone_action.sandbox.base import Capture, Limits
+from keystone_action.sandbox.programs import first_word, not_in_sandbox
 
 
 def run(command: object, workspace: Path, **fields: object):  # type: ignore[no-untyped-def]

@@ -194,3 +194,10 @@ def test_a_number_is_said_exactly_when_it_differs(
     folder = tmp_path_factory.mktemp("numbers")
     found = said(folder, changed(BASE, path, other), changed(BASE, path, one))
     assert len(found) == (one != other)
+
+
+def test_a_folder_shown_to_the_agent_stands_before_ordinary_differences(tmp_path: Path) -> None:
+    after = {**BASE, "resources": {"readable": ["/srv/tools"], "pids": 9}, "description": "other words"}
+    found = said(tmp_path, after)
+    assert found[0] == 'resources.readable [] → ["/srv/tools"]'
+    assert len(found) == 3

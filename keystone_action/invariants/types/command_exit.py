@@ -9,8 +9,8 @@ from pydantic import Field
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import seconds, signal_name, tails, whole
-from keystone_action.invariants.programs import first_word, not_in_sandbox
 from keystone_action.sandbox.base import Command, Completed
+from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.spec.base import Duration, ShellCommand, Text
 from keystone_action.spec.shapes import TextOrList
 

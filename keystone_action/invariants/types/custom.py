@@ -18,8 +18,8 @@ from pydantic import Field
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken
 from keystone_action.invariants.captured import seconds, signal_name, tails, whole
 from keystone_action.invariants.check_result import BadResult, read_result
-from keystone_action.invariants.programs import not_in_sandbox
 from keystone_action.sandbox.base import Command, Completed, Sandbox
+from keystone_action.sandbox.programs import not_in_sandbox
 from keystone_action.spec.base import AuthorPath
 from keystone_action.spec.shapes import TextOrList
 

@@ -21,8 +21,8 @@ from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, pr
 from keystone_action.invariants.http_exchange import BadRequest, BadResponse, Response, Target, encode, exchange
 from keystone_action.invariants.http_expect import Expect
 from keystone_action.invariants.http_probe import Probe
-from keystone_action.invariants.programs import first_word, not_in_sandbox
 from keystone_action.sandbox.base import Command, Completed, Serving
+from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.spec.base import Duration, ShellCommand, StrictModel, Template, Text
 from keystone_action.spec.shapes import TextOrList
 

@@ -13,11 +13,11 @@ from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase,
 from keystone_action.invariants.captured import tails, whole
 from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, Inject, Protect, destinations, prepare
 from keystone_action.invariants.junit import BadReport
-from keystone_action.invariants.programs import not_in_sandbox
 from keystone_action.invariants.pytest_results import PytestResults
 from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.globs import escape
 from keystone_action.sandbox.paths import PathProblem, exists_inside
+from keystone_action.sandbox.programs import not_in_sandbox
 from keystone_action.spec.base import Duration, PlainText, ShellCommand
 
 _PINNED = {"TZ": "UTC", "PYTHONHASHSEED": "0"}

@@ -23,9 +23,9 @@ from keystone_action.invariants.graded_copy import (
 from keystone_action.invariants.junit import BadReport, Counts, total
 from keystone_action.invariants.left_files import find, listed
 from keystone_action.invariants.node_tests import with_reporter, without_emptied_files
-from keystone_action.invariants.programs import first_word, not_in_sandbox
 from keystone_action.sandbox.base import Command
 from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside
+from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.sandbox.removal import remove_tree
 from keystone_action.spec.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.shapes import TextOrList

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SPECIAL = frozenset("!(){}$`&;<>|*?[#~'\"\\")
@@ -46,6 +47,19 @@ def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
             continue
         return None if _SPECIAL & set(word) or word in _BUILT_IN else word
     return None
+
+
+def hidden_by_sandbox(program: str, place: Path) -> str:
+    """`claude is not in this sandbox: this machine has it as /root/bin/claude, which the sandbox hides`."""
+    return f"{program} is not in this sandbox: this machine has it as {place}, which the sandbox hides"
+
+
+def ways_to_show(place: Path) -> str:
+    """What an author can do for a program that the sandbox hides."""
+    return (
+        f"show its folder by `resources.readable: [{place.parent}]` (and what it links to), install it by "
+        "setup.packages or setup.commands, or set `base:` to an image that has it"
+    )
 
 
 def not_in_sandbox(program: str) -> str:

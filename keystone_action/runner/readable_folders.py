@@ -1,0 +1,106 @@
+"""`resources.readable`: folders of this machine that agent and checks may read, by the author's word (contract, 5.2).
+
+What nobody may show, whatever a spec says: the checkout, results, files that a spec withholds, credentials of ours,
+and `/proc`. The real place decides, since that is what a sandbox shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import UsageError
+from keystone_action.sandbox.search_path import DEFAULT_PATH, own_search_path
+
+if TYPE_CHECKING:
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.spec.loader import LoadedSpec
+
+_NEVER_INSIDE = ("/proc", "/sys", "/dev", "/github", "/run", "/var/run")
+_CREDENTIALS = (
+    ".ssh", ".gnupg", ".netrc", ".git-credentials", ".npmrc", ".pypirc", ".docker", ".kube", ".aws", ".azure",
+    ".config/git", ".config/gh", ".config/gcloud", ".config/containers", ".anthropic", ".claude", ".claude.json",
+    ".codex", ".gemini", ".cargo/credentials.toml", ".local/share/keyrings", ".password-store",
+)  # fmt: skip
+"""Below HOME."""
+_NAMED = ("DOCKER_CONFIG", "GOOGLE_APPLICATION_CREDENTIALS", "KUBECONFIG", "GIT_ASKPASS", "AWS_SHARED_CREDENTIALS_FILE")
+"""Variables that say where credentials are."""
+
+
+def readable_folders(loaded: LoadedSpec, options: RunOptions) -> tuple[Path, ...]:
+    """The real places of a spec's `resources.readable`. Raises UsageError, naming the folder and why, for one that is
+    not there, is no folder, or would show what nobody may see."""
+    return tuple(_folder(text, loaded, options) for text in loaded.spec.resources.readable)
+
+
+def with_search_path(variables: Mapping[str, str], folders: Sequence[Path]) -> Mapping[str, str]:
+    """The variables of a sandbox with the programs of these folders on its PATH, after its own: what our own PATH names
+    in them, the folders themselves and their `bin`."""
+    if not folders:
+        return variables
+    ours = [Path(place) for place in own_search_path().split(":")]
+    places = [place for place in ours if any(_is_within(_real(place), folder) for folder in folders)]
+    places += [place for folder in folders for place in (folder, folder / "bin") if place.is_dir()]
+    path = [variables.get("PATH", DEFAULT_PATH), *dict.fromkeys(map(str, places))]
+    return {**variables, "PATH": ":".join(path)}
+
+
+def _folder(text: str, loaded: LoadedSpec, options: RunOptions) -> Path:
+    home = options.environ.get("HOME", "")
+    named = Path(home, text[2:]) if text.startswith("~/") and home else loaded.directory / text
+    real = _real(named)
+    where = f"{loaded.path}: resources.readable: {text}"
+    if not real.exists():
+        raise UsageError(f"{where}: there is no such folder", help=f"looked for at {real}")
+    if not real.is_dir():
+        raise UsageError(f"{where} is not a folder", help=f"name the folder that it is in: {real.parent}")
+    for what, place in _secret_places(loaded, options):
+        if _is_within(place, real):
+            raise UsageError(
+                f"{where} would show {what} ({place}) to the agent",
+                help="name a folder below it that holds no more than the agent needs",
+            )
+    git = (("a repository's own folder", _real(place / ".git")) for place in _checkouts(loaded, options))
+    for what, place in (*_closed_places(options), *git):
+        if _is_within(real, place):
+            raise UsageError(f"{where} lies in {what} ({place}), which no agent may see")
+    return real
+
+
+def _secret_places(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, Path]]:
+    """What a folder must not hold."""
+    yield from (("the checkout", _real(place)) for place in _checkouts(loaded, options))
+    yield from (("a file that this spec withholds", _real(path)) for path in loaded.withheld)
+    yield "this spec", _real(loaded.path)
+    yield from _closed_places(options)
+
+
+def _closed_places(options: RunOptions) -> Iterator[tuple[str, Path]]:
+    """What a folder must neither hold nor lie in."""
+    yield "the results", _real(options.directory / ".keystone" if options.output is None else options.output)
+    yield from (("what belongs to the machine or the runner", Path(place)) for place in _NEVER_INSIDE)
+    environ = options.environ
+    if home := environ.get("HOME"):
+        yield from (("credentials", _real(Path(home, name))) for name in _CREDENTIALS)
+    yield from (("credentials", _real(Path(environ[name]))) for name in _NAMED if environ.get(name, "").startswith("/"))
+    if temporary := environ.get("RUNNER_TEMP"):
+        yield "the runner's files", _real(Path(temporary))
+
+
+def _checkouts(loaded: LoadedSpec, options: RunOptions) -> Iterator[Path]:
+    yield options.directory
+    yield loaded.directory
+    if workspace := options.environ.get("GITHUB_WORKSPACE"):
+        yield Path(workspace)
+    # The repository's own root, wherever in it the command was called.
+    yield from (folder for folder in (loaded.directory, *loaded.directory.parents) if (folder / ".git").exists())
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    return path == folder or folder in path.parents
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
