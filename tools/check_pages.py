@@ -25,7 +25,7 @@ END = "<!-- The end of what is made. -->"
 _WHEN: Mapping[Phase, str] = {
     "observe": "first, with the other checks that execute nothing of what the agent left",
     "shared_copy": "after the checks that only look, in a sandbox with a copy of what the agent left; checks of this "
-    "kind share that copy, in the order of the spec",
+    "kind share that copy, in the order of the spec, and no HOME, TMPDIR or user",
     "fresh_copy": "after the checks that only look, in a sandbox of its own with a fresh copy of what the agent left",
 }
 _ORIGINS: Mapping[str, str] = {

@@ -94,9 +94,16 @@ class CheckContext(Protocol):
     @property
     def evidence(self) -> Evidence: ...
 
-    async def sandbox(self) -> Sandbox:
-        """For checks that execute agent-written code: a fresh sandbox on a copy of the workspace, by the check's
-        `phase`. Its processes are gone before the next check."""
+    async def sandbox(self, *, without_programs_of_git: bool = False) -> Sandbox:
+        """For checks that execute agent-written code: a fresh sandbox, with a user, HOME and TMPDIR of its own, on a
+        copy of the workspace, by the check's `phase`. Its processes are gone before the next check.
+        without_programs_of_git: hooks, and configuration that names programs, are taken out of every git directory of
+        a shared copy first: for scripts of the author's, which may call git there."""
+
+    def give(self, files: Mapping[str, bytes]) -> Path:
+        """Lay out files of ours, by relative path, for the sandbox that this check opens next: in a new directory
+        outside of the workspace, of the same name inside, which code in it may read and not change. It is gone when the
+        check has ended."""
 
     async def host(self) -> Sandbox:
         """For the author's own scripts: no isolation, cwd is a throw-away copy of the workspace from which links
@@ -168,6 +175,12 @@ class Check(CheckModel):
         """Whether the outcome depends on which files changed: then all of them are read again after the agent, and no
         time stamp is believed. So it is wherever changes to protected files are taken back."""
         return self.run_phase == "fresh_copy" or getattr(self, "input_from", None) in ("workspace", "diff")
+
+    @property
+    def in_kept_home(self) -> bool | None:
+        """Whether it goes on in the HOME of the check before it; None for a check that neither does so nor leaves its
+        HOME to one that does."""
+        return None
 
     @property
     def own_timeout(self) -> float | None:

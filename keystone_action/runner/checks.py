@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,16 +48,30 @@ async def run_checks(
     unavailable: secrets that could not be resolved, with why; a check that names one (a judge) is skipped.
     """
     ordered = sorted(invariants.items(), key=lambda item: _ORDER[_check(item[1]).run_phase])
-    for name, invariant in ordered:
-        on_result(await _run(name, invariant, world, names, unavailable))
+    for index, (name, invariant) in enumerate(ordered):
+        following = [_check(later) for _, later in ordered[index + 1 :]]
+        on_result(await _run(name, invariant, world, names, unavailable, following))
 
 
 async def _run(
-    name: str, invariant: Invariant, world: CheckWorld, names: Mapping[str, Any] | None, unavailable: Mapping[str, str]
+    name: str,
+    invariant: Invariant,
+    world: CheckWorld,
+    names: Mapping[str, Any] | None,
+    unavailable: Mapping[str, str],
+    following: Sequence[Check],
 ) -> Graded:
     check = _check(invariant)
     timeout = check.own_timeout or invariant.timeout or check.default_timeout
-    context = Context(world, name, timeout, check.run_phase)
+    next_home = next((one.in_kept_home for one in following if one.in_kept_home is not None), False)
+    context = Context(
+        world,
+        name,
+        timeout,
+        check.run_phase,
+        in_kept_home=bool(check.in_kept_home),
+        keeps_home=check.in_kept_home is not None and bool(next_home),
+    )
     started = time.monotonic()
     try:
         missing = _missing_secret(check, unavailable)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from keystone_action.invariants.base import Phase
-from keystone_action.sandbox.base import Limits, Sandbox
-from keystone_action.sandbox.workspace import copy_as_left
+from keystone_action.runner.layout import make_readable
+from keystone_action.sandbox.base import Home, Limits, Sandbox
+from keystone_action.sandbox.disarm import disarm_tree
+from keystone_action.sandbox.workspace import copy_as_left, remove_tree
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
@@ -39,27 +42,43 @@ class CheckWorld:
     admit: Any
     """Called with each new sandbox, so that its user may reach this cell's services."""
     agent_directory: Path | None = None
-    _shared: Sandbox | None = None
+    _is_copied: bool = False
+    _home: Home | None = None
 
-    async def shared(self) -> Sandbox:
-        """The one copy of `command_exit` and sandboxed `custom` checks."""
-        if self._shared is None:
-            self._shared = await self.fresh(self.shared_path)
-        return self._shared
+    async def shared(self, readable: Sequence[Path], *, in_kept_home: bool, without_programs_of_git: bool) -> Sandbox:
+        """A sandbox of a check's own on the one copy that `command_exit` and sandboxed `custom` share. Each gets the
+        copy's files given, and nothing else of those before it but HOME, where it asks for that."""
+        if not self._is_copied:
+            await self.copy(self.shared_path, drop_outside_links=False)
+            self._is_copied = True
+        if without_programs_of_git:
+            await anyio.to_thread.run_sync(disarm_tree, self.shared_path)
+        sandbox = await self._open(self.shared_path, readable, home=self._home if in_kept_home else None)
+        if in_kept_home:
+            self._home = None
+        return sandbox
 
     @property
     def shared_path(self) -> Path:
         """Where the shared copy is, or will be."""
         return self.roots.area / "checks"
 
-    async def fresh(self, path: Path) -> Sandbox:
+    async def fresh(self, path: Path, readable: Sequence[Path]) -> Sandbox:
         """A new copy of the workspace as left, in a new sandbox."""
         await self.copy(path, drop_outside_links=False)
+        return await self._open(path, readable)
+
+    async def _open(self, path: Path, readable: Sequence[Path], home: Home | None = None) -> Sandbox:
         sandbox = await self.provider.open(
-            path, limits=self.limits, readable=self.readable, environment=self.environment
+            path, limits=self.limits, readable=(*self.readable, *readable), environment=self.environment, home=home
         )
         self.admit(sandbox)
         return sandbox
+
+    async def keep_home(self, sandbox: Sandbox) -> None:
+        """Close a sandbox, its HOME kept for the check that goes on in it."""
+        await self.close()
+        self._home = await sandbox.close_but_home()
 
     async def copy(self, path: Path, *, drop_outside_links: bool) -> tuple[str, ...]:
         """Make a new copy of the workspace as left; returns the links that were taken out of it."""
@@ -70,9 +89,10 @@ class CheckWorld:
         return await anyio.to_thread.run_sync(make)
 
     async def close(self) -> None:
-        """End the shared sandbox."""
-        if self._shared is not None:
-            await self._shared.close()
+        """Remove a HOME that was kept for nobody."""
+        home, self._home = self._home, None
+        if home is not None:
+            await anyio.to_thread.run_sync(home.remove)
 
 
 @dataclass
@@ -83,8 +103,12 @@ class Context:
     name: str
     timeout: float
     phase: Phase
+    in_kept_home: bool = False
+    keeps_home: bool = False
+    """Whether it goes on in the HOME of the check before it, and whether one after it goes on in its own."""
     host_removed_links: tuple[str, ...] = ()
     _own: list[Sandbox] = field(default_factory=list)
+    _given: list[Path] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
@@ -117,13 +141,27 @@ class Context:
         """The run's judge."""
         return self.world.judge
 
-    async def sandbox(self) -> Sandbox:
-        """By the check's phase: the shared copy or one of its own."""
+    async def sandbox(self, *, without_programs_of_git: bool = False) -> Sandbox:
+        """A sandbox of its own, by the check's phase on the shared copy or on a fresh one."""
         if self.phase == "shared_copy":
-            return await self.world.shared()
-        sandbox = await self.world.fresh(self.copy_path)
+            sandbox = await self.world.shared(
+                self._given, in_kept_home=self.in_kept_home, without_programs_of_git=without_programs_of_git
+            )
+        else:
+            sandbox = await self.world.fresh(self.copy_path, self._given)
         self._own.append(sandbox)
         return sandbox
+
+    def give(self, files: Mapping[str, bytes]) -> Path:
+        """Files of ours in a directory that its sandbox may read and not change."""
+        # Nobody else can guess the name, nor list the directory that it is in.
+        place = self.world.roots.area.resolve() / f"given-{secrets.token_hex(16)}"
+        self._given.append(place)
+        for name, content in files.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(content)
+        make_readable(place)
+        return place
 
     @property
     def copy_path(self) -> Path:
@@ -162,6 +200,11 @@ class Context:
         return self.world.author_files.directory(self.world.directory / path)
 
     async def close(self) -> None:
-        """End the sandboxes that this check alone used."""
+        """End its sandboxes, and remove what they were given."""
         for sandbox in self._own:
-            await sandbox.close()
+            if self.keeps_home:
+                await self.world.keep_home(sandbox)
+            else:
+                await sandbox.close()
+        for place in self._given:
+            await anyio.to_thread.run_sync(remove_tree, place)

@@ -7,7 +7,7 @@ A `SandboxProvider` is one a run. A `Sandbox` is one world of one cell: a user, 
 from __future__ import annotations
 
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +97,15 @@ class Completed:
         return self.exit_code if self.exit_code is not None else 128 + (self.signal or 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The HOME of a sandbox that was closed, for another one of the same provider. place: where
+    the provider finds it. remove: for one that no sandbox was opened with; blocks, never raises."""
+
+    place: Path
+    remove: Callable[[], None]
+
+
 Connection = tuple[StreamReader, StreamWriter]
 
 
@@ -146,6 +155,9 @@ class Sandbox(Protocol):
     async def close(self) -> None:
         """End whatever is left and remove HOME and TMPDIR; the workspace stays."""
 
+    async def close_but_home(self) -> Home:
+        """`close`, but HOME is kept: whoever asked for it hands it to another sandbox, or removes it."""
+
 
 class SandboxProvider(Protocol):
     """Makes the sandboxes of a run.
@@ -170,10 +182,11 @@ class SandboxProvider(Protocol):
         limits: Limits,
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        home: Home | None = None,
     ) -> Sandbox:
         """A new world on this workspace directory (given to the sandbox's user). `readable` are further directories
-        that code inside may read (an agent's own code). `environment` is added under every command's env.
-        Raises SandboxError."""
+        that code inside may read (an agent's own code). `environment` is added under every command's env. home: of a
+        sandbox of this provider, to go on in; otherwise HOME is new. Raises SandboxError."""
 
     async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
         """A world without isolation, for the author's own scripts: our user, same supervision and clean-up."""

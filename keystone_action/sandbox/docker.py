@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.base import Home, Limits, Sandbox, SandboxProvider
 from keystone_action.sandbox.docker_client import connect
 from keystone_action.sandbox.docker_commands import Commands, run_commands
 from keystone_action.sandbox.docker_engine import Engine, Mode
@@ -191,12 +191,13 @@ class DockerSandboxes:
         limits: Limits,
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        home: Home | None = None,
     ) -> DockerSandbox:
         """See `SandboxProvider.open`. Bind mounts where the engine sees all of these directories, else copies."""
         engine = self.engine
         engine.opened += 1
-        private = engine.root / f"private-{engine.owner}-{engine.opened}"
-        places = Places(_real(workspace), private, tuple(dict.fromkeys(map(_real, readable))))
+        private = home.place if home else engine.root / f"private-{engine.owner}-{engine.opened}"
+        places = Places(_real(workspace), private, tuple(dict.fromkeys(map(_real, readable))), home is not None)
         search_path = (environment or {}).get("PATH", "")
 
         def prepare() -> tuple[Transfer, bool]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import docker_pack
-from keystone_action.sandbox.base import Command, Completed, Limits
+from keystone_action.sandbox.base import Command, Completed, Home, Limits
 from keystone_action.sandbox.docker_container import Run, could_not_start, not_found
 from keystone_action.sandbox.docker_image import Image
 from keystone_action.sandbox.docker_plan import Plan
@@ -248,14 +248,27 @@ class DockerSandbox:
 
     async def close(self) -> None:
         """See `Sandbox.close`. Twice does no harm."""
+        if await self._end():
+            await asyncio.to_thread(self.transfer.close)
+            self._forget(self)
+
+    async def close_but_home(self) -> Home:
+        """See `Sandbox.close_but_home`."""
+        if not await self._end():
+            raise SandboxError("the sandbox has been closed")
+        home = await asyncio.to_thread(self.transfer.close_but_home)
+        self._forget(self)
+        return home
+
+    async def _end(self) -> bool:
+        """Whether there was something to end."""
         if self._closed:
-            return
+            return False
         self._closed = True
         for run in list(self._runs):
             run.stop()
         await self._quiet.wait()
-        await asyncio.to_thread(self.transfer.close)
-        self._forget(self)
+        return True
 
 
 def must_be_text(argv: tuple[str, ...], environment: Mapping[str, str]) -> None:

@@ -12,11 +12,13 @@ import os
 import tarfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import docker_pack, trees
+from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.docker_errors import engine_errors
 from keystone_action.sandbox.docker_plan import Mount
 from keystone_action.sandbox.docker_unpack import TooLarge, moved, unpack
@@ -34,11 +36,13 @@ _TOO_DEEP = "disk: directories nested too deeply to be watched"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Real paths of a sandbox: its workspace, what holds HOME and TMPDIR, and what else it may read."""
+    """Real paths of a sandbox: its workspace, what holds HOME and TMPDIR, and what else it may read. has_home: whether
+    there is a HOME already, kept of another sandbox."""
 
     workspace: Path
     private: Path
     readable: tuple[Path, ...] = ()
+    has_home: bool = False
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -80,6 +84,9 @@ class Transfer(Protocol):
     def close(self) -> None:
         """Remove HOME and TMPDIR; the workspace stays, its owner's. Never raises."""
 
+    def close_but_home(self) -> Home:
+        """The same, but HOME stays, for another transfer of its kind with these places. Never raises."""
+
 
 def put(api: Any, container: str, directory: str, pieces: Iterable[bytes]) -> None:
     """Unpack an archive in a container's directory. Raises SandboxError."""
@@ -120,9 +127,9 @@ class Bound:
         self._disk = disk
         status = places.workspace.stat()
         self._owner = (status.st_uid, status.st_gid)
-        places.private.mkdir(mode=0o711)
-        for name in (HOME, TEMPORARY):
-            (places.private / name).mkdir(mode=0o700)
+        places.private.mkdir(mode=0o711, exist_ok=places.has_home)
+        for path in places.of_user:
+            path.mkdir(mode=0o700, exist_ok=places.has_home)
         self._give(user)
         if lease is not None:
             places.workspace.chmod(0o700)
@@ -130,9 +137,7 @@ class Bound:
     def _give(self, user: int) -> None:
         if self._lease is not None:
             # What holds HOME and TMPDIR stays ours: they can't be replaced by links.
-            for name in (HOME, TEMPORARY):
-                trees.give(self._places.private / name, user)
-            trees.give(self._places.workspace, user)
+            trees.give(self._places.workspace, user, *self._places.of_user)
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
@@ -168,6 +173,18 @@ class Bound:
     def close(self) -> None:
         """See `Transfer`."""
         trees.remove(self._places.private)
+        self._take_back()
+
+    def close_but_home(self) -> Home:
+        """See `Transfer`."""
+        home, temporary = self._places.of_user
+        trees.remove(temporary)
+        if self._lease is not None:
+            trees.take_back(home, self._lease.uid)
+        self._take_back()
+        return Home(self._places.private, partial(trees.remove, self._places.private))
+
+    def _take_back(self) -> None:
         if self._lease is not None:
             try:
                 trees.give(self._places.workspace, self._owner[0])
@@ -190,6 +207,8 @@ class Copied:
         self._disk = disk
         self._saved = places.private.with_name(f"{places.private.name}.tar")
         self._stopped = False
+        if places.has_home and self._saved.exists():
+            self._without_temporary()
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
@@ -300,6 +319,23 @@ class Copied:
         """See `Transfer`."""
         for path in (self._saved, self._saved.with_suffix(".part")):
             path.unlink(missing_ok=True)
+
+    def close_but_home(self) -> Home:
+        """See `Transfer`. TMPDIR is taken out when another one begins with it."""
+        return Home(self._places.private, self.close)
+
+    def _without_temporary(self) -> None:
+        """What was saved of another sandbox is its HOME alone. Raises SandboxError."""
+        unfinished = self._saved.with_suffix(".part")
+        temporary = _name(self._places.private / TEMPORARY)
+        try:
+            with unfinished.open("wb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                archive = moved(_read(self._saved), "", limit=None, leave_out=temporary)
+                file.writelines(docker_pack.in_chunks(itertools.chain(archive, [docker_pack.END])))
+            unfinished.replace(self._saved)
+        except OSError as error:
+            raise SandboxError(f"a kept HOME can't be written: {error}") from error
 
 
 def _only_caches(names: Iterable[str]) -> bool:

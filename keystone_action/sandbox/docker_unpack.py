@@ -74,8 +74,9 @@ def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> No
         os.close(top)
 
 
-def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None) -> Iterator[bytes]:
+def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None, leave_out: str = "") -> Iterator[bytes]:
     """The same archive with everything in it below this directory (of the container's root, no `/` in front).
+    leave_out: a directory, by its new name, that is left empty.
 
     An engine refuses a relative link that leads above the directory where it unpacks: what an agent's code leaves in
     its HOME can be unpacked at the root alone. Set-user and set-group bits, and devices, go. Raises TooLarge,
@@ -84,8 +85,10 @@ def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None) -> Iter
     try:
         with _archive(Bounded(pieces, limit)) as archive:
             for info in _entries(archive):
-                name = f"{directory}/{info.name.strip('/')}"
-                target = f"{directory}/{info.linkname.strip('/')}" if info.islnk() else info.linkname
+                name = f"{directory}/{info.name.strip('/')}".strip("/")
+                target = f"{directory}/{info.linkname.strip('/')}".strip("/") if info.islnk() else info.linkname
+                if leave_out and (name.startswith(f"{leave_out}/") or target.startswith(f"{leave_out}/")):
+                    continue
                 if not (info.isreg() or info.isdir() or info.issym() or info.islnk() or info.isfifo()):
                     continue
                 size = info.size if info.isreg() else 0

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import policy, trees
-from keystone_action.sandbox.base import Limits
+from keystone_action.sandbox.base import Home, Limits
 from keystone_action.sandbox.client import LauncherClient, hide_memory
 from keystone_action.sandbox.process_sandbox import ProcessSandbox
 from keystone_action.sandbox.search_path import own_search_path
@@ -152,6 +152,7 @@ class ProcessSandboxes:
         limits: Limits,
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        home: Home | None = None,
     ) -> ProcessSandbox:
         """See `SandboxProvider.open`. The workspace's files are given to the sandbox's user."""
         workspace = _real(workspace)
@@ -161,9 +162,9 @@ class ProcessSandboxes:
                 _must_be_reachable(workspace, workspace, lease.uid)
                 for path in readable:
                     _must_be_reachable(path, _real(path) / "anything", lease.uid)
-                await _give(workspace, lease.uid)
+                await _give(workspace, lease.uid, *([home.place] if home else []))
                 workspace.chmod(0o700)
-            home, temporary = self._make_private(lease)
+            own_home, temporary = self._make_private(lease, home)
         except OSError as error:
             if lease:
                 lease.release()
@@ -174,12 +175,12 @@ class ProcessSandboxes:
             raise
         rules = None
         if self._rules is not None:
-            rules = policy.own_rules((workspace, home, temporary), [_real(path) for path in readable])
+            rules = policy.own_rules((workspace, own_home, temporary), [_real(path) for path in readable])
         sandbox = ProcessSandbox(
             self.launcher,
             self._sandboxes.discard,
             workspace,
-            home,
+            own_home,
             temporary,
             limits,
             dict(environment or {}),
@@ -208,16 +209,17 @@ class ProcessSandboxes:
         self._sandboxes.add(sandbox)
         return sandbox
 
-    def _make_private(self, lease: Lease | None) -> tuple[Path, Path]:
+    def _make_private(self, lease: Lease | None, kept: Home | None = None) -> tuple[Path, Path]:
+        """HOME, which may be one that was kept and is the user's already, and a new TMPDIR."""
         self._opened += 1
         while (home := self.root / f"home-{self._opened}").exists():
             self._opened += 1
-        made = (home, self.root / f"tmp-{self._opened}")
+        made = [self.root / f"tmp-{self._opened}", *([] if kept else [home])]
         for path in made:
             path.mkdir(mode=0o700)
             if lease:
                 os.chown(path, lease.uid, lease.uid)
-        return made
+        return kept.place if kept else home, made[0]
 
     async def spawn_service(
         self,
@@ -268,11 +270,11 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-async def _give(tree: Path, uid: int) -> None:
-    if trees.is_empty(tree):
+async def _give(tree: Path, uid: int, *more: Path) -> None:
+    if trees.is_empty(tree) and not more:
         trees.give(tree, uid)
     else:
-        await asyncio.to_thread(trees.give, tree, uid)
+        await asyncio.to_thread(trees.give, tree, uid, *more)
 
 
 def _must_be_reachable(path: Path, real: Path, uid: int) -> None:

@@ -6,11 +6,21 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import policy, trees
-from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Command, Completed, Limits
+from keystone_action.sandbox.base import (
+    CAPTURE_HEAD,
+    CAPTURE_TAIL,
+    WHOLE_LIMIT,
+    Capture,
+    Command,
+    Completed,
+    Home,
+    Limits,
+)
 from keystone_action.sandbox.client import Channel, LauncherClient
 from keystone_action.sandbox.output_file import PipeToFile
 from keystone_action.sandbox.process_serving import ProcessServing, Stopper
@@ -174,13 +184,25 @@ class ProcessSandbox:
 
     async def close(self) -> None:
         """See `Sandbox.close`. Twice does no harm."""
+        await self._close(self._home, self._temporary)
+
+    async def close_but_home(self) -> Home:
+        """See `Sandbox.close_but_home`."""
+        if self._closed:
+            raise SandboxError("the sandbox has been closed")
+        await self._close(self._temporary)
+        if self._lease:
+            trees.take_back(self._home, self._lease.uid)
+        return Home(self._home, partial(trees.remove, self._home))
+
+    async def _close(self, *gone: Path) -> None:
         if self._closed:
             return
         self._closed = True
         for channel in list(self._running):
             channel.hang_up()
         await self._quiet.wait()
-        for path in (self._home, self._temporary):
+        for path in gone:
             if not trees.remove_if_empty(path):
                 await asyncio.to_thread(trees.remove, path)
         if self._lease:

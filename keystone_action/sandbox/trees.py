@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from keystone_action.sandbox.descent import Descent
@@ -16,38 +17,44 @@ SHARED = (*SHARED_MEMORY, "/dev/mqueue", "/tmp", "/var/tmp")  # noqa: S108
 _SYSTEM_V = "/proc/sysvipc"
 
 
-def give(tree: Path, uid: int) -> None:
-    """Make a user (and its group) the owner of everything in the tree. Links are never followed.
+def give(tree: Path, uid: int, *more: Path) -> None:
+    """Make a user (and its group) the owner of everything in the tree, and in more of them. Links are never followed.
 
-    A file with several names is given only if all of them lie in the tree: else the agent could have had one of ours
+    A file with several names is given only if all of them lie in these trees: else the agent could have had one of ours
     given to itself by linking it here. Raises OSError.
     """
-    names: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    names: dict[tuple[int, int], list[tuple[Descent, str, str]]] = {}
     counts: dict[tuple[int, int], int] = {}
-    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        with Descent(root) as descent:
+    with contextlib.ExitStack() as stack:
+        for each in (tree, *more):
+            root = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, root)
+            descent = stack.enter_context(Descent(root))
             _own(".", root, os.fstat(root), uid)
-            waiting = [""]
-            while waiting:
-                directory = waiting.pop()
-                for name, status in _entries_given(descent, directory, uid):
-                    if stat.S_ISDIR(status.st_mode):
-                        waiting.append(f"{directory}/{name}" if directory else name)
-                    else:
-                        key = (status.st_dev, status.st_ino)
-                        names.setdefault(key, []).append((directory, name))
-                        counts[key] = status.st_nlink
-            for key, places in names.items():
-                if len(places) == counts[key]:
-                    directory, name = places[0]
-                    fd = descent.open(directory)
-                    try:
-                        _own(name, fd, os.stat(name, dir_fd=fd, follow_symlinks=False), uid)
-                    finally:
-                        os.close(fd)
-    finally:
-        os.close(root)
+            for directory, name, status in _below_given(descent, uid):
+                key = (status.st_dev, status.st_ino)
+                names.setdefault(key, []).append((descent, directory, name))
+                counts[key] = status.st_nlink
+        for key, places in names.items():
+            if len(places) == counts[key]:
+                descent, directory, name = places[0]
+                fd = descent.open(directory)
+                try:
+                    _own(name, fd, os.stat(name, dir_fd=fd, follow_symlinks=False), uid)
+                finally:
+                    os.close(fd)
+
+
+def _below_given(descent: Descent, uid: int) -> Iterator[tuple[str, str, os.stat_result]]:
+    """Give away what is in a tree; yields what is left to do: files of several names."""
+    waiting = [""]
+    while waiting:
+        directory = waiting.pop()
+        for name, status in _entries_given(descent, directory, uid):
+            if stat.S_ISDIR(status.st_mode):
+                waiting.append(f"{directory}/{name}" if directory else name)
+            else:
+                yield directory, name, status
 
 
 def _entries_given(descent: Descent, directory: str, uid: int) -> list[tuple[str, os.stat_result]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,10 @@ import anyio
 from keystone_action.evidence.model import AgentRun, Database, Evidence, RequestLog
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.runner.layout import make_readable
 from keystone_action.sandbox import process
 from keystone_action.sandbox.base import Limits, Sandbox
+from keystone_action.sandbox.disarm import disarm_tree
 from keystone_action.sandbox.workspace import copy_as_left
 from keystone_action.spec.author_directory import read_below
 
@@ -39,6 +42,7 @@ class Context:
     agent_directory: Path | None = None
     readable: tuple[Path, ...] = ()
     sandboxes: list[Sandbox] = field(default_factory=list)
+    given: list[Path] = field(default_factory=list)
     provider: process.ProcessSandboxes | None = None
     _numbers: Any = field(default_factory=itertools.count)
 
@@ -49,10 +53,22 @@ class Context:
         links = copy_as_left(self.evidence.workspace, target, drop_outside_links=drop_outside_links)
         return self.provider, target, tuple(links)
 
-    async def sandbox(self) -> Sandbox:
+    async def sandbox(self, *, without_programs_of_git: bool = False) -> Sandbox:
         provider, target, _ = await self._copy(drop_outside_links=False)
-        self.sandboxes.append(await provider.open(target, limits=self.limits, readable=self.readable))
+        if without_programs_of_git:
+            disarm_tree(target)
+        readable = (*self.readable, *self.given)
+        self.sandboxes.append(await provider.open(target, limits=self.limits, readable=readable))
         return self.sandboxes[-1]
+
+    def give(self, files: Mapping[str, bytes]) -> Path:
+        place = Path(tempfile.mkdtemp(prefix="given-"))
+        self.given.append(place)
+        for name, content in files.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(content)
+        make_readable(place)
+        return place
 
     async def host(self) -> Sandbox:
         provider, target, self.host_removed_links = await self._copy(drop_outside_links=True)
@@ -63,6 +79,8 @@ class Context:
         """End its sandboxes and the process sandbox."""
         for sandbox in self.sandboxes:
             await sandbox.close()
+        for place in self.given:
+            shutil.rmtree(place)
         if self.provider is not None:
             await self.provider.close()
 

@@ -48,6 +48,11 @@ class CommandExit(Check):
         "copy of the workspace; for the author's own tools, never for anything that runs what the agent wrote.",
     )
     env: dict[str, Text] = Field(default_factory=dict, description="Further environment variables of the command.")
+    share_home: bool = Field(
+        default=False,
+        description="Whether it goes on in the HOME that the `command_exit` before it left (tools that it installed, a "
+        "cache). Otherwise HOME is new and empty. What code of the agent's planted there runs here, too.",
+    )
     timeout_s: Duration | None = Field(
         default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
     )
@@ -66,6 +71,11 @@ class CommandExit(Check):
     def run_phase(self) -> Phase:
         """On the host it looks at a copy of its own, like the checks that observe."""
         return "observe" if self.runs_in == "host" else self.phase
+
+    @property
+    def in_kept_home(self) -> bool | None:
+        """`share_home`; on the host, None."""
+        return None if self.runs_in == "host" else self.share_home
 
     @property
     def own_timeout(self) -> float | None:

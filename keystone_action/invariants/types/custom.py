@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -55,7 +54,9 @@ class Custom(Check):
         default="host",
         description="`host`: as our user, without isolation, in a throw-away copy of the workspace from which links "
         "that lead outside were removed; a `.py` runs under our own interpreter and finds the files beside it. "
-        "`sandbox`: as the agent's user; a `.py` runs under the sandbox's python3, from a directory of its own.",
+        "`sandbox`: confined as the agent is, with a HOME of its own; a `.py` runs under the sandbox's python3, from a "
+        "directory of its own. Python takes no modules from the workspace (`PYTHONSAFEPATH`) or from HOME there, and "
+        "git directories in the workspace have lost their hooks and what their configuration could run.",
     )
     args: list[str] = Field(default_factory=list, description="Arguments of the script.")
     interpreter: TextOrList[Annotated[str, Field(min_length=1)], Annotated[list[str], Field(min_length=1)]] | None = (
@@ -99,29 +100,31 @@ class Custom(Check):
             return await self._run(context, sandbox, [*interpreter, str(script)], document, environment={})
 
     async def _in_sandbox(self, context: CheckContext, content: bytes) -> Outcome:
-        sandbox = await context.sandbox()
+        name = Path(self.script).name
+        # Never in the workspace: code of the agent's that a check before this one ran owns everything there.
+        given = context.give(
+            {
+                f"script/{name}": content,
+                "audit.jsonl": context.evidence.audit_log.read_bytes(),
+                "trace.jsonl": context.evidence.trace.read_bytes(),
+            }
+        )
+        sandbox = await context.sandbox(without_programs_of_git=True)
         interpreter = self._interpreter(content, python="python3")
         if interpreter is None:
             return broken(self._no_interpreter())
         if "/" not in interpreter[0] and sandbox.which(interpreter[0]) is None:
             return broken(not_in_sandbox(interpreter[0]))
-        # A name that nothing of the agent's can have taken, made after all of its processes are gone: no link of
-        # its can redirect what is written here. The diff was taken long before.
-        name = f".keystone-check-{secrets.token_hex(8)}"
-        place, inside = sandbox.workspace / name, PurePosixPath(sandbox.workspace_inside) / name
-        _lay_out(place, {Path(self.script).name: content}, context)
-        try:
-            document = _keystone_context(
-                context,
-                workspace=sandbox.workspace_inside,
-                services={service: address.as_mapping() for service, address in context.evidence.services.items()},
-                audit_log=str(inside / "audit.jsonl"),
-                trace=str(inside / "trace.jsonl"),
-            )
-            argv = [*interpreter, str(inside / "script" / Path(self.script).name)]
-            return await self._run(context, sandbox, argv, document, environment=context.check_environment)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+        document = _keystone_context(
+            context,
+            workspace=sandbox.workspace_inside,
+            services={service: address.as_mapping() for service, address in context.evidence.services.items()},
+            audit_log=str(given / "audit.jsonl"),
+            trace=str(given / "trace.jsonl"),
+        )
+        argv = [*interpreter, str(given / "script" / name)]
+        environment = _without_the_agents_modules(context.check_environment, sandbox.workspace_inside)
+        return await self._run(context, sandbox, argv, document, environment=environment)
 
     async def _run(
         self,
@@ -214,13 +217,15 @@ def _in_place(path: Path, content: bytes) -> Path | None:
         return None
 
 
-def _lay_out(place: Path, scripts: Mapping[str, bytes], context: CheckContext) -> None:
-    (place / "script").mkdir(parents=True)
-    files = {f"script/{name}": content for name, content in scripts.items()}
-    files["audit.jsonl"] = context.evidence.audit_log.read_bytes()
-    files["trace.jsonl"] = context.evidence.trace.read_bytes()
-    for name, content in files.items():
-        (place / name).write_bytes(content)
-        (place / name).chmod(0o644)
-    for directory in (place, place / "script"):
-        directory.chmod(0o755)
+def _without_the_agents_modules(environment: Mapping[str, str], workspace: str) -> dict[str, str]:
+    """The environment for a script of the author's: no Python that it starts takes modules from the workspace or from
+    HOME by itself, also where PYTHONPATH is meant to have the agent's code imported by other checks. (A Python before
+    3.11 knows no PYTHONSAFEPATH: one that the script starts as `python3 -c` or `-m` there needs `-I`.)"""
+    entries = [entry for entry in environment.get("PYTHONPATH", "").split(":") if entry.startswith("/")]
+    outside = [entry for entry in entries if not _is_below(entry, workspace)]
+    # Empty, it names nothing; left out, the sandbox would put its own in.
+    return {**environment, "PYTHONPATH": ":".join(outside), "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return PurePosixPath(os.path.normpath(path)).is_relative_to(directory)
