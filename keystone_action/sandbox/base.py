@@ -19,6 +19,11 @@ WHOLE_LIMIT = 512 << 20
 """Bytes kept of each stream: the first and the last; what lies between is counted and said."""
 
 
+DEFAULT_PIDS = 4096
+"""Processes and threads that a sandbox may have where its spec says nothing: more than any honest build needs, few
+enough for a machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capture:
     """One stream of a finished command: the bytes kept, and how many there were.
@@ -45,7 +50,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one command may use; None = not limited. Bytes, processes, seconds."""
+    """What one command may use; None = not limited, of processes DEFAULT_PIDS. Bytes, processes, seconds."""
 
     memory: int | None = None
     disk: int | None = None

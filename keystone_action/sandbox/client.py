@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import wire
+from keystone_action.sandbox import process_cap, wire
 
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from keystone_action.sandbox.launcher import main; main()"
 _START_TIMEOUT = 30.0
@@ -123,37 +124,29 @@ class LauncherClient:
             "-c", _BOOT, str(package_parent),
             str(theirs.fileno()), str(users.start), str(len(users)), str(remove or ""),
         ]  # fmt: skip
-        try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - vfork: over in a millisecond
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={},
-                cwd="/",
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        except OSError as error:
+        with _errors_of_launcher() as errors:
+            try:
+                process = subprocess.Popen(  # noqa: ASYNC220 - vfork: over in a millisecond
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env={},
+                    cwd="/",
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                why = process_cap.sentence() if error.errno in process_cap.OUT_OF_SOMETHING else str(error)
+                raise SandboxError(f"the sandbox's launcher could not be started: {why}") from error
+            finally:
+                theirs.close()
+            greeting, why_not = await _greeting(ours, process, errors)
+        if why_not:
             ours.close()
-            raise SandboxError(f"the sandbox's launcher could not be started: {error}") from error
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        try:
-            async with asyncio.timeout(_START_TIMEOUT):
-                greeting = await asyncio.get_running_loop().sock_recv(ours, _GREETING_SIZE)
-        except TimeoutError:
-            greeting = b""
-        if not greeting:
-            ours.close()
-            process.kill()
-            process.wait()
-            raise SandboxError(
-                f"the sandbox's launcher did not start within {_START_TIMEOUT:.0f} s",
-                help=f"does `{sys.executable} -I -S -c pass` work?",
-            )
-        return cls(process, ours, json.loads(greeting[wire.HEADER.size :]))
+            raise SandboxError(f"the sandbox's launcher {why_not}", help=f"does `{sys.executable} -I -S -c pass` work?")
+        return cls(process, ours, greeting)
 
     @property
     def pid(self) -> int:
@@ -209,6 +202,32 @@ class LauncherClient:
         finally:
             self._control.close()
             self._process.wait()
+
+
+async def _greeting(
+    ours: socket.socket, process: subprocess.Popen[bytes], errors: IO[bytes]
+) -> tuple[dict[str, Any], str]:
+    """What the launcher says of the machine when it is ready; else why there is none."""
+    ours.setblocking(False)
+    try:
+        async with asyncio.timeout(_START_TIMEOUT):
+            data = await asyncio.get_running_loop().sock_recv(ours, _GREETING_SIZE)
+    except TimeoutError:
+        process.kill()
+        process.wait()
+        return {}, f"did not start within {_START_TIMEOUT:.0f} s"
+    if not data:
+        code = process.wait()
+        errors.seek(0)
+        said = errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return {}, f"ended at once, with exit code {code}" + (f": {said}" if said else "")
+    greeting: dict[str, Any] = json.loads(data[wire.HEADER.size :])
+    return greeting, f"could not be started: {greeting['broken']}" if "broken" in greeting else ""
+
+
+def _errors_of_launcher() -> IO[bytes]:
+    """A file in memory: the directory for temporary files may be what is broken."""
+    return os.fdopen(os.memfd_create("launcher-errors", os.MFD_CLOEXEC), "w+b")
 
 
 def _limits(request: wire.Request) -> Limits:

@@ -13,31 +13,20 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
 import subprocess
 from pathlib import Path
 
-from keystone_action.sandbox import landlock, processtree
+from keystone_action.sandbox import landlock, process_cap, processtree
+from keystone_action.sandbox.credentials import become
 from keystone_action.sandbox.wire import Request
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 _ROOM_FOR_OTHERS = 4096
-
-# The wrappers in libc change all threads, so the bare system calls it is: (setgroups, setresgid, setresuid).
-_GENERIC = (159, 149, 147)
-_CREDENTIAL_CALLS = {
-    "x86_64": (116, 119, 117),
-    "aarch64": _GENERIC,
-    "riscv64": _GENERIC,
-    "loongarch64": _GENERIC,
-    "ppc64le": (81, 169, 164),
-    "s390x": (206, 210, 208),
-    "armv7l": (206, 210, 208),
-    "i686": (206, 210, 208),
-}
 
 # (rt_sigaction, rt_sigprocmask): libc keeps two signals for itself, and its wrappers won't touch them.
 _SIGNAL_CALLS = {
@@ -53,6 +42,7 @@ _SIGNAL_SET_BYTES = ctypes.c_size_t(8)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _priority = 0
+_is_limited = False
 _landlock_abi = landlock.abi()
 
 
@@ -74,8 +64,12 @@ class Refused(Exception):  # noqa: N818 - not an error of ours: the command can'
         self.not_found = not_found
 
 
+class NoRoom(Exception):  # noqa: N818 - an outcome: it may be tried again
+    """The machine had no process, memory or descriptor left for the command."""
+
+
 def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
-    """Start the command. Returns its process number. Raises Refused, or OSError where confining it failed."""
+    """Start the command. Returns its process number. Raises Refused, NoRoom, or OSError where confining it failed."""
     outcome: list[int | BaseException] = []
     done = _thread.allocate_lock()
     done.acquire()
@@ -90,7 +84,10 @@ def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
         finally:
             done.release()
 
-    _thread.start_new_thread(life, ())  # half the price of a threading.Thread
+    try:
+        _thread.start_new_thread(life, ())  # half the price of a threading.Thread
+    except RuntimeError as error:
+        raise NoRoom(str(error)) from None
     done.acquire()
     result = outcome[0]
     if isinstance(result, BaseException):
@@ -102,7 +99,7 @@ def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
 def can_change_user(uid: int) -> bool:
     """Whether this thread can become another user; it is one afterwards."""
     try:
-        _become(uid)
+        become(uid)
     except OSError:
         return False
     return True
@@ -111,7 +108,7 @@ def can_change_user(uid: int) -> bool:
 def _confine(request: Request) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
     if request["uid"] is not None:
-        _become(request["uid"])
+        become(request["uid"])
     if request["uid"] is not None or request["rules"] is not None:
         landlock.no_new_privileges()
     if request["rules"] is not None:
@@ -136,15 +133,6 @@ def _unblock_signals() -> None:
     _libc.syscall(number, _SET_MASK, ctypes.byref(ctypes.c_uint64(0)), None, _SIGNAL_SET_BYTES)
 
 
-def _become(uid: int) -> None:
-    setgroups, setresgid, setresuid = _CREDENTIAL_CALLS[os.uname().machine]
-    number = ctypes.c_uint(uid)
-    for arguments in ((setgroups, 0, None), (setresgid, number, number, number), (setresuid, number, number, number)):
-        if _libc.syscall(*arguments) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, f"becoming user {uid}: {os.strerror(code)}")
-
-
 def _start(request: Request, stdin: int, stdout: int, stderr: int) -> int:
     _check_directory(request["cwd"], request["inside"])
     program, path = request["argv"][0], request["env"].get("PATH", "")
@@ -160,18 +148,33 @@ def _start(request: Request, stdin: int, stdout: int, stderr: int) -> int:
             start_new_session=True,
             umask=0o022,
         )
-    except FileNotFoundError:
-        if "/" not in program:
-            raise Refused(f"{program}: not found in PATH ({path})", NOT_FOUND, not_found=True) from None
-        there = (Path(request["cwd"]) / program).exists()
-        why = "its interpreter does not exist" if there else "no such program"
-        raise Refused(f"{program}: {why}", NOT_FOUND, not_found=True) from None
-    except PermissionError:
-        raise Refused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True) from None
     except OSError as error:
-        raise Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE) from None
+        raise _refusal(error, request, program, path) from None
     process.returncode = 0  # the supervisor reaps it
     return process.pid
+
+
+def _refusal(error: OSError, request: Request, program: str, path: str) -> Refused | NoRoom:
+    """What it means that the command could not be started."""
+    if isinstance(error, FileNotFoundError):
+        if "/" not in program:
+            return Refused(f"{program}: not found in PATH ({path})", NOT_FOUND, not_found=True)
+        there = (Path(request["cwd"]) / program).exists()
+        why = "its interpreter does not exist" if there else "no such program"
+        return Refused(f"{program}: {why}", NOT_FOUND, not_found=True)
+    if isinstance(error, PermissionError):
+        return Refused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True)
+    if error.errno == errno.EAGAIN and _has_its_share(request):
+        return Refused(f"can't run {program}: its {request['pids']} processes are all running", NOT_EXECUTABLE)
+    if error.errno in process_cap.OUT_OF_SOMETHING:
+        return NoRoom(error.strerror)
+    return Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE)
+
+
+def _has_its_share(request: Request) -> bool:
+    """Whether as many processes run as the sandbox may have, started by another of its commands."""
+    uid, allowed = request["uid"], request["pids"]
+    return uid is not None and allowed is not None and processtree.count_of_user(uid) >= allowed
 
 
 def _check_directory(directory: str, inside: str) -> None:
@@ -188,6 +191,10 @@ def _check_directory(directory: str, inside: str) -> None:
 def limit_for_good(request: Request) -> None:
     """Take on, in the supervisor itself, the limits that its commands inherit: set from outside, they would come too
     late on a busy machine. They can't be raised again, so a supervisor serves requests with the same limits only."""
+    global _is_limited  # noqa: PLW0603 - of this process, like the limits themselves
+    if _is_limited:
+        return
+    _is_limited = True
     wanted = []
     if request["disk"] is not None:
         wanted.append((resource.RLIMIT_FSIZE, request["disk"]))

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.sandbox.base import Limits
+from keystone_action.sandbox.base import DEFAULT_PIDS, Limits
 
 RUN_LABEL = "keystone.run"
 KIND_LABEL = "keystone.kind"
 OWNER_LABEL = "keystone.owner"
 """Which provider made it: a run may have several, for several images."""
-DEFAULT_PIDS = 4096
 _HASTY_DNS = ("timeout:1", "attempts:1")
 """Where other name servers than the machine's are named, they are to fail; that takes ten seconds otherwise."""
 HOST_NAME = "sandbox"

@@ -13,38 +13,12 @@ import time
 from collections.abc import Callable
 
 from keystone_action.sandbox import processtree
+from keystone_action.sandbox.credentials import User, acting_for
 
 DEADLINE = 10.0
 """Seconds after which a process that won't go (stuck in the kernel) is reported instead of waited for."""
 
 _TREE_PASSES_BEFORE_ALL = 5
-
-
-class User:
-    """The user of a sandbox. guard: a second user that nothing runs as."""
-
-    def __init__(self, uid: int, guard: int) -> None:
-        self.uid = uid
-        self.guard = guard
-
-
-def _acting_for(user: User, action: Callable[[], object]) -> None:
-    """Run `action` in a process that can signal processes of this user and nobody else, and that none of them can.
-
-    The kernel lets a signal through when the sender's real or effective user is the target's real or saved one. So
-    the sender is effectively the sandbox's user, while its own real and saved user is the guard. Not even a recycled
-    process number can then hit one of ours, and nothing in the sandbox can hit the sender.
-    """
-    helper = os.fork()
-    if helper == 0:
-        try:
-            os.setgroups([])
-            os.setresgid(user.uid, user.uid, user.uid)
-            os.setresuid(user.guard, user.uid, user.guard)
-            action()
-        finally:
-            os._exit(0)
-    os.waitpid(helper, 0)
 
 
 def _kill_tree(root: int, spare: frozenset[int]) -> None:
@@ -87,6 +61,7 @@ def end_descendants(
     gets readable when a child ends. Returns False if some were still there after DEADLINE seconds.
 
     Without descendants left, there can be none elsewhere: an orphan becomes a child of its nearest subreaper.
+    Neither processes nor threads are made here, and whatever the machine refuses is tried again.
     """
     root = os.getpid()
     start = time.monotonic()
@@ -94,13 +69,13 @@ def end_descendants(
     while not reap():
         if time.monotonic() - start > DEADLINE:
             return False
-        if user is None:
-            _kill_tree(root, spare)
-        elif passes < _TREE_PASSES_BEFORE_ALL:
-            # By tree first: another command of the same sandbox may be running.
-            _acting_for(user, lambda: _kill_tree(root, spare))
-        else:
-            _acting_for(user, _kill_everything)
+        with contextlib.suppress(OSError):  # no memory or descriptor for it: the next pass may have more luck
+            if user is None:
+                _kill_tree(root, spare)
+            else:
+                with acting_for(user):
+                    # By tree first: another command of the same sandbox may be running.
+                    _kill_tree(root, spare) if passes < _TREE_PASSES_BEFORE_ALL else _kill_everything()
         passes += 1
         if not reap():
             select.select([wakeup], [], [], min(0.05, 0.001 * passes))

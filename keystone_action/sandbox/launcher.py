@@ -17,13 +17,16 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 
-from keystone_action.sandbox import confine, killing, landlock, processtree, supervisor, wire
-from keystone_action.sandbox.killing import User
+from keystone_action.sandbox import confine, killing, landlock, process_cap, processtree, supervisor, wire
+from keystone_action.sandbox.credentials import User
 
 _PR_SET_DUMPABLE = 4
 _PATIENCE = 12.0
+_PAUSE = 0.02
+_OWN_DESCRIPTORS = 32
 
 
 class Launcher:
@@ -39,6 +42,7 @@ class Launcher:
         self._users = users
         self._guards = guards
         self._supervisors: dict[int, int] = {}
+        self._waiting: deque[tuple[int, float]] = deque()
         self._wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
 
@@ -48,22 +52,39 @@ class Launcher:
         poller.register(self._control, select.POLLIN)
         poller.register(self._wakeup, select.POLLIN)
         while True:
-            for descriptor, _ in poller.poll():
+            for descriptor, _ in poller.poll(_PAUSE * 1000 if self._waiting else None):
                 if descriptor == self._wakeup:
                     self._children_ended()
-                elif not self._fork():
+                elif not self._take_order():
                     self._finish()
                     return
+            while self._waiting and self._fork(*self._waiting[0]):
+                self._waiting.popleft()
 
-    def _fork(self) -> bool:
-        """Fork one supervisor. False when there will be no more."""
+    def _take_order(self) -> bool:
+        """Take one order for a supervisor. False when there will be no more."""
         mark, passed = wire.receive_descriptors(self._control)
         if not mark:
             return False
-        pid = os.fork()
+        for channel in passed:  # none where no descriptor was free: who ordered sees the socket close
+            if len(self._supervisors) + len(self._waiting) < _most_supervisors():
+                self._waiting.append((channel, time.monotonic()))
+            else:
+                _refuse(channel, "the sandbox's launcher has no descriptor left (`ulimit -n`) for one more command")
+        return True
+
+    def _fork(self, channel: int, since: float) -> bool:
+        """Fork the supervisor that serves this socket. False when the machine refuses it: it is to be tried again."""
+        try:
+            pid = os.fork()
+        except OSError:
+            if time.monotonic() < since + supervisor.PATIENCE:
+                return False
+            _refuse(channel, process_cap.sentence())
+            return True
         if pid == 0:
-            supervisor.serve(socket.socket(fileno=passed[0]))
-        self._supervisors[pid] = passed[0]
+            supervisor.serve(socket.socket(fileno=channel))
+        self._supervisors[pid] = channel
         return True
 
     def _children_ended(self) -> None:
@@ -124,10 +145,21 @@ class Launcher:
             select.select([self._wakeup], [], [], 0.05)
             killing.drain(self._wakeup)
         for pid in self._supervisors:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
         self._supervisors.clear()
         self._end_orphans()
+
+
+def _refuse(channel: int, sentence: str) -> None:
+    """Tell who ordered a supervisor that there will be none, and why."""
+    with contextlib.suppress(OSError), socket.socket(fileno=channel) as end:
+        end.sendall(wire.pack({"broken": sentence, "again": False, "gone": True}))
+
+
+def _most_supervisors() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
 
 
 def _probe(first: int, count: int) -> dict[str, object]:
@@ -139,7 +171,8 @@ def _probe(first: int, count: int) -> dict[str, object]:
 
 
 def _succeeds(action: Callable[[], bool]) -> bool:
-    pid = os.fork()
+    """Raises OSError when the machine has no process for it."""
+    pid = _fork_at_last()
     if pid == 0:
         code = 1
         try:
@@ -147,6 +180,17 @@ def _succeeds(action: Callable[[], bool]) -> bool:
         finally:
             os._exit(code)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def _fork_at_last() -> int:
+    given_up = time.monotonic() + supervisor.PATIENCE
+    while True:
+        try:
+            return os.fork()
+        except OSError:
+            if time.monotonic() > given_up:
+                raise
+            time.sleep(_PAUSE)
 
 
 def _confine_to_nothing() -> bool:
@@ -167,7 +211,11 @@ def main() -> None:
     supervisor.libc.prctl(supervisor.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Nobody but root may look into our memory or environment, whatever user the sandbox has.
     supervisor.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    control.sendall(wire.pack(_probe(first, count)))
+    try:
+        control.sendall(wire.pack(_probe(first, count)))
+    except OSError:
+        control.sendall(wire.pack({"broken": process_cap.sentence()}))
+        return
     # Handled, not ignored: exec gives handled signals back to the command, ignored ones stay so.
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)

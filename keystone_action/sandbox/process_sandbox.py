@@ -14,6 +14,7 @@ from keystone_action.sandbox import policy, trees
 from keystone_action.sandbox.base import (
     CAPTURE_HEAD,
     CAPTURE_TAIL,
+    DEFAULT_PIDS,
     WHOLE_LIMIT,
     Capture,
     Command,
@@ -174,7 +175,7 @@ class ProcessSandbox:
             timeout=command.timeout,
             memory=self._limits.memory,
             disk=self._limits.disk,
-            pids=self._limits.pids,
+            pids=self._limits.pids or DEFAULT_PIDS,
             disk_roots=[str(self.workspace), str(self._home), str(self._temporary)],
             head=CAPTURE_HEAD,
             tail=CAPTURE_TAIL,
@@ -240,7 +241,7 @@ async def _end(channel: Channel) -> None:
 def completed(report: Message, blob: bytes) -> Completed:
     """A supervisor's report as what callers get. Raises SandboxError when it tells of a failure of ours."""
     if "broken" in report:
-        raise SandboxError(f"the sandbox's supervisor failed: {report['broken']}")
+        raise SandboxError(report["broken"])
     refusal = report["refusal"] or {}
     if not report["gone"]:
         raise SandboxError("some of the command's processes could not be killed: they hang in the kernel")

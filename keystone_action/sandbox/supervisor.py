@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, cast
 
-from keystone_action.sandbox import confine, killing, wire
-from keystone_action.sandbox.killing import User
+from keystone_action.sandbox import confine, killing, process_cap, wire
+from keystone_action.sandbox.credentials import User
 from keystone_action.sandbox.streams import Stream
 from keystone_action.sandbox.watching import FIRST_LOOK, Watch
 from keystone_action.sandbox.wire import Message, Request
@@ -26,6 +26,9 @@ PR_SET_CHILD_SUBREAPER = 36
 _LOG_LIMIT = 64 << 20
 _LOG_PAUSE = 1.0
 _BULKY = 4 << 20
+PATIENCE = 10.0
+"""Seconds for which a process that the machine refuses is tried again."""
+_PAUSE = 0.02
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -62,7 +65,7 @@ def _serve_one(channel: socket.socket, wakeup: int) -> bool:
         supervisor.start(passed)
         report, blob = supervisor.run()
     except BaseException as error:  # noqa: BLE001 - whatever it was, it is told, and nothing is left running
-        report, blob = {"broken": f"{type(error).__name__}: {error}", "gone": supervisor.end()}, b""
+        report, blob = {"broken": _why(error), "gone": supervisor.end()}, b""
     for descriptor in passed:
         os.close(descriptor)
     # One that held much output is not worth keeping: the next is forked from the small one.
@@ -74,6 +77,13 @@ def _serve_one(channel: socket.socket, wakeup: int) -> bool:
     if not report["gone"]:
         raise _Stuck
     return again
+
+
+def _why(error: BaseException) -> str:
+    """The sentence for a command that could not be started or looked after."""
+    if isinstance(error, confine.NoRoom):
+        return process_cap.sentence()
+    return f"the sandbox's supervisor failed: {type(error).__name__}: {error}"
 
 
 class Supervisor:
@@ -134,11 +144,28 @@ class Supervisor:
         return writer
 
     def _spawn(self, stdin: int, stdout: int, stderr: int) -> None:
+        """Start it, however long the machine has no room for it (another sandbox may be full of processes), for a
+        while. Raises NoRoom."""
         confine.limit_for_good(self._request)
-        try:
-            self._pid = confine.spawn(self._request, stdin, stdout, stderr)
-        except confine.Refused as refused:
-            self._refusal = {"refused": refused.message, "code": refused.code, "not_found": refused.not_found}
+        given_up = self._started + PATIENCE
+        while True:
+            try:
+                self._pid = confine.spawn(self._request, stdin, stdout, stderr)
+            except confine.Refused as refused:
+                self._refusal = {"refused": refused.message, "code": refused.code, "not_found": refused.not_found}
+            except confine.NoRoom:
+                if time.monotonic() > given_up or self._hung_up():
+                    raise
+                time.sleep(_PAUSE)
+                continue
+            self._started = time.monotonic()
+            return
+
+    def _hung_up(self) -> bool:
+        """Whether nobody waits for the command any more."""
+        with contextlib.suppress(BlockingIOError):
+            return not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return False
 
     def _listen(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler
@@ -160,7 +187,8 @@ class Supervisor:
                 self._timed_out = True
                 break
             if next_look is not None and now >= next_look:
-                self._limit = self._watch.look()
+                with contextlib.suppress(OSError):  # no descriptor or memory for it: the next look may have more luck
+                    self._limit = self._watch.look()
                 next_look = time.monotonic() + self._watch.interval
                 continue
             self._trim_log(now)

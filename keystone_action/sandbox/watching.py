@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from keystone_action.sandbox import processtree
-from keystone_action.sandbox.killing import User
+from keystone_action.sandbox.credentials import User, acting_for
 from keystone_action.sandbox.wire import Request
 
 FIRST_LOOK = 0.1
@@ -215,16 +215,6 @@ class Watch:
     def _too_deep() -> str:
         return f"disk: directories nested more than {_DEEPEST} deep can't be watched"
 
-    @contextlib.contextmanager
-    def _as_user(self) -> Iterator[None]:
+    def _as_user(self) -> contextlib.AbstractContextManager[None]:
         """What /proc tells only to the same user (or to CAP_SYS_PTRACE, which containers lack)."""
-        if self._user is None:
-            yield
-            return
-        os.setegid(self._user.uid)
-        os.seteuid(self._user.uid)
-        try:
-            yield
-        finally:
-            os.seteuid(0)
-            os.setegid(0)
+        return contextlib.nullcontext() if self._user is None else acting_for(self._user)

@@ -59,10 +59,10 @@ class Forbidden(StrictModel):
 
 
 class Resources(StrictModel):
-    """Limits of the sandbox; None = not limited. cpu in cores, memory and disk in bytes, pids in processes; timeout
-    bounds the whole cell, in seconds. strict: limits must be enforced, not watched. readable: folders of this machine
-    that the process sandbox shows read-only, such as where the agent's program is installed; relative to the spec, or
-    from `~/`."""
+    """Limits of the sandbox; None = not limited, of pids 4096. cpu in cores, memory and disk in bytes, pids in
+    processes and threads; timeout bounds the whole cell, in seconds. strict: limits must be enforced, not watched.
+    readable: folders of this machine that the process sandbox shows read-only, such as where the agent's program is
+    installed; relative to the spec, or from `~/`."""
 
     cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     memory: Size | None = None
