@@ -98,7 +98,7 @@ def _encoded(text: str) -> Iterator[str]:
     # A file name in a patch, as git quotes it.
     quoted = json.dumps(text, ensure_ascii=False)[1:-1].encode(*_ENCODING)
     name = "".join(chr(byte) if byte < 0x80 else f"\\{byte:03o}" for byte in quoted)
-    printed = {text, repr(text)[1:-1], repr(raw)[2:-1], name, html.escape(text), html.escape(text, quote=False)}
+    printed = {text, repr(text)[1:-1], repr(raw)[2:-1], name, *_markup(text)}
     # All of that again as text within JSON, within JSON: a script's reason, a body in our audit log, a log of it. A
     # value without quotes, backslashes and letters beyond ASCII stays the same by it, and costs nothing more.
     for _ in range(_NESTED):
@@ -108,6 +108,18 @@ def _encoded(text: str) -> Iterator[str]:
     for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
         for offset in range(3):
             yield _base64_core(alphabet(b"\0" * offset + raw).decode(), offset, len(raw))
+
+
+def _markup(text: str) -> Iterator[str]:
+    """As HTML and XML have it, in text and in attributes: writers differ in which quotes they escape, and how."""
+    escaped = html.escape(text, quote=False)
+    for double in ('"', "&quot;", "&#34;"):
+        for single in ("'", "&apos;", "&#39;", "&#x27;"):
+            quoted = escaped.replace('"', double).replace("'", single)
+            yield quoted
+            yield quoted.replace("\t", "&#09;").replace("\n", "&#10;").replace("\r", "&#13;")
+            yield quoted.replace("\t", "&#9;").replace("\n", "&#10;").replace("\r", "&#13;")
+            yield quoted.replace("\t", "&#x9;").replace("\n", "&#xA;").replace("\r", "&#xD;")
 
 
 def _json(text: str) -> Iterator[str]:

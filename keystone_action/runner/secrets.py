@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SecretError
-from keystone_action.spec.expressions import ExpressionError, interpolate
+from keystone_action.spec.annotations import leaves
+from keystone_action.spec.expressions import ExpressionError, interpolate, references
 
 if TYPE_CHECKING:
     from keystone_action.spec.fixtures import SecretEntry
+    from keystone_action.spec.loader import LoadedSpec
 
 GENERATED_BYTES = 32
 COMMAND_SECONDS = 60.0
@@ -29,6 +31,9 @@ SIZE_LIMIT = 1 << 20
 """Bytes of a file or of a command's output that can be a secret."""
 SHORTEST_MASKED = 4
 """Characters; a shorter value is not masked, it would blank out ordinary text (spec 5.1)."""
+
+KEY_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
+"""How names of variables end that hold what nobody else may read."""
 
 _FORBIDDEN = re.compile(r"(GITHUB|ACTIONS|INPUT)_", re.IGNORECASE)
 
@@ -93,6 +98,17 @@ def resolve(
             remedies.insert(0, no_secrets_reason.rstrip(".") + ".")
         raise SecretError("; ".join(reason for reason, _ in problems), help=" ".join(remedies))
     return Resolved(values, tuple(warnings))
+
+
+def keys_handed_out(loaded: LoadedSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables of ours that `{{ env.NAME }}` gives an agent and whose name says that it is a key: they
+    are masked like secrets (contract, 5.1)."""
+    if loaded.additions is not None:
+        return ()
+    agents = [agent for agent in (loaded.spec.agent,) if agent is not None]
+    used = (one.parts for agent in agents for leaf in leaves(agent) for one in references(leaf.value))
+    names = {parts[1] for parts in used if len(parts) == 2 and parts[0] == "env"}
+    return tuple(environ[name] for name in sorted(names) if name.upper().endswith(KEY_ENDINGS) and environ.get(name))
 
 
 def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path, otherwise: str) -> str:

@@ -16,7 +16,7 @@ from keystone_action.evidence.masking import Masker
 from keystone_action.invariants.base import Check
 from keystone_action.runner.concurrency import company
 from keystone_action.runner.layout import shielded
-from keystone_action.runner.secrets import Resolved, resolve
+from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
 from keystone_action.sandbox import process
@@ -70,6 +70,7 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options) for loaded in start.wanted
     }
     values = tuple(value for entry in secrets.values() for value in entry.values.values())
+    values += tuple(value for loaded in start.wanted for value in keys_handed_out(loaded, options.environ))
     progress.secrets(values)
     files = AuthorFiles()
     for loaded in start.wanted:

@@ -22,6 +22,7 @@ from keystone_action.spec.services import HttpMockService
 
 MAX_VARIANTS = 10_000
 """Combinations of parameters and records that are tried for one path with expressions."""
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _COMMAND_KEYS = frozenset({"command", "commands", "cmd", "args", "binary", "env", "wait_for", "start"})
 
 
@@ -55,7 +56,9 @@ class FieldRules:
                 yield from self._input_source(leaf, marker)
 
     def warn(self, leaf: Leaf) -> Iterator[Problem]:
-        """What is suspicious: a service's name as a host name, which resolves nowhere but in a container's network."""
+        """What is suspicious: a variable that looks as if a shell would fill it in, and a service's name as a host
+        name, which resolves nowhere but in a container's network."""
+        yield from self._warn_of_variables(leaf)
         if "//" not in leaf.value or not self._is_command(leaf) or self._is_in_containers(leaf):
             return
         for name in _hosts(leaf.value):
@@ -63,6 +66,14 @@ class FieldRules:
                 message = f"'//{name}' is the service's name, which is no host name here"
                 index = leaf.value.find("//")
                 yield Problem(leaf.path, message, help=f"use {{{{ services.{name}.url }}}}", offset=index)
+
+    def _warn_of_variables(self, leaf: Leaf) -> Iterator[Problem]:
+        found = _VARIABLE.fullmatch(leaf.value) if leaf.path[-2:-1] == ("env",) and leaf.path[0] != "services" else None
+        if found is not None:
+            name = found[1] or found[2]
+            ours = "env" if leaf.path[:2] == ("agent", "env") else "secrets"
+            message = f"'{leaf.value}' stays as it is: no shell fills in the values of env"
+            yield Problem(leaf.path, message, help=f"use {{{{ {ours}.{name} }}}}")
 
     def _is_in_containers(self, leaf: Leaf) -> bool:
         """Whether names of services are host names where this text is used: in a service's own container they are,

@@ -160,3 +160,22 @@ def test_a_value_in_a_file_name_as_git_and_python_quote_it() -> None:
     masker = Masker(['caf\u00e9"secret'])
     assert masker.text('+++ "b/caf\\303\\251\\"secret"') == f'+++ "b/{MASK}"'
     assert masker.text(repr('caf\u00e9"secret'.encode())) == f"b'{MASK}'"
+
+
+@pytest.mark.parametrize("value", ["to\"ken<1>&'2", "pass\tword\"x'y", "a'b'c\"d"])
+def test_a_value_in_an_attribute_or_text_of_xml(value: str) -> None:
+    from xml.etree import ElementTree as Tree
+    from xml.sax import saxutils
+
+    element = Tree.Element("a", b=value)
+    element.text = value
+    written = [
+        Tree.tostring(element, encoding="unicode"),
+        f"<a b={saxutils.quoteattr(value)}/>",
+        f"<a b='{saxutils.escape(value, {chr(39): '&apos;', chr(34): '&quot;'})}'/>",
+    ]
+    for text in written:
+        masked = Masker([value]).text(text)
+        assert MASK in masked
+        found = Tree.fromstring(masked)
+        assert value not in (found.get("b"), found.text)
