@@ -20,7 +20,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from keystone_action.sandbox import landlock, process_cap, processtree
+from keystone_action.sandbox import capabilities, landlock, process_cap, processtree
 from keystone_action.sandbox.credentials import become
 from keystone_action.sandbox.wire import Request
 
@@ -107,10 +107,14 @@ def can_change_user(uid: int) -> bool:
 
 def _confine(request: Request) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
+    confined = request["uid"] is not None or request["rules"] is not None
+    if confined:
+        capabilities.bound_to_none()
     if request["uid"] is not None:
-        become(request["uid"])
-    if request["uid"] is not None or request["rules"] is not None:
+        become(request["uid"], request["groups"])
+    if confined:
         landlock.no_new_privileges()
+        capabilities.drop_all()
     if request["rules"] is not None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
 

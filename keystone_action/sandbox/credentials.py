@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,11 +53,12 @@ class User(NamedTuple):
     guard: int
 
 
-def become(uid: int) -> None:
-    """Make this thread that user and group, in no other group, for good. Raises OSError."""
+def become(uid: int, groups: Sequence[int] = ()) -> None:
+    """Make this thread that user and group, in no other group than `groups`, for good. Raises OSError."""
     calls = _CALLS[os.uname().machine]
     what = f"becoming user {uid}"
-    _call(what, calls.setgroups, 0, None)
+    others = (ctypes.c_uint32 * len(groups))(*groups)
+    _call(what, calls.setgroups, len(groups), ctypes.addressof(others) if groups else None)
     _call(what, calls.setresgid, uid, uid, uid)
     _call(what, calls.setresuid, uid, uid, uid)
 
@@ -97,7 +98,7 @@ def acting_for(user: User) -> Iterator[None]:
 
 
 def _call(what: str, number: int, *arguments: int | None) -> None:
-    words = [word if word is None else ctypes.c_uint(word) for word in arguments]
+    words = [word if word is None else ctypes.c_ulong(word) for word in arguments]
     if _libc.syscall(number, *words) != 0:
         raise _failure(what)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class ProcessSandbox:
         lease: Lease | None,
         rules: policy.Rules | None,
         lasting_rules: policy.Rules | None = None,
+        groups: Sequence[int] = (),
     ) -> None:
         self.workspace = workspace
         self.workspace_inside = str(workspace)
@@ -57,6 +58,7 @@ class ProcessSandbox:
         self._lease = lease
         self._rules = rules
         self._lasting_rules = lasting_rules or []
+        self._groups = list(groups)
         self._running: set[Channel] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -169,6 +171,7 @@ class ProcessSandbox:
             cwd=str(self.workspace / command.cwd),
             inside=str(self.workspace),
             uid=self.uid,
+            groups=self._groups,
             guard=self._lease.guard if self._lease else None,
             rules=self._rules,
             lasting_rules=self._lasting_rules,

@@ -51,8 +51,9 @@ class ServiceProcess:
         with tempfile.TemporaryFile("a+b", dir=log_directory) as file:
             log = os.dup(file.fileno())
         request = Request(
-            argv=list(argv), env=dict(env), cwd=str(cwd), inside="/", uid=uid, guard=lease.guard if lease else None,
-            rules=None, lasting_rules=[], timeout=None, memory=None, disk=None, pids=None, disk_roots=[],
+            argv=list(argv), env=dict(env), cwd=str(cwd), inside="/",
+            uid=uid, groups=[], guard=lease.guard if lease else None, rules=None, lasting_rules=[],
+            timeout=None, memory=None, disk=None, pids=None, disk_roots=[],
             head=0, tail=0, whole=0, service=True,
         )  # fmt: skip
         stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)

@@ -24,12 +24,12 @@ _MOST_PASSED = 8
 class Request(TypedDict):
     """One command for a supervisor. Sizes in bytes, times in seconds, None = not limited or not used.
 
-    inside: cwd must be this directory or lie below it. uid: the user (and group) it runs as. guard: a user that
-    nothing runs as, see `killing`. rules: Landlock rules as (path, access), see `landlock`, None = not confined;
-    lasting_rules: further ones, the same in every request of a run. disk_roots: the trees whose size is watched.
-    head, tail: how much of each stream is kept. whole: how much of stdout goes to the last of the descriptors that
-    came with the order; 0 = there is none. service: report the start, take signals, and write to the log that
-    came with the order instead of keeping streams.
+    inside: cwd must be this directory or lie below it. uid: the user (and group) it runs as. groups: further ones of
+    that user. guard: a user that nothing runs as, see `killing`. rules: Landlock rules as (path, access), see
+    `landlock`, None = not confined; lasting_rules: further ones, the same in every request of a run. disk_roots: the
+    trees whose size is watched. head, tail: how much of each stream is kept. whole: how much of stdout goes to the last
+    of the descriptors that came with the order; 0 = there is none. service: report the start, take signals, and write
+    to the log that came with the order instead of keeping streams.
     """
 
     argv: list[str]
@@ -37,6 +37,7 @@ class Request(TypedDict):
     cwd: str
     inside: str
     uid: int | None
+    groups: list[int]
     guard: int | None
     rules: list[tuple[str, int]] | None
     lasting_rules: list[tuple[str, int]]
