@@ -5,7 +5,6 @@ The matrix means what GitHub's own means: `exclude` drops combinations, `include
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import itertools
 import json
@@ -16,6 +15,7 @@ from typing import Any
 
 from keystone_action.errors import UsageError
 from keystone_action.spec.agents import AgentBase
+from keystone_action.spec.globs import text_pattern
 from keystone_action.spec.loader import LoadedSpec
 from keystone_action.spec.scenarios import Scenario
 
@@ -213,7 +213,7 @@ def _at_least(loaded: LoadedSpec) -> int:
 
 
 def _matches(pattern: str | None, *ids: str) -> bool:
-    return pattern is None or any(fnmatch.fnmatchcase(name, pattern) for name in ids)
+    return pattern is None or any(text_pattern(pattern).match(name) for name in ids)
 
 
 def _nothing_left(selection: Selection) -> str:

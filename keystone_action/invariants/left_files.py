@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from keystone_action.sandbox.globs import glob_inside, has_wildcard, matcher
+from keystone_action.sandbox.globs import glob_inside, matcher
 from keystone_action.sandbox.paths import PathMissing, display_path, stat_inside
+from keystone_action.spec.globs import escape, has_wildcard
 
 VENDORED = frozenset({"venv", "node_modules", "vendor", "__pycache__", "site-packages", "bower_components"})
 """Directories that hold what others wrote, or what was made from it."""
@@ -23,14 +24,9 @@ def matches_any(patterns: Iterable[str], *, inside: bool = False) -> Callable[[s
     A pattern without wildcards also stands for everything below it, and with `inside` one with wildcards does, too.
     """
     plain = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
-    globbed = matcher([pattern for pattern in plain if has_wildcard(pattern)], dot=True)
-
-    def matches(path: str) -> bool:
-        if any(path == one or path.startswith(f"{one}/") for one in plain) or globbed(path):
-            return True
-        return inside and any(globbed(path[:at]) for at, char in enumerate(path) if char == "/")
-
-    return matches
+    globbed = matcher([pattern for pattern in plain if has_wildcard(pattern)], dot=True, inside=inside)
+    literal = matcher([escape(pattern) for pattern in plain], dot=True, inside=True)
+    return lambda path: literal(path) or globbed(path)
 
 
 def find(workspace: Path, pattern: str) -> list[str]:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import fnmatch
-import functools
-import itertools
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from keystone_action.evidence.trace import ToolCall, ToolKind
 from keystone_action.invariants.comparison import describe, equal
 from keystone_action.spec.base import StrictModel
+from keystone_action.spec.globs import path_text_pattern
 
 PATH_LIMIT = 4096
 """Characters of the longest text that is looked at as a path: no system opens a longer one."""
 _LINK_INSIDE = "/workspace"
 """Where agents in containers may know their workspace as well."""
 _SHOWN = 120
-_SPANS_LIMIT = 6
 
 NonEmpty = Annotated[str, Field(min_length=1)]
-
-
-def _few_spans(glob: str) -> str:
-    if glob.count("**/") > _SPANS_LIMIT:
-        message = "expected at most {limit} times '**/' in a path_glob, found {found}"
-        raise PydanticCustomError("path_glob", message, {"limit": _SPANS_LIMIT, "found": glob.count("**/")})
-    return glob
 
 
 class ToolMatcher(StrictModel):
@@ -41,7 +29,7 @@ class ToolMatcher(StrictModel):
     kind: ToolKind | None = Field(default=None, description="What the tool does, whatever it is called.")
     name: NonEmpty | None = Field(default=None, description="The portable name of the tool; case-sensitive.")
     raw_name: NonEmpty | None = Field(default=None, description="The name in the agent's own protocol; case-sensitive.")
-    path_glob: Annotated[str, Field(min_length=1), AfterValidator(_few_spans)] | None = Field(
+    path_glob: NonEmpty | None = Field(
         default=None,
         description="Some text anywhere in the arguments matches, as it is or relative to the workspace. `*` crosses "
         "directories, `**/` may be nothing.",
@@ -112,22 +100,9 @@ def shown_calls(calls: Sequence[ToolCall], *, limit: int = 8) -> str:
 
 
 def _has_path(arguments: Mapping[str, Any] | None, glob: str, workspace: Path) -> bool:
-    fits = _compiled(glob)
+    pattern = path_text_pattern(glob)
     paths = (path for text in _texts(arguments) if len(text) <= PATH_LIMIT for path in _spellings(text, workspace))
-    return any(one.match(path) for path in paths for one in fits)
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(glob: str) -> tuple[re.Pattern[str], ...]:
-    """One pattern for each way to leave out some of the `**/`.
-
-    Python's own translation alone: its stars never give back what they took, so that no path that an agent writes
-    takes long. A pattern in which `**` itself may be nothing does, from three of them on.
-    """
-    pieces = re.split(r"(?:^|(?<=/))(?:\*\*/)+", glob)
-    ways = itertools.product(("**/", ""), repeat=min(len(pieces) - 1, _SPANS_LIMIT))
-    globs = ("".join(itertools.chain(*itertools.zip_longest(pieces, way, fillvalue=""))) for way in ways)
-    return tuple(re.compile(fnmatch.translate(one)) for one in dict.fromkeys(globs))
+    return any(pattern.match(path) for path in paths)
 
 
 def _spellings(text: str, workspace: Path) -> Iterator[str]:

@@ -35,7 +35,7 @@ def take_back(workspace: Path, originals: Path | None, changes: Sequence[Change]
     workspace: a copy of what the agent left. originals: `keep_originals`, None when there was nothing.
     Raises PathProblem when an original can't be had: a file above ORIGINAL_LIMIT.
     """
-    matches = matcher([one for pattern in patterns for one in _with_content(pattern)], dot=True)
+    matches = matcher([pattern.rstrip("/") for pattern in patterns], dot=True, inside=True)
     wanted = [change for change in changes if matches(change.path)]
     removed = [change.path for change in wanted if change.before is None]
     restored = [change for change in wanted if change.before is not None]
@@ -51,11 +51,6 @@ def put(workspace: Path, path: str, content: bytes, originals: Path | None = Non
     _make_way(workspace, path, originals)
     _clear(workspace, path)
     write_inside(workspace, path, content)
-
-
-def _with_content(pattern: str) -> tuple[str, str]:
-    directory = pattern.rstrip("/")
-    return directory, f"{directory}/**"
 
 
 def _is_directory(state: FileState | None) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 import stat
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from keystone_action.sandbox.patch import write_patch
 from keystone_action.sandbox.paths import PathEscape, PathProblem, display_path, resolve_inside
 from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.snapshot import Snapshot, snapshot
+from keystone_action.spec.globs import text_pattern
 
 __all__ = [
     "CopyReport",
@@ -120,7 +119,7 @@ class _Selection:
     """Says for each entry whether it is left out, and remembers what was."""
 
     def __init__(self, source: Path, destination: Path, places: Collection[Path], ignore: frozenset[str]) -> None:
-        self.ignore = re.compile("|".join(map(fnmatch.translate, sorted(ignore)))) if ignore else None
+        self.ignore = [text_pattern(glob) for glob in sorted(ignore)]
         self.relative: set[str] = set()
         self.inodes: set[tuple[int, int]] = set()
         self.left_out: list[str] = []
@@ -145,7 +144,8 @@ class _Selection:
             self.inodes.add((status.st_dev, status.st_ino))
 
     def __call__(self, path: str, status: os.stat_result) -> bool:
-        if path == self.own or (self.ignore and self.ignore.fullmatch(path.rpartition("/")[2])):
+        name = path.rpartition("/")[2]
+        if path == self.own or any(pattern.match(name) for pattern in self.ignore):
             return True
         if path in self.relative or (self.inodes and (status.st_dev, status.st_ino) in self.inodes):
             self.left_out.append(path)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keystone_action.errors import UsageError
+from keystone_action.spec.globs import Globs, has_wildcard
+from keystone_action.spec.walking import is_folder, walk
 
 _NAMES = ("keystone.yaml", "keystone.yml")
 _SUFFIXES = (".keystone.yaml", ".keystone.yml")
@@ -52,19 +54,51 @@ def _expand(pattern: str, directory: Path, *, tolerate_missing: bool) -> list[Pa
 
 def search(directory: Path) -> Iterator[Path]:
     """The specs in a directory and those below it, in no order."""
-    for folder, folders, files in os.walk(directory):
+    for folder, folders, files in walk(directory):
         folders[:] = [name for name in folders if name not in _SKIPPED]
         yield from (path for name in files if _is_spec(path := Path(folder) / name))
 
 
 def _glob(pattern: str, directory: Path) -> list[Path]:
-    from wcmatch import glob
+    from bracex import ExpansionLimitException, expand
 
-    flags = glob.GLOBSTAR | glob.BRACE | glob.DOTGLOB | glob.NODIR
-    names = glob.glob(pattern, flags=flags, root_dir=str(directory))
+    try:
+        patterns = expand(pattern, keep_escapes=True)
+    except ExpansionLimitException:
+        raise UsageError(f"{pattern} stands for more than 1,000 patterns") from None
     takes_all = pattern.endswith((".yaml", ".yml"))
-    inside = [name for name in names if not _SKIPPED & set(Path(name).parts)]
-    return sorted(path for name in inside if (path := directory / name) and (takes_all or _is_spec(path)))
+    found = {directory / name for one in patterns for name in _matching(one, directory)}
+    return sorted(path for path in found if takes_all or _is_spec(path))
+
+
+def _matching(pattern: str, directory: Path) -> Iterator[str]:
+    """The files that match, relative to the directory. A link to a directory is entered where `*` or a name stands for
+    it, not where `**` does."""
+    parts = pattern.split("/")
+    literal = next((index for index, part in enumerate(parts) if has_wildcard(part)), len(parts) - 1)
+    globs = Globs(["/".join(parts[literal:])], dot=True)
+    waiting = [("/".join(parts[:literal]) or ("/" if literal else ""), globs.start)]
+    while waiting:
+        folder, state = waiting.pop()
+        if _SKIPPED & set(folder.split("/")):
+            continue
+        for entry in _entries(directory / folder):
+            path = f"{folder.rstrip('/')}/{entry.name}" if folder else entry.name
+            folder_there = is_folder(entry)
+            after = globs.step(state, entry.name, spans=not (folder_there and entry.is_symlink()))
+            if folder_there and after:
+                waiting.append((path, after))
+            elif globs.accepts(after) and entry.name not in _SKIPPED:
+                yield path
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Nothing of a folder that can't be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def _is_spec(path: Path) -> bool:

@@ -10,7 +10,10 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
+
+from keystone_action.spec.globs import label_pattern
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -83,7 +86,7 @@ class AllowedHost:
     def names(self, host: str | IPAddress) -> bool:
         """The same, at whatever port."""
         if self.kind == "glob":
-            return isinstance(host, str) and re.fullmatch(_expression(str(self.host)), host) is not None
+            return isinstance(host, str) and _is_meant(str(self.host), host)
         return self.host == host
 
 
@@ -135,10 +138,18 @@ def _glob(text: str) -> str:
     return name
 
 
-def _expression(glob: str) -> str:
+@lru_cache(maxsize=256)
+def _labels(glob: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(label_pattern(label) for label in glob.split("."))
+
+
+def _is_meant(glob: str, name: str) -> bool:
     """`*.` at the front stands for any names below, any other `*` for a part of one label, `*` alone for every name."""
     if glob == "*":
-        return r".+"
+        return bool(name)
     below = glob.startswith("*.")
-    labels = re.escape(glob[2:] if below else glob).replace(r"\*", r"[^.]*")
-    return (r"(?:[^.]+\.)+" if below else "") + labels
+    patterns, labels = _labels(glob.removeprefix("*.")), name.split(".")
+    above = len(labels) - len(patterns)
+    if (above < 1 or "" in labels[:above]) if below else above:
+        return False
+    return all(pattern.match(label) for pattern, label in zip(patterns, labels[above:], strict=True))

@@ -31,7 +31,7 @@ SLEEP = 1234567
 
 LIBRARIES = """
 import anthropic, docker, httptools, httpx, idna, jinja2, jiter, jsonschema, psutil, psycopg, pymysql
-import regex, rich.console, rpds, wcmatch, yaml
+import bracex, regex, rich.console, rpds, yaml
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 oaep = padding.OAEP(padding.MGF1(SHA256()), SHA256(), None)

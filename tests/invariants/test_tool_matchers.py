@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from support.observed import call, unreadable_call
 
 from keystone_action.invariants.tool_matchers import PATH_LIMIT, ToolMatcher, shown_calls
@@ -63,8 +62,7 @@ def test_no_path_takes_long() -> None:
     """With a pattern that goes back on what it took, one of these takes hours."""
     observed = call("Edit", "write", paths=["a/b/" * 1000 + "x"] * 50)
     assert not ToolMatcher(path_glob="**/a/**/b/**/c/**/d").matches(observed, WORKSPACE)
-    with pytest.raises(ValidationError, match="at most 6"):
-        ToolMatcher(path_glob="**/a/" * 7)
+    assert not ToolMatcher(path_glob="**/a/" * 40 + "d").matches(observed, WORKSPACE)
 
 
 def test_any_text_in_the_arguments_is_looked_at_however_deep() -> None:

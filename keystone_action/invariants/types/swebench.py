@@ -15,10 +15,10 @@ from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, In
 from keystone_action.invariants.junit import BadReport
 from keystone_action.invariants.pytest_results import PytestResults
 from keystone_action.sandbox.base import Completed
-from keystone_action.sandbox.globs import escape
 from keystone_action.sandbox.paths import PathProblem, exists_inside
 from keystone_action.sandbox.programs import not_in_sandbox
 from keystone_action.spec.base import Duration, PlainText, ShellCommand
+from keystone_action.spec.globs import escape
 
 _PINNED = {"TZ": "UTC", "PYTHONHASHSEED": "0"}
 """What ids of parametrised tests are known to depend on."""
