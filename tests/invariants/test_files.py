@@ -143,7 +143,6 @@ def test_a_workspace_that_is_gone_earns_nothing(tmp_path: Path, author: Path) ->
         ("node_modules/x/y.js", b"needle"),
         ("src/vendor/x.go", b"needle"),
         ("binary", b"needle\0"),
-        ("latin", b"needle \xe9"),
         ("split", b"nee\ndle"),
     ],
 )
@@ -151,6 +150,12 @@ def test_where_patterns_do_not_look(workspace: Path, author: Path, path: str, co
     (workspace / path).parent.mkdir(parents=True, exist_ok=True)
     (workspace / path).write_bytes(content)
     assert check({"type": "files", "patterns": ["needle"]}, workspace, author).status == "fail"
+
+
+@pytest.mark.parametrize("content", ["needle é".encode("latin-1"), "needle é".encode("utf-16"), b"\xef\xbb\xbfneedle"])
+def test_patterns_look_at_texts_of_other_encodings(workspace: Path, author: Path, content: bytes) -> None:
+    (workspace / "text").write_bytes(content)
+    assert check({"type": "files", "patterns": ["needle"]}, workspace, author).status == "pass"
 
 
 def test_patterns_do_not_look_through_links(workspace: Path, author: Path) -> None:

@@ -120,7 +120,7 @@ def problems(write: Write, directory: Path) -> Callable[..., list[str]]:
         ),
         (
             "scenarios: [{name: a, input: b, scorers: [regex], metadata: {regex_pattern: 12}}]",
-            "1:77: regex_pattern, found the number 12, expected a text that is not blank; put it into quotes",
+            "1:77: regex_pattern, found the number 12, expected a text that is not empty; put it into quotes",
         ),
         (
             "scenarios: [{name: a, input: b, expected_output: x, scorers: [exact], metadata: {exact_normalize: 'no'}}]",

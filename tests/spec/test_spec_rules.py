@@ -202,6 +202,10 @@ def test_what_says_nothing_is_no_use_of_it(load_text: Load) -> None:
     assert load_text(HEAD + harmless + CHECKS).spec.determinism.seed == 7
 
 
+def test_requests_to_mocks_are_collected_when_that_is_asked_for_too(load_text: Load) -> None:
+    assert load_text(HEAD + "audit: {http_calls: true}\n" + CHECKS).spec.audit.http_calls
+
+
 def test_defaults_and_units(load_text: Load) -> None:
     text = """version: 1
 id: sample

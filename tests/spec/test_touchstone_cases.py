@@ -283,3 +283,11 @@ def test_every_argument_is_what_str_format_makes_of_it(pieces: list[str]) -> Non
     assert loaded.additions is not None
     agent: Any = interpolate(loaded.additions.agents["mine", values["model"]], {"workspace": "/w"})
     assert agent.command == ["a", expected.replace("\0", "/w")]
+
+
+def test_a_case_that_describes_itself_with_nothing(case: Callable[..., LoadedSpec]) -> None:
+    loaded = case(
+        'id: a\ndescription: ""\ntask: {prompt: x}\nmatrix: {harnesses: [echo], models: [m]}\n'
+        "graders: [{type: command, cmd: 'true'}]\n"
+    )
+    assert loaded.spec.description == ""

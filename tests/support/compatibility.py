@@ -102,6 +102,8 @@ def write_refused(directory: Path, system: str, name: str) -> list[str]:
 
 def suite_files(name: str, more: Mapping[str, Any]) -> dict[str, str]:
     """A suite of one scenario with an adapter."""
+    if "text" in more:
+        return {"suite.yaml": more["text"], "adapter.py": _ADAPTER, "agenticassure.yaml": "adapter: adapter.Agent\n"}
     suite = {"suite": more.get("suite", {"name": name}), "scenarios": [{**_SCENARIO, **more.get("scenario", {})}]}
     files = {"suite.yaml": yaml.safe_dump(suite, sort_keys=False)}
     adapter = "adapter: my_agent.MyAgent\n" if "adapter" in more else "adapter: adapter.Agent\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self
@@ -24,7 +25,8 @@ class Files(Check):
     """Passes when the expected files are there byte for byte, and each pattern matches in some text file that was left.
 
     Give `expect_dir`, `patterns` or both. The score is the share that holds: one part for each expected file, one for
-    each pattern. Text is UTF-8 without NUL, of files up to 64 MiB, each searched by itself.
+    each pattern. Text is what holds no NUL, read as UTF-8 (as UTF-16 where a mark says so), of files up to 64 MiB, each
+    searched by itself.
     """
 
     type_name: ClassVar[str] = "files"
@@ -109,11 +111,16 @@ class Files(Check):
                 continue
             try:
                 content = read_inside(evidence.workspace, path)
-                text = content.decode("utf-8")
-            except (PathProblem, UnicodeDecodeError):
+            except PathProblem:
                 continue
+            text = content.decode(_encoding(content), "replace")
             if "\0" not in text:
                 yield path, text
+
+
+def _encoding(content: bytes) -> str:
+    """UTF-16 where a mark says so, else UTF-8: of a text in another encoding, what is ASCII is found."""
+    return "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
 
 
 def _differs(evidence: Evidence, path: str, content: bytes) -> str:

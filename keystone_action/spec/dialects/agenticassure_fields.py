@@ -36,6 +36,7 @@ def _texts(value: Any) -> bool:
 
 TEXT = Kind("a text", lambda value: isinstance(value, str))
 NAME = Kind("a text that is not blank", lambda value: isinstance(value, str) and bool(value.strip()))
+PATTERN = Kind("a text that is not empty", lambda value: isinstance(value, str) and bool(value))
 BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool))
 SECONDS = Kind("a number of seconds above 0", lambda value: _number(value) and 0 < value < 10**9)
 TRIES = Kind("a whole number from 0 to 100", lambda value: _number(value) and value == int(value) and 0 <= value <= 100)
@@ -60,7 +61,7 @@ SCENARIO = {
     "scorers": NAMES,
     "timeout_seconds": SECONDS,
 }
-METADATA = {"regex_pattern": NAME, "exact_normalize": BOOLEAN, "similarity_threshold": SHARE}
+METADATA = {"regex_pattern": PATTERN, "exact_normalize": BOOLEAN, "similarity_threshold": SHARE}
 """The keys that built-in scorers read; any other is for scorers of the suite's author."""
 
 
@@ -101,7 +102,7 @@ class Fields:
 
     def wrong(self, path: Path, what: str, kind: Kind, value: Any) -> None:
         """Tell of a value that is of another kind than it should be."""
-        advice = "put it into quotes" if kind in (TEXT, NAME, NAMES) and _number(value) else ""
+        advice = "put it into quotes" if kind in (TEXT, NAME, PATTERN, NAMES) and _number(value) else ""
         self.problem(path, what, expected=kind.words, found=shown(value), help=advice)
 
     def problem(self, path: Path, message: str, *, key: bool = False, **more: str) -> None:

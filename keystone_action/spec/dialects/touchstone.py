@@ -81,13 +81,16 @@ class _Case:
         hidden = [self.path, *([harnesses.file] if harnesses.file else []), *self._hidden()]
         start = read_source(reader, fields.get("source"), self.repositories, hidden, fixtures)
         agents = {pair: harness.agent(pair[1], prompt, self.directory) for pair, harness in found.items()}
+        description = fields.get("description")
+        if description is not None and description.value == "":
+            description = None
         keys: dict[str, Any] = {
             "version": 1,
             "id": self._id(case),
             "task": built({"prompt": prompt_node}, prompt_node),
             "agent": built(next(iter(agents.values()), {"type": "none"}), self._at("matrix")),
             "parallelism": self._parallelism(pairs, trials),
-            **({"description": fields["description"].node} if reader.text(fields.get("description")) else {}),
+            **({"description": description.node} if description is not None and reader.text(description) else {}),
             **start.keys,
             **prepared.keys(self._at("setup")),
             **self._secrets(found),
