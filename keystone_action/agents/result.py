@@ -6,10 +6,11 @@ Everything in it is data of a hostile author: checked, bounded and brought into 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from keystone_action.spec.limits import MOST_COUNTED
 
 RESULT_LIMIT = 16 << 20
 """Bytes of a document that are read."""
@@ -106,7 +107,7 @@ def _token_usage(value: Any) -> Mapping[str, Any] | None:
 def _amount(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise MalformedResult(f"expected a number under `token_usage.{name}`, found {_kind(value)}")
-    if not 0 <= value < 2**63 or not math.isfinite(value):
+    if not 0 <= value < MOST_COUNTED:  # NaN and infinity are not, either
         raise MalformedResult(f"expected a finite number of at least 0 under `token_usage.{name}`, found {value!r:.40}")
     return value
 

@@ -187,6 +187,11 @@ class Check(CheckModel):
         """Seconds, where a field of the check itself sets its time limit (`timeout_s` of Touchstone's `command`)."""
         return None
 
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The names of the models that the check asks, as the spec has them."""
+        return ()
+
     async def evaluate(self, context: CheckContext) -> Outcome:  # noqa: ARG002
         """Grade. Any exception that leaves here is the check's own fault: the cell becomes `error`."""
         raise TypeError(f"{type(self).__name__} has no evaluate")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from keystone_action.evidence.model import Evidence
+from keystone_action.spec.limits import MOST_COUNTED
 
 Metric = Literal["cost_usd", "tokens", "tool_calls", "seconds"]
 WORDS: Mapping[Metric, str] = {
@@ -16,9 +17,6 @@ WORDS: Mapping[Metric, str] = {
     "tool_calls": "tool calls",
     "seconds": "seconds",
 }
-
-_LIMIT = 2**63
-"""Nothing costs as much; above it, numbers are no longer safe to calculate with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ def spent(evidence: Evidence) -> Spending:
         }
     known = {metric: amount for metric, amount in found.items() if amount is not None}
     for metric, amount in known.items():
-        if not 0 <= amount < _LIMIT:
+        if not 0 <= amount < MOST_COUNTED:
             malformed = f"the trace is malformed: expected a finite number of at least 0 as {WORDS[metric]}"
             return Spending({"seconds": evidence.agent.duration_s}, malformed)
     return Spending(known, problem)

@@ -13,10 +13,11 @@ from keystone_action.runner.engine import Facilities
 from keystone_action.scoring.baseline import no_baseline_notice
 from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecChanges, SpecResult
+from keystone_action.scoring.sandboxes import weakest
 from keystone_action.scoring.shard_run import shard_notice
 
 if TYPE_CHECKING:
-    from keystone_action.plan import Plan
+    from keystone_action.plan import Cell, Plan
     from keystone_action.runner.options import RunOptions
     from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.spec.loader import LoadedSpec
@@ -28,7 +29,7 @@ WATCHED_DISK = "resources.disk is watched, not enforced: a container is stopped 
 
 @dataclass
 class Assembly:
-    """What is known of a run while it goes on. results: finished cells by id."""
+    """What is known of a run while it goes on. results: finished cells by id. isolated: what isolated them, by id."""
 
     options: RunOptions
     specs: Sequence[LoadedSpec]
@@ -39,7 +40,9 @@ class Assembly:
     facilities: Facilities = field(default_factory=Facilities)
     spec_changes: SpecChanges | None = None
     sandbox: SandboxProvider | None = None
+    commit: str | None = None
     results: dict[str, CellResult] = field(default_factory=dict)
+    isolated: dict[str, SandboxInfo] = field(default_factory=dict)
 
     def notices(self) -> tuple[str, ...]:
         """What belongs into every report's head before any cell has run."""
@@ -80,18 +83,23 @@ class Assembly:
 
 def assemble(assembly: Assembly, *, cancelled: bool, duration_s: float) -> RunResult:
     """The document of a run; of a cancelled one, of the cells that were finished."""
-    specs = tuple(result for loaded in assembly.specs if (result := _spec(loaded, assembly)) is not None)
+    planned: dict[str, list[Cell]] = {}
+    for cell in assembly.plan.cells:
+        planned.setdefault(cell.loaded.spec.id, []).append(cell)
+    specs = tuple(
+        _spec(loaded, planned[loaded.spec.id], assembly) for loaded in assembly.specs if loaded.spec.id in planned
+    )
     finished = sum(len(spec.cells) for spec in specs)
     head = RunResult(
         run_id=assembly.run_id,
         keystone_version=__version__,
-        git_sha=git_sha(assembly.options),
+        git_sha=assembly.commit,
         verdict="error",
         composite=None,
         started_at=assembly.started_at,
         duration_s=duration_s,
         specs=(),
-        sandbox=sandbox_info(assembly),
+        sandbox=_sandbox(assembly),
         notices=_notices(assembly, finished, cancelled=cancelled),
         substituted=assembly.substituted,
         cancelled=cancelled,
@@ -113,12 +121,9 @@ def _notices(assembly: Assembly, finished: int, *, cancelled: bool) -> tuple[str
     return (*shard, *shown)
 
 
-def _spec(loaded: LoadedSpec, assembly: Assembly) -> SpecResult | None:
+def _spec(loaded: LoadedSpec, planned: Sequence[Cell], assembly: Assembly) -> SpecResult:
     spec, options = loaded.spec, assembly.options
-    planned = [cell for cell in assembly.plan.cells if cell.loaded is loaded]
     cells = tuple(assembly.results[cell.id] for cell in planned if cell.id in assembly.results)
-    if not planned:
-        return None
     threshold = spec.scoring.pass_threshold if options.threshold is None else options.threshold
     rule = spec.scoring.replica_aggregation
     head = SpecResult(
@@ -138,18 +143,22 @@ def _spec(loaded: LoadedSpec, assembly: Assembly) -> SpecResult | None:
     return decide_spec(head, cells)
 
 
-def sandbox_info(assembly: Assembly) -> SandboxInfo:
-    """What isolated the agents; nothing when the run ended before a sandbox was made. Where some specs ran in
-    containers and others did not, what is weaker."""
-    provider, images = assembly.sandbox, assembly.facilities.images
+def _sandbox(assembly: Assembly) -> SandboxInfo:
+    """What isolated the agents: the weakest of the cells that are shown, whoever ran them; where none is, of those that
+    were to run."""
+    shown = [assembly.isolated[cell.id] for cell in assembly.plan.cells if cell.id in assembly.isolated]
+    planned = shown or [sandbox_of(assembly, spec) for spec in assembly.planned]
+    return weakest(dict.fromkeys(planned))
+
+
+def sandbox_of(assembly: Assembly, spec: Spec) -> SandboxInfo:
+    """What isolates the cells of a spec in this call; nothing when it ended before a sandbox was made."""
+    provider = assembly.sandbox
     if provider is None:
         return SandboxInfo()
-    specs = assembly.planned
-    if specs and all(spec.id in images for spec in specs):
-        watched = any(spec.resources.disk is not None for spec in specs)
-        return SandboxInfo(
-            kind="docker", isolation=("container",), limits="enforced", not_enforced=(WATCHED_DISK,) if watched else ()
-        )
+    if spec.id in assembly.facilities.images:
+        unenforced = (WATCHED_DISK,) if spec.resources.disk is not None else ()
+        return SandboxInfo(kind="docker", isolation=("container",), limits="enforced", not_enforced=unenforced)
     return SandboxInfo(
         kind="process", isolation=provider.isolation, limits="watched", not_enforced=provider.not_enforced
     )

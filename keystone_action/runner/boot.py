@@ -14,11 +14,20 @@ from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import Address, AgentRun
-from keystone_action.runner.layout import apart, copy_task_files, first_words, make_readable, shielded
+from keystone_action.runner.layout import (
+    apart,
+    copy_task_files,
+    first_words,
+    hidden_places,
+    make_readable,
+    results_places,
+    shielded,
+)
 from keystone_action.runner.names import cell_names, filled, with_services
 from keystone_action.runner.opening import Opened, Request, missing_words, open_container, open_process
 from keystone_action.runner.reaching import Reach
 from keystone_action.runner.readable_folders import readable_folders
+from keystone_action.runner.recorded import holds_results
 from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.process import unenforced
@@ -78,9 +87,8 @@ class _Boot:
         self.notices: list[str] = []
         self.image = world.images.get(self.spec.id)
         self.reach = Reach(cell, world, roots, stack, self.notices)
-        # Results, this run's and earlier ones, may lie inside the workspace that is copied.
-        self.results = {world.results.resolve(), world.options.directory.resolve() / ".keystone"}
-        self.unseen = {*cell.loaded.withheld, *world.options.withheld}
+        self.results = results_places(world.results, world.options)
+        self.unseen = hidden_places(cell.loaded, world.options)
         self.withheld = {*self.unseen, *self.results}
         resources = self.spec.resources
         self.limits = Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
@@ -245,7 +253,7 @@ class _Boot:
     def _lay_out(self) -> tuple[Path | None, Path, Path]:
         """Workspace, task files, the agent's own code, and our two logs (always there, empty at first)."""
         loaded, roots = self.cell.loaded, self.roots
-        copy = partial(copy_tree, withheld=self.unseen, results=self.results)
+        copy = partial(copy_tree, withheld=self.unseen, results=self.results, holds_results=holds_results)
         if self.spec.workspace is not None:
             left_out = loaded.additions.left_out if loaded.additions is not None else ()
             report = copy(loaded.code_path(self.spec.workspace), roots.workspace, ignore=left_out)

@@ -22,12 +22,12 @@ from keystone_action.runner.artifacts import STDERR_LIMIT, CellFiles, bounded, m
 from keystone_action.runner.boot import Booted, boot
 from keystone_action.runner.checks import Graded, judge_changes, run_checks
 from keystone_action.runner.context import CheckWorld
-from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, only_gates, unreadable, usage
+from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, unreadable, usage, verdict_of
 from keystone_action.runner.layout import apart
 from keystone_action.runner.observing import answered, notices, observe
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
-from keystone_action.scoring.composite import grade
+from keystone_action.scoring.cell_rules import amount_problem
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class _Life:
         async with AsyncExitStack() as stack:
             booted = await boot(self.cell, self.world, self.roots, stack, self.enter)
             self.notices = booted.notices
+            await self.world.identified()
             self.enter("agent")
             self.agent = await booted.run_agent()
             # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
@@ -184,17 +185,12 @@ class _Life:
         self.files.checks(self.graded)
 
     def _result(self, booted: Booted, started: float) -> CellResult:
-        options, scoring = self.world.options, self.cell.loaded.spec.scoring
-        additions = self.cell.loaded.additions
-        threshold = scoring.pass_threshold if options.threshold is None else options.threshold
-        graded = grade(
+        loaded = self.cell.loaded
+        graded = verdict_of(
             [entry.result for entry in self.graded],
-            threshold=threshold,
-            fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
-            forced_zero=forced_zero(booted.agent, self.agent, by_author=additions is None)
-            or self.unreadable
-            or only_gates(self.cell.loaded.additions),
-            every_check=additions is not None and additions.every_check and options.threshold is None,
+            loaded,
+            self.world.options,
+            forced_zero(booted.agent, self.agent, by_author=loaded.additions is None) or self.unreadable,
         )
         return self._cell(graded.verdict, graded.composite, graded.reason, started, graded.invariants)
 
@@ -213,7 +209,7 @@ class _Life:
         invariants: tuple[InvariantResult, ...],
     ) -> CellResult:
         masker = self.world.masker
-        return CellResult(
+        result = CellResult(
             id=self.cell.id,
             scenario=self.cell.scenario.id,
             params=dict(self.cell.params),
@@ -229,6 +225,13 @@ class _Life:
             judge_usage=judge_usage(self.graded),
             notices=tuple(masker.text(notice) for notice in self.notices),
         )
+        problem = amount_problem(result)
+        return _uncountable(result, problem) if problem else result
+
+
+def _uncountable(result: CellResult, problem: str) -> CellResult:
+    """A cell that says a number which no journal may hold: a judge's server can say anything."""
+    return replace(result, verdict="error", composite=None, error=problem, reason=problem, usage={}, judge_usage={})
 
 
 def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResult | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.scoring.aggregate import add_usage
+from keystone_action.scoring.composite import Grade, grade
 from keystone_action.scoring.decide import JUDGE_USAGE_KEYS, USAGE_KEYS
+from keystone_action.spec.limits import MOST_COUNTED
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.runner.checks import Graded
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.scoring.results import CellResult, InvariantResult
     from keystone_action.spec.agents import AgentBase
     from keystone_action.spec.dialects.additions import Additions
+    from keystone_action.spec.loader import LoadedSpec
 
 _TOKEN_NAMES = {
     "input_tokens": ("input_tokens", "prompt_tokens"),
@@ -44,6 +48,25 @@ def unreadable(before: Sequence[str], after: Sequence[str]) -> str:
     said to hold nothing (contract, 5.1: a workspace the agent made unreadable is its failure)."""
     closed = [name or "the workspace itself" for name in after if name not in before]
     return f"the agent left what can't be read: {', '.join(closed[:5])}" if closed else ""
+
+
+def verdict_of(
+    results: Sequence[InvariantResult], loaded: LoadedSpec, options: RunOptions, forced_zero: str = ""
+) -> Grade:
+    """What the checks of a cell come to, by its spec and the options of the call."""
+    scoring, additions = loaded.spec.scoring, loaded.additions
+    return grade(
+        results,
+        threshold=scoring.pass_threshold if options.threshold is None else options.threshold,
+        fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
+        forced_zero=forced_zero or only_gates(additions),
+        every_check=additions is not None and additions.every_check and options.threshold is None,
+    )
+
+
+def is_earned(cell: CellResult, loaded: LoadedSpec, options: RunOptions) -> bool:
+    """Whether a cell that is said to have passed does so by its checks."""
+    return cell.verdict != "pass" or verdict_of(cell.invariants, loaded, options).verdict == "pass"
 
 
 def ending(run: AgentRun) -> str:
@@ -87,7 +110,7 @@ def usage(run: AgentRun | None, observed: Trace | None = None) -> dict[str, floa
 def _first(reported: Mapping[str, Any], names: Iterable[str]) -> float:
     for name in names:
         value = reported.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED:
             return value
     return 0
 

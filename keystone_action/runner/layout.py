@@ -21,10 +21,22 @@ from keystone_action.spec.expressions import references
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.spec.loader import LoadedSpec
     from keystone_action.spec.models import Invariant
 
 Result = TypeVar("Result")
 _OF_A_CELL = ("cell", "workspace", "record", "task")
+
+
+def hidden_places(loaded: LoadedSpec, options: RunOptions) -> set[Path]:
+    """What no agent of a spec may see."""
+    return {*loaded.withheld, *options.withheld}
+
+
+def results_places(directory: Path, options: RunOptions) -> set[Path]:
+    """Where results are, this run's (`directory`) and earlier ones: they may lie inside of what is copied."""
+    return {directory.resolve(), options.directory.resolve() / ".keystone"}
 
 
 def copy_task_files(files: Sequence[str], directory: Path, workspace: Path, withheld: Collection[Path]) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action import __version__
-from keystone_action.errors import UsageError
+from keystone_action.errors import HarnessError, UsageError
 from keystone_action.plan import digest_of
 from keystone_action.runner import journal
 from keystone_action.runner.baseline import beside_baseline
-from keystone_action.runner.journal import Entry
+from keystone_action.runner.identity import Identity, continued, differences, explain_all, joined
 from keystone_action.runner.options import FailOn, RunOptions
+from keystone_action.runner.recorded import Entry, Recorded
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.runner.shard_folders import Copying, find, read_shard
 from keystone_action.sandbox.run_lock import new_run_id
@@ -54,18 +54,54 @@ def merge_shards(options: MergeOptions) -> Ran:
     UsageError for an output that holds results, OutputError when it can't be written.
     """
     folders = find([options.directory / place for place in options.places])
-    shards = [ShardRun(_shown(folder, options.directory), read_shard(folder)) for folder in folders]
+    read = [read_shard(folder) for folder in folders]
+    shards = [ShardRun(_shown(folder, options.directory), run) for folder, (run, _) in zip(folders, read, strict=True)]
     run = merge(shards, version=__version__, digest_of=digest_of)
+    identity = _identity(shards, [recorded for _, recorded in read])
     _refuse_other_rules(run, options)
     run = replace(run, run_id=options.run_id or new_run_id())
     output = RunOptions(specs=(), directory=options.directory, output=options.output)
-    directory = make_output_directory(output, datetime.now(UTC))
-    journal.write(directory, (Entry(spec.id, spec.sha256, cell) for spec in run.specs for cell in spec.cells))
+    directory = make_output_directory(output, run.run_id)
+    journal.write(directory, identity, run.run_id, _entries(run, [recorded for _, recorded in read]))
     left_out = _copy(list(zip(folders, shards, strict=True)), directory)
     if left_out:
         notice = f"{left_out} of the shards' files were left out: no plain files, not readable, or too large"
         run = replace(run, notices=(*run.notices, notice))
     return Ran(_beside_baseline(run, options), directory)
+
+
+def _identity(shards: Sequence[ShardRun], recorded: Sequence[Recorded]) -> Identity:
+    """That of all shards. Raises HarnessError when they are not parts of one run."""
+    found: list[Identity] = []
+    so_far = Identity()
+    for shard, one in zip(shards, recorded, strict=True):
+        if one.identity is None:
+            raise HarnessError(f"the journal in {shard.name} does not say what it is of", help="run that job again")
+        if found and differences(so_far, one.identity, "merge"):
+            raise _no_shards_of_one(shards, found, shard, one.identity)
+        found.append(one.identity)
+        so_far = continued(so_far, one.identity)
+    return joined(found)
+
+
+def _no_shards_of_one(
+    shards: Sequence[ShardRun], found: Sequence[Identity], shard: ShardRun, identity: Identity
+) -> HarnessError:
+    """With the first shard that this one does not belong to."""
+    pairs = [(other, differences(one, identity, "merge")) for other, one in zip(shards, found, strict=False)]
+    first, wrong = next(pair for pair in pairs if pair[1])
+    return HarnessError(
+        f"{first.name} and {shard.name} are no shards of one run: {explain_all(wrong, 'merge')}",
+        help="join shards of one run only, as their jobs left them",
+    )
+
+
+def _entries(run: RunResult, recorded: Sequence[Recorded]) -> Iterator[Entry]:
+    """The journal's lines of the cells that were joined, in their order."""
+    isolated = {entry.cell.id: entry.sandbox for one in recorded for entry in one.entries}
+    for spec in run.specs:
+        for cell in spec.cells:
+            yield Entry(spec.id, spec.sha256, cell, isolated[cell.id])
 
 
 def _beside_baseline(run: RunResult, options: MergeOptions) -> RunResult:

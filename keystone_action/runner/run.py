@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import secrets as random_source
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
+
 from keystone_action.errors import UsageError
 from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner import journal as journals
-from keystone_action.runner.assemble import Assembly, assemble
+from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell import run_cell
 from keystone_action.runner.concurrency import most_at_once
+from keystone_action.runner.grading import is_earned
+from keystone_action.runner.identify import Identification, Reading, run_facts
 from keystone_action.runner.preflight import preflight, specs_to_run, substituted_services
+from keystone_action.runner.recorded import Entry, Recorded
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import only_error, stopped_by_signals
@@ -28,7 +32,6 @@ from keystone_action.scoring.results import CellResult, RunResult
 if TYPE_CHECKING:
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.world import World
-    from keystone_action.spec.loader import LoadedSpec
 
 
 _SHOWN_NAMES = 50
@@ -54,9 +57,8 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
     planned = plan(specs, options.selection)
     facilities = preflight(specs, planned, options)
     await check_scorers(specs, planned, facilities)
-    directory = make_output_directory(options, started_at)
-    finished = earlier_cells(options, specs, planned)
     run_id = options.run_id or new_run_id()
+    directory = make_output_directory(options, run_id)
     assembly = Assembly(
         options=options,
         specs=specs,
@@ -66,11 +68,26 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
         substituted=() if facilities.client is not None else substituted_services(specs, planned),
         facilities=facilities,
         spec_changes=gated.changes,
+        commit=git_sha(options),
     )
     left_out: list[str] = []
     try:
         async with stopped_by_signals() as stop, AsyncExitStack() as stack:
             journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
+            recorded = journal.earlier() if options.resume is not None else None
+            if recorded is not None:
+                assembly.run_id = recorded.run_id or run_id
+            identification = Identification(
+                run_facts(options, specs, assembly.commit),
+                recorded.identity if recorded is not None else None,
+                journal,
+                assembly.run_id,
+                Reading(options, directory, facilities),
+            )
+            finished: dict[str, Entry] = {}
+            if recorded is not None:
+                await identification.read(planned)  # before anything of another run is started
+                finished = earlier_cells(recorded, assembly)
             start = Start(
                 options=options,
                 progress=progress,
@@ -79,12 +96,13 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
                 directory=directory,
                 run_id=run_id,
                 facilities=facilities,
+                identified=identification.ready,
             )
             world = await start_world(start, stack)
             assembly.sandbox = world.provider
             if world.containers is not None:
                 stop.hurry.append(world.containers.hurry)
-            left_out = await _run_cells(world, planned, journal, assembly, finished)
+            left_out = await _run_cells(world, journal, assembly, identification, finished)
     except BaseExceptionGroup as group:
         raise only_error(group) from group
     result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
@@ -92,20 +110,34 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
 
 
 async def _run_cells(
-    world: World, planned: Plan, journal: journals.Journal, assembly: Assembly, finished: Mapping[str, CellResult]
+    world: World,
+    journal: journals.Journal,
+    assembly: Assembly,
+    identification: Identification,
+    finished: Mapping[str, Entry],
 ) -> list[str]:
     """Run what is not finished; the sentences for cells that were left out."""
-    options, progress = world.options, world.progress
-    assembly.results.update(finished)
+    options, progress, planned = world.options, world.progress, assembly.plan
+    assembly.results.update({cell_id: entry.cell for cell_id, entry in finished.items()})
+    assembly.isolated.update({cell_id: entry.sandbox for cell_id, entry in finished.items()})
     cells = [cell for cell in planned.cells if cell.id not in finished]
     progress.started(cells=len(planned.cells), finished=len(finished), output=world.results, notices=assembly.notices())
 
+    async def entry_of(cell: Cell, result: CellResult) -> Entry:
+        await identification.of(cell)
+        spec = cell.loaded.spec
+        return Entry(spec.id, cell.loaded.sha256, result, sandbox_of(assembly, spec))
+
     def announce(cell: Cell, result: CellResult) -> None:
         assembly.results[cell.id] = result
+        assembly.isolated[cell.id] = sandbox_of(assembly, cell.loaded.spec)
         progress.cell(cell.loaded.spec.id, result)
 
-    schedule, notices = make_schedule(planned, options, finished)
-    await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce)
+    schedule, notices = make_schedule(planned, options, assembly.results)
+    async with anyio.create_task_group() as group:
+        if options.resume is None:
+            group.start_soon(identification.read, planned)
+        await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce, entry_of)
     found = [*notices, *fail_fast_notices(schedule)]
     for notice in found:
         progress.note(notice)
@@ -165,12 +197,11 @@ def fail_fast_notices(schedule: Schedule) -> list[str]:
     return notices
 
 
-def make_output_directory(options: RunOptions, started_at: datetime) -> Path:
+def make_output_directory(options: RunOptions, run_id: str) -> Path:
     """The directory for results, made. Raises OutputError, or UsageError when results are already there."""
     if options.resume is not None:
         return options.directory / options.resume
-    name = f"{started_at:%Y%m%d-%H%M%S}-{random_source.token_hex(3)}"
-    directory = options.directory / (options.output or Path(".keystone") / "runs" / name)
+    directory = options.directory / (options.output or Path(".keystone") / "runs" / run_id)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if options.output is None:
@@ -189,24 +220,21 @@ def _ignore_by_git(directory: Path) -> None:
         ignore.write_text("*\n", "utf-8")
 
 
-def earlier_cells(options: RunOptions, specs: Sequence[LoadedSpec], planned: Plan) -> dict[str, CellResult]:
-    """The cells that `--resume` finds finished: graded, of the same spec. Cells in error run again.
+def earlier_cells(recorded: Recorded, assembly: Assembly) -> dict[str, Entry]:
+    """The cells that `--resume` finds finished: graded, and wanted. Cells in error run again.
 
-    Raises UsageError when the journal is of other specs or of a changed one.
+    Raises UsageError for a cell whose checks don't come to its verdict.
     """
-    if options.resume is None:
-        return {}
-    directory = options.directory / options.resume
-    known = {loaded.spec.id: loaded.sha256 for loaded in specs}
-    cells: dict[str, CellResult] = {}
-    for entry in journals.read(directory):
-        if known.get(entry.spec_id) != entry.sha256:
-            what = "has changed since" if entry.spec_id in known else "is not among the specs of this call"
+    cells = {entry.cell.id: entry for entry in recorded.entries}
+    found: dict[str, Entry] = {}
+    for cell in assembly.plan.cells:
+        entry = cells.get(cell.id)
+        if entry is None or entry.cell.verdict == "error":
+            continue
+        if entry.sha256 != cell.loaded.sha256 or not is_earned(entry.cell, cell.loaded, assembly.options):
             raise UsageError(
-                f"{directory} can't be resumed: the spec {entry.spec_id} {what}",
+                f"the journal is damaged: {cell.id} is said to have passed, which its checks do not come to",
                 help="start a new run without --resume",
             )
-        cells[entry.cell.id] = entry.cell
-    journals.trim(directory)
-    wanted = {cell.id for cell in planned.cells}
-    return {cell_id: cell for cell_id, cell in cells.items() if cell_id in wanted and cell.verdict != "error"}
+        found[cell.id] = entry
+    return found

@@ -7,11 +7,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.runner.journal import Entry, Journal
+from keystone_action.runner.journal import Journal
+from keystone_action.runner.recorded import Entry
 from keystone_action.scoring.composite import first_line
 from keystone_action.scoring.results import CellResult
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell
 
 RunCell = Callable[["Cell"], Awaitable[CellResult]]
+EntryOf = Callable[["Cell", CellResult], Awaitable[Entry]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +48,14 @@ async def run_cells(
     journal: Journal,
     schedule: Schedule,
     announce: Callable[[Cell, CellResult], None],
+    entry_of: EntryOf,
 ) -> None:
-    """Run all cells; each is announced when its line is on the disk. Raises OutputError when that fails."""
+    """Run all cells; each is announced when its line is on the disk. entry_of: makes the
+    line of a cell. Raises OutputError when that fails."""
     queue = _Queue(cells, schedule.per_spec)
     async with anyio.create_task_group() as group:
         for _ in range(min(schedule.concurrency, len(cells))):
-            group.start_soon(_work, queue, run_cell, journal, schedule, announce)
+            group.start_soon(_work, queue, run_cell, journal, schedule, announce, entry_of)
 
 
 class _Queue:
@@ -65,17 +70,15 @@ class _Queue:
         self._limits = limits
         self._running: Counter[str] = Counter()
         self._freed = anyio.Event()
+        # Specs of which a cell may run, by the number of their next one; each spec at most once.
+        self._ready = [(waiting[0][0], spec_id) for spec_id, waiting in self._waiting.items()]
+        heapify(self._ready)
 
     async def take(self) -> Cell | None:
         """The next cell that may run, once there is one; None when none is left."""
         while self._waiting:
-            ready = [
-                (waiting[0][0], spec_id)
-                for spec_id, waiting in self._waiting.items()
-                if self._running[spec_id] < self._limits.get(spec_id, sys.maxsize)
-            ]
-            if ready:
-                return self._pop(min(ready)[1])
+            if self._ready:
+                return self._pop(heappop(self._ready)[1])
             await self._freed.wait()
         return None
 
@@ -85,11 +88,20 @@ class _Queue:
         if not waiting:
             del self._waiting[spec_id]
         self._running[spec_id] += 1
+        if self._may_run(spec_id):
+            heappush(self._ready, (self._waiting[spec_id][0][0], spec_id))
         return cell
+
+    def _may_run(self, spec_id: str) -> bool:
+        return spec_id in self._waiting and self._running[spec_id] < self._limits.get(spec_id, sys.maxsize)
 
     def done(self, cell: Cell) -> None:
         """Another of its spec may run."""
-        self._running[cell.loaded.spec.id] -= 1
+        spec_id = cell.loaded.spec.id
+        was_full = not self._may_run(spec_id)
+        self._running[spec_id] -= 1
+        if was_full and self._may_run(spec_id):
+            heappush(self._ready, (self._waiting[spec_id][0][0], spec_id))
         self._freed.set()
         self._freed = anyio.Event()
 
@@ -100,6 +112,7 @@ async def _work(
     journal: Journal,
     schedule: Schedule,
     announce: Callable[[Cell, CellResult], None],
+    entry_of: EntryOf,
 ) -> None:
     while (cell := await queue.take()) is not None:
         if cell.loaded.spec.id in schedule.stopped:
@@ -109,9 +122,10 @@ async def _work(
         result = await _attempts(cell, run_cell, schedule)
         _stop(cell, result, schedule)
         queue.done(cell)
+        entry = await entry_of(cell, result)
         # A finished cell is kept even when the run is being cancelled.
         with anyio.CancelScope(shield=True):
-            await journal.add(Entry(cell.loaded.spec.id, cell.loaded.sha256, result))
+            await journal.add(entry)
         announce(cell, result)
 
 

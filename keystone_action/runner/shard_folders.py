@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import IO
 
 from keystone_action.errors import HarnessError, UsageError
-from keystone_action.runner.journal import FILE_NAME, entry_of, output_error
+from keystone_action.runner.journal import output_error
+from keystone_action.runner.recorded import FILE_NAME, READ_LIMIT, Recorded, read_lines
 from keystone_action.sandbox.copying import copy_entries
 from keystone_action.scoring.document import require_schema_version, run_from_document
-from keystone_action.scoring.results import CellResult, RunResult
+from keystone_action.scoring.results import RunResult
 
 RESULTS = "results.json"
-READ_LIMIT = 512 << 20
-"""Bytes of one results.json or journal.jsonl."""
 FILE_LIMIT = 64 << 20
 COPY_LIMIT = 8 << 30
 ENTRIES_LIMIT = 1_000_000
@@ -76,8 +75,8 @@ def _search(top: Path) -> Iterator[Path]:
             waiting += [(folder / one.name, depth + 1) for one in deeper if one.is_dir(follow_symlinks=False)]
 
 
-def read_shard(folder: Path) -> RunResult:
-    """A shard's results: the cells from its journal, and the head, which must agree on them, from results.json.
+def read_shard(folder: Path) -> tuple[RunResult, Recorded]:
+    """A shard's results, and its journal, which must agree on the cells.
 
     Raises UsageError for results of another version of the format, HarnessError for whatever is missing, cut or
     contradicts itself.
@@ -101,44 +100,42 @@ def read_shard(folder: Path) -> RunResult:
         run = run_from_document(document)
     except UsageError as error:
         raise HarnessError(f"{folder / RESULTS}: {error.message}", help="run that job again") from None
-    _agree(folder, run)
-    return run
+    recorded = _journal(folder)
+    _agree(folder, run, recorded)
+    return run, recorded
 
 
-def _agree(folder: Path, run: RunResult) -> None:
+def _agree(folder: Path, run: RunResult, recorded: Recorded) -> None:
     """The journal has each cell of the results as they do; it may have more, of an earlier call (`--resume`)."""
-    journal = _journal(folder)
+    # By spec and cell; of a cell that was tried again the last.
+    journal = {(entry.spec_id, entry.cell.id): entry for entry in recorded.entries}
     for spec in run.specs:
         for cell in spec.cells:
-            sha256, found = journal.get((spec.id, cell.id), ("", None))
+            found = journal.get((spec.id, cell.id))
             if found is None:
                 raise HarnessError(
                     f"{folder / FILE_NAME} is cut: it lacks cells that {RESULTS} has, such as {cell.id[:200]}",
                     help="run that job again",
                 )
-            if sha256 != spec.sha256 or found != cell:
+            if found.sha256 != spec.sha256 or found.cell != cell:
                 raise HarnessError(
                     f"{folder}: {RESULTS} and {FILE_NAME} contradict each other about the cell {cell.id[:200]}",
                     help="run that job again",
                 )
 
 
-def _journal(folder: Path) -> dict[tuple[str, str], tuple[str, CellResult]]:
-    """By spec and cell; of a cell that was tried again the last."""
+def _journal(folder: Path) -> Recorded:
     path = folder / FILE_NAME
-    found: dict[tuple[str, str], tuple[str, CellResult]] = {}
     try:
         with _opened(folder, FILE_NAME) as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    raise HarnessError(f"{path}:{number} is cut: its last line has no end", help="run that job again")
-                entry = entry_of(path, number, line)
-                found[entry.spec_id, entry.cell.id] = entry.sha256, entry.cell
+            recorded = read_lines(path, file)
     except FileNotFoundError:
         raise HarnessError(f"{folder} has {RESULTS}, but no {FILE_NAME}", help="upload the whole folder") from None
     except UsageError as error:
         raise HarnessError(error.message, help="run that job again") from None
-    return found
+    if recorded.cut:
+        raise HarnessError(f"{path} is cut: its last line has no end", help="run that job again")
+    return recorded
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a run is started from. directory: for results. facilities: what preflight found."""
+    """What a run is started from. directory: for results. facilities: what preflight found. identified: see `World`."""
 
     options: RunOptions
     progress: Progress
@@ -48,6 +48,7 @@ class Start:
     directory: Path
     run_id: str
     facilities: Facilities
+    identified: Callable[[], Awaitable[None]]
 
     @property
     def wanted(self) -> list[LoadedSpec]:
@@ -105,6 +106,7 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         company=company(options, start.planned),
         light={loaded.spec.id: is_light(loaded) for loaded in start.specs},
         author_files=files,
+        identified=start.identified,
     )
 
 

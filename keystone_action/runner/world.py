@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ class World:
     mock server so far. settle_services: waits until all that reached it is on record. secrets: by spec id.
     company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is
     so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
-    read before the first agent started.
+    read before the first agent started. identified: to be awaited before an agent starts, see `runner/identify.py`.
     """
 
     options: RunOptions
@@ -54,6 +54,7 @@ class World:
     company: Mapping[str, Company]
     light: Mapping[str, bool]
     author_files: AuthorFiles
+    identified: Callable[[], Awaitable[None]]
 
     def cell_roots(self, cell: Cell) -> CellRoots:
         """The directories of one attempt at a cell."""

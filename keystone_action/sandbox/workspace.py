@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +16,18 @@ from keystone_action.sandbox.patch import write_patch
 from keystone_action.sandbox.paths import PathEscape, PathProblem, display_path, resolve_inside
 from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.snapshot import Snapshot, snapshot
+from keystone_action.sandbox.tree_digest import TreeDigest, TreeDigester
 from keystone_action.spec.globs import text_pattern
 
 __all__ = [
     "CopyReport",
     "Snapshot",
+    "TreeDigest",
+    "TreeDigester",
     "changes",
     "copy_as_left",
     "copy_tree",
+    "digest_tree",
     "keep_originals",
     "remove_tree",
     "snapshot",
@@ -57,6 +61,10 @@ class CopyReport:
         return tuple(found)
 
 
+def _never(_: Path) -> bool:
+    return False
+
+
 def copy_tree(
     source: Path,
     destination: Path,
@@ -64,34 +72,51 @@ def copy_tree(
     withheld: Collection[Path] = (),
     results: Collection[Path] = (),
     ignore: Collection[str] = (),
+    holds_results: Callable[[Path], bool] = _never,
 ) -> CopyReport:
     """Copy the author's directory `source` to `destination`, which is made when it is not there.
 
     withheld: absolute files and directories that the agent must not see (spec 5.2); where a copied `.git` holds
     one of them, its history becomes one commit. Every copied `.git` loses its hooks and all configuration that could
     hold a credential. results: absolute directories that are left out too, but whose content, always another, is no
-    reason to replace a history. ignore: names, and globs of names, left out at any depth.
+    reason to replace a history. holds_results: whether a folder is such a one, too. ignore: names, and globs of names,
+    left out at any depth.
     Raises HarnessError: unreadable source, something in the way, disk full, a source that is withheld as a whole.
     """
     try:
         if not any(True for _ in os.scandir(source)):
             destination.mkdir(parents=True, exist_ok=True)
             return CopyReport()
-        return _copy_tree(source.resolve(), destination, _places(withheld), _places(results), frozenset(ignore))
+        source, places = source.resolve(), _places(withheld)
+        selection = _Selection(source, (*places, *_places(results)), ignore, holds_results, destination.resolve())
+        return _copy_tree(source, destination, places, selection)
     except OSError as error:
         raise _copy_failed(source, error) from error
+
+
+def digest_tree(
+    digester: TreeDigester,
+    source: Path,
+    *,
+    withheld: Collection[Path] = (),
+    results: Collection[Path] = (),
+    ignore: Collection[str] = (),
+    holds_results: Callable[[Path], bool] = _never,
+) -> TreeDigest:
+    """What `copy_tree` with the same arguments would copy, as a digest. Raises HarnessError, as it does, for a source
+    that is withheld as a whole."""
+    source = source.resolve()
+    selection = _Selection(source, (*_places(withheld), *_places(results)), ignore, holds_results)
+    return digester.folder(source, selection)
 
 
 def _places(paths: Collection[Path]) -> tuple[Path, ...]:
     return tuple(sorted({place for path in paths for place in (Path(os.path.abspath(path)), path.resolve())}))  # noqa: PTH100
 
 
-def _copy_tree(
-    source: Path, destination: Path, places: tuple[Path, ...], results: tuple[Path, ...], ignore: frozenset[str]
-) -> CopyReport:
+def _copy_tree(source: Path, destination: Path, places: tuple[Path, ...], selection: _Selection) -> CopyReport:
     from keystone_action.sandbox import git, git_history
 
-    selection = _Selection(source, destination.resolve(), (*places, *results), ignore)
     destination.mkdir(parents=True, exist_ok=True)
     copied = copy_entries(source, destination, leave_out=selection)
     if copied.unreadable:
@@ -118,8 +143,16 @@ def _copy_tree(
 class _Selection:
     """Says for each entry whether it is left out, and remembers what was."""
 
-    def __init__(self, source: Path, destination: Path, places: Collection[Path], ignore: frozenset[str]) -> None:
-        self.ignore = [text_pattern(glob) for glob in sorted(ignore)]
+    def __init__(
+        self,
+        source: Path,
+        places: Collection[Path],
+        ignore: Collection[str],
+        holds_results: Callable[[Path], bool],
+        destination: Path | None = None,
+    ) -> None:
+        self.source, self.holds_results = source, holds_results
+        self.ignore = [text_pattern(glob) for glob in sorted(set(ignore))]
         self.relative: set[str] = set()
         self.inodes: set[tuple[int, int]] = set()
         self.left_out: list[str] = []
@@ -133,7 +166,8 @@ class _Selection:
                 self.relative.add(place.relative_to(source).as_posix())
             self._remember_inode(place)
         # A copy into itself would not end.
-        self.own = destination.relative_to(source).as_posix() if destination.is_relative_to(source) else None
+        inside = destination is not None and destination.is_relative_to(source)
+        self.own = destination.relative_to(source).as_posix() if destination is not None and inside else None
 
     def _remember_inode(self, place: Path) -> None:
         try:
@@ -150,7 +184,7 @@ class _Selection:
         if path in self.relative or (self.inodes and (status.st_dev, status.st_ino) in self.inodes):
             self.left_out.append(path)
             return True
-        return False
+        return stat.S_ISDIR(status.st_mode) and self.holds_results(self.source / path)
 
 
 def copy_as_left(workspace: Path, destination: Path, *, drop_outside_links: bool) -> tuple[str, ...]:

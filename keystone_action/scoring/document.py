@@ -56,7 +56,7 @@ def run_to_document(run: RunResult) -> Document:
         "duration_s": _finite(run.duration_s, "duration_s"),
         "counts": _amounts(run.counts, COUNTS),
         "usage": _amounts(run.usage, USAGE),
-        "sandbox": _sandbox(run.sandbox),
+        "sandbox": sandbox_to_document(run.sandbox),
         "judge_usage": _amounts(run.judge_usage, ("cost_usd",)),
         "specs": [_spec(spec) for spec in run.specs],
         "notices": _texts(run.notices),
@@ -101,6 +101,21 @@ def cell_from_document(document: Mapping[str, Any]) -> CellResult:
     """The inverse of cell_to_document. Raises UsageError for anything malformed. A cell has no schema_version of its
     own: whoever wrote it says it once, in the run's document or the journal's first line."""
     return _read(_cells(), document, "the results of a cell")
+
+
+def sandbox_to_document(sandbox: SandboxInfo) -> Document:
+    """What isolated an agent, as in `sandbox` and in a line of the journal."""
+    return {
+        "kind": sandbox.kind,
+        "isolation": _texts(sandbox.isolation),
+        "limits": sandbox.limits,
+        "not_enforced": _texts(sandbox.not_enforced),
+    }
+
+
+def sandbox_from_document(document: Mapping[str, Any]) -> SandboxInfo:
+    """The inverse of sandbox_to_document. Raises UsageError for anything malformed."""
+    return _read(_sandboxes(), document, "what isolated a cell")
 
 
 def require_schema_version(document: Mapping[str, Any]) -> None:
@@ -216,15 +231,6 @@ def _forbidden(rule: ForbiddenResult) -> Document:
     return {"rule": _text(rule.rule), "violated": rule.violated, "details": _text(rule.details)}
 
 
-def _sandbox(sandbox: SandboxInfo) -> Document:
-    return {
-        "kind": sandbox.kind,
-        "isolation": _texts(sandbox.isolation),
-        "limits": sandbox.limits,
-        "not_enforced": _texts(sandbox.not_enforced),
-    }
-
-
 def _plan(plan: PlanInfo) -> Document:
     specs = {_text(spec_id): sha256 for spec_id, sha256 in plan.specs.items()}
     chosen = _texts(plan.chosen)
@@ -309,6 +315,11 @@ def _runs() -> TypeAdapter[RunResult]:
 @cache
 def _cells() -> TypeAdapter[CellResult]:
     return TypeAdapter(CellResult)
+
+
+@cache
+def _sandboxes() -> TypeAdapter[SandboxInfo]:
+    return TypeAdapter(SandboxInfo)
 
 
 def _read(adapter: TypeAdapter[Result], document: Mapping[str, Any], what: str) -> Result:

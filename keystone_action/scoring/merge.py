@@ -15,9 +15,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from keystone_action.errors import HarnessError, UsageError
+from keystone_action.scoring.cell_rules import shown
 from keystone_action.scoring.decide import decide_run, decide_spec
-from keystone_action.scoring.results import CellResult, RunResult, SandboxInfo, SpecChanges, SpecResult
-from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed, shard_notice, shown
+from keystone_action.scoring.results import CellResult, RunResult, SpecChanges, SpecResult
+from keystone_action.scoring.sandboxes import weakest
+from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed, shard_notice
 
 _NAMED = 20
 _ASIDE = "join shards of one run only, as their jobs left them"
@@ -148,7 +150,7 @@ def _joined(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]])
         git_sha=next((run.git_sha for run in runs if run.git_sha), None),
         started_at=started,
         duration_s=duration_s,
-        sandbox=_weakest([run.sandbox for run in runs if any(spec.cells for spec in run.specs)]),
+        sandbox=weakest([run.sandbox for run in runs if any(spec.cells for spec in run.specs)]),
         notices=_notices(shards),
         substituted=tuple(dict.fromkeys(sentence for run in runs for sentence in run.substituted)),
         plan=replace(shards[0].plan, shard=None),
@@ -190,21 +192,6 @@ def _times(shards: Sequence[ShardRun]) -> tuple[str, float]:
     first = min(starts)
     ends = [(start - first).total_seconds() + shard.run.duration_s for start, shard in zip(starts, shards, strict=True)]
     return first.isoformat(timespec="seconds").replace("+00:00", "Z"), max(ends)
-
-
-def _weakest(sandboxes: Sequence[SandboxInfo]) -> SandboxInfo:
-    """What isolated every agent: of several machines or sandboxes only what all of them had."""
-    processes = [sandbox for sandbox in sandboxes if sandbox.kind == "process"]
-    chosen = processes or sandboxes
-    if not chosen:
-        return SandboxInfo()
-    isolation = tuple(name for name in chosen[0].isolation if all(name in one.isolation for one in chosen))
-    return SandboxInfo(
-        kind=chosen[0].kind,
-        isolation=isolation or ("none",),
-        limits="watched" if any(sandbox.limits == "watched" for sandbox in chosen) else "enforced",
-        not_enforced=tuple(dict.fromkeys(sentence for sandbox in chosen for sentence in sandbox.not_enforced)),
-    )
 
 
 def _different(first: ShardRun, second: ShardRun, how: str) -> HarnessError:

@@ -10,17 +10,16 @@ import re
 from dataclasses import dataclass
 
 from keystone_action.errors import HarnessError, UsageError
+from keystone_action.scoring.cell_rules import problem_of, shown
 from keystone_action.scoring.decide import rule_of
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult
+from keystone_action.spec.limits import MOST_COUNTED
 
 MAX_SHARDS = 100_000
 MAX_CELLS = 10_000_000
 """Far above what any service starts and any plan has; what a shard says of itself has no other bound."""
 
 _SHARD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
-_MOST = 1e12
-"""Of seconds, tokens, dollars and weights: above it sums would be no numbers any more."""
-_CELL_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def check_values(shard: ShardRun) -> None:
     known = shard.plan.specs
     if not 1 <= shard.plan.cells <= MAX_CELLS:
         raise malformed(shard, f"a plan of {shard.plan.cells} cells")
-    if not 0 <= shard.run.duration_s <= _MOST:
+    if not 0 <= shard.run.duration_s <= MOST_COUNTED:
         raise malformed(shard, f"it took {shard.run.duration_s} seconds")
     ids = [spec.id for spec in shard.run.specs]
     if len(set(ids)) != len(ids):
@@ -94,30 +93,11 @@ def check_values(shard: ShardRun) -> None:
         except ValueError as error:
             raise malformed(shard, str(error)) from None
         for cell in spec.cells:
-            _check_cell(shard, spec.id, cell)
-
-
-def _check_cell(shard: ShardRun, spec_id: str, cell: CellResult) -> None:
-    if not _CELL_ID.fullmatch(cell.id) or not cell.id.startswith(f"{spec_id}."):
-        raise malformed(shard, f"{shown(cell.id)} is no id of a cell of {shown(spec_id)}")
-    if (cell.composite is None) != (cell.verdict == "error"):
-        raise malformed(shard, f"verdict {cell.verdict} of {cell.id} with the composite {cell.composite}")
-    if cell.composite is not None and not 0 <= cell.composite <= 1:
-        raise malformed(shard, f"composite {cell.composite} of {cell.id}")
-    amounts = [cell.duration_s, *cell.usage.values(), *cell.judge_usage.values()]
-    amounts += [amount for check in cell.invariants for amount in (check.weight, check.duration_s)]
-    amounts += [] if cell.agent is None else [cell.agent.duration_s]
-    if not all(0 <= amount <= _MOST for amount in amounts):
-        raise malformed(shard, f"a time, usage or weight of {cell.id} is out of range")
-    if not all(check.score is None or 0 <= check.score <= 1 for check in cell.invariants):
-        raise malformed(shard, f"a score of {cell.id} is not between 0 and 1")
+            problem = problem_of(spec.id, cell)
+            if problem:
+                raise malformed(shard, problem)
 
 
 def malformed(shard: ShardRun, why: str) -> HarnessError:
     """The refusal of results that can't be what a run of ours wrote."""
     return HarnessError(f"the results in {shard.name} are damaged: {why}", help="run that job again")
-
-
-def shown(text: str, limit: int = 100) -> str:
-    """A text of somebody else's, cut, for a message."""
-    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -216,7 +216,7 @@ def test_fail_fast_leaves_out_what_follows_and_names_it(tmp_path: Path) -> None:
     assert notice == "fail_fast: fast.two.r0 did not pass, so these were not run: fast.three.r0, fast.four.r0"
     assert notice in (called.output / "summary.md").read_text().replace("\\", "")
     assert called.err.count(notice) == 1
-    lines = (called.output / "journal.jsonl").read_text().splitlines()
+    _identity, *lines = (called.output / "journal.jsonl").read_text().splitlines()
     assert len(lines) == 3
 
 
@@ -229,10 +229,14 @@ def test_a_resumed_run_stays_stopped(tmp_path: Path) -> None:
     assert again.document["notices"] == first.document["notices"]
     # With the failed cell's line lost, as after a crash, it is run again, and decides again.
     journal = tmp_path / "out" / "journal.jsonl"
-    journal.write_text(journal.read_text().splitlines(keepends=True)[0])
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:2]))
+    once_more = keystone("run", "scenarios/", "--resume", "out", directory=tmp_path)
+    assert (once_more.code, verdicts(once_more)) == (1, verdicts(first))
+    assert "1 of them finished before" in once_more.err
+    # Another agent is another run.
     write_files(tmp_path, {"answers.json": json.dumps({"a": {"output": "x"}, "b": {"output": "y"}})})
-    healed = keystone("run", "scenarios/", "--resume", "out", directory=tmp_path)
-    assert (healed.code, set(verdicts(healed).values()), len(healed.cells)) == (0, {"pass"}, 4)
+    refused = keystone("run", "scenarios/", "--resume", "out", directory=tmp_path)
+    assert (refused.code, "has changed since" in refused.err) == (2, True), refused.err
 
 
 def test_shards_run_all_their_cells_so_that_they_can_be_joined(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ sys.stdout.buffer.write(b"\\xff\\xfe\\xc3(")
     assert called.code == 1, called.out + called.err
     assert set(statuses(called).values()) == {"fail"}
     assert called.document["verdict"] == "fail"
-    (line,) = (called.output / "journal.jsonl").read_bytes().decode("utf-8").split("\n")[:-1]
+    _identity, line = (called.output / "journal.jsonl").read_bytes().decode("utf-8").split("\n")[:-1]
     assert json.loads(line)["verdict"] == "fail"
 
     control = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b]")

@@ -89,7 +89,8 @@ def test_every_mess_is_copied_and_graded(area: Path, kind: str) -> None:
     called = attack(area, f"import os, resource\nopen('made.txt', 'w').close()\n{MESSES[kind]}", COPIES)
     assert called.code == 0, called.out + called.err + str(called.checks)
     assert called.cells[0]["agent"]["exit_code"] == 0, (called.output / "cells/hostile.r0/agent.stderr").read_text()
-    for line in (called.output / "journal.jsonl").read_text("utf-8").splitlines():
+    _identity, *lines = (called.output / "journal.jsonl").read_text("utf-8").splitlines()
+    for line in lines:
         assert json.loads(line)["verdict"] == "pass"
 
 

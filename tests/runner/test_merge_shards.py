@@ -16,10 +16,11 @@ from support.shard_runs import cell, runs, shards_of, spec, whole
 
 from keystone_action.errors import HarnessError, KeystoneError, OutputError, UsageError
 from keystone_action.report.write import write_reports
-from keystone_action.runner import journal, shard_folders
+from keystone_action.runner import journal, recorded, shard_folders
 from keystone_action.runner.baseline import beside_baseline
-from keystone_action.runner.journal import Entry
+from keystone_action.runner.identity import Identity
 from keystone_action.runner.merge import MergeOptions, merge_shards
+from keystone_action.runner.recorded import Entry
 from keystone_action.scoring.baseline import baseline_of
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult
@@ -27,11 +28,14 @@ from keystone_action.scoring.results import RunResult
 RUN = whole([spec("alpha", [cell("alpha", name, 0) for name in ("one", "two", "six", "ten", "low")])])
 
 
+IDENTITY = Identity({"spec": {"alpha": "a" * 64}})
+
+
 def leave(folder: Path, run: RunResult) -> Path:
     """What `keystone run --shard` leaves of such a run."""
     folder.mkdir(parents=True)
     entries = [Entry(entry.id, entry.sha256, one) for entry in run.specs for one in entry.cells]
-    journal.write(folder, entries)
+    journal.write(folder, IDENTITY, run.run_id, entries)
     for entry in entries:
         files = folder / "cells" / entry.cell.id
         (files / "checks").mkdir(parents=True)
@@ -71,7 +75,7 @@ def test_one_folder_as_one_run_would_have_left_it(downloaded: Path) -> None:
     assert run_to_document(run) == run_to_document(RUN)
     out = downloaded.parent / "out"
     cells = [one.id for one in RUN.specs[0].cells]
-    assert [entry.cell.id for entry in journal.read(out)] == cells
+    assert [entry.cell.id for entry in recorded.read(out).entries] == cells
     assert sorted(path.name for path in (out / "cells").iterdir()) == sorted(cells)
     assert (out / "cells" / cells[4] / "agent.stdout").read_text() == f"{cells[4]} said"
     assert (out / "cells" / cells[4] / "checks" / "holds.log").read_text() == "a log"
@@ -231,15 +235,16 @@ def fifo(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (rewritten(lambda data: data[:-9], "journal.jsonl"), "journal.jsonl:2 is cut: its last line has no end"),
-        (rewritten(lambda data: data + b'{"spec": "al', "journal.jsonl"), "journal.jsonl:3 is cut"),
+        (rewritten(lambda data: data[:-9], "journal.jsonl"), "journal.jsonl is cut: its last line has no end"),
+        (rewritten(lambda data: data + b'{"spec": "al', "journal.jsonl"), "journal.jsonl is cut: its last line"),
         (
             rewritten(lambda data: data[: data.index(b"\n") + 1], "journal.jsonl"),
             "journal.jsonl is cut: it lacks cells",
         ),
         (rewritten(lambda _: b"", "journal.jsonl"), "journal.jsonl is cut: it lacks cells"),
-        (rewritten(lambda data: b"nonsense\n" + data, "journal.jsonl"), "journal.jsonl:1 is no line of a journal"),
-        (rewritten(lambda data: b"[" * 200_000 + b"\n" + data, "journal.jsonl"), "journal.jsonl:1 is no line"),
+        (rewritten(lambda data: b"nonsense\n" + data, "journal.jsonl"), "does not begin with the run's identity"),
+        (rewritten(lambda data: data + b"nonsense\n", "journal.jsonl"), "journal.jsonl:4 is no line of a journal"),
+        (rewritten(lambda data: data + b"[" * 200_000 + b"\n", "journal.jsonl"), "journal.jsonl:4 is no line"),
         (rewritten(lambda data: data.replace(b'"pass"', b'"fail"', 1), "journal.jsonl"), "contradict each other"),
         (rewritten(lambda data: data.replace(b'"sha256": "a', b'"sha256": "b'), "journal.jsonl"), "contradict"),
         (rewritten(lambda data: data[:-40], "results.json"), "results.json is no JSON document"),
@@ -267,9 +272,11 @@ def test_the_later_of_a_cell_that_was_tried_again_counts(tmp_path: Path) -> None
     """`--resume` runs cells in error again, and writes another line."""
     folder = leave(tmp_path / "shards", RUN)
     lines = (folder / "journal.jsonl").read_bytes()
-    first = json.loads(lines.splitlines()[0])
-    earlier = json.dumps({**first, "verdict": "error", "composite": None, "error": "no room"}).encode() + b"\n"
-    (folder / "journal.jsonl").write_bytes(earlier + lines)
+    identity, first = lines.splitlines(keepends=True)[:2]
+    earlier = (
+        json.dumps({**json.loads(first), "verdict": "error", "composite": None, "error": "no room"}).encode() + b"\n"
+    )
+    (folder / "journal.jsonl").write_bytes(identity + earlier + lines.removeprefix(identity))
     assert merged(folder).verdict == "pass"
     (folder / "journal.jsonl").write_bytes(lines + earlier)
     with pytest.raises(HarnessError, match="contradict"):

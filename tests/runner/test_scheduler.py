@@ -15,6 +15,7 @@ from support.check_types import TYPES
 
 from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner.journal import Journal
+from keystone_action.runner.recorded import Entry
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
 from keystone_action.scoring.results import CellResult
 from keystone_action.spec.loader import load
@@ -39,6 +40,10 @@ def schedule(**more: Any) -> Schedule:
     return Schedule(**{"concurrency": 2, "per_spec": {}, "retries": {}, **more})
 
 
+async def entry_of(cell: Cell, result: CellResult) -> Entry:
+    return Entry(cell.loaded.spec.id, cell.loaded.sha256, result)
+
+
 def run(directory: Path, cells: list[Cell], how: Schedule, run_cell: Any) -> list[str]:
     """The cells in the order in which they were announced."""
     announced: list[str] = []
@@ -46,7 +51,7 @@ def run(directory: Path, cells: list[Cell], how: Schedule, run_cell: Any) -> lis
     async def main() -> None:
         with anyio.fail_after(60):
             async with Journal(directory) as journal:
-                await run_cells(cells, run_cell, journal, how, lambda cell, _: announced.append(cell.id))
+                await run_cells(cells, run_cell, journal, how, lambda cell, _: announced.append(cell.id), entry_of)
 
     anyio.run(main)
     return announced

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, Protocol
 
-from keystone_action.evidence.trace import Trace
+from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
 from keystone_action.evidence.trace_readers.claude import ClaudeReader
 from keystone_action.evidence.trace_readers.codex import CodexReader
@@ -14,6 +14,7 @@ from keystone_action.evidence.trace_readers.lines import TooManyLines, objects_o
 from keystone_action.evidence.trace_readers.otel import OtelReader
 from keystone_action.evidence.trace_readers.touchstone import TouchstoneReader
 from keystone_action.evidence.trace_readers.values import MalformedTrace
+from keystone_action.spec.limits import MOST_COUNTED
 
 
 class Reader(Protocol):
@@ -53,6 +54,7 @@ def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
                 builder.skip_event(event.get("type", event.get("event_type")))
         if builder.understood:
             reader.finish()
+            _count(builder.usage)
     except MalformedTrace as malformed:
         where = f"line {number}: " if events else ""
         return _useless(builder, f"{what} is malformed: {where}{malformed}")
@@ -65,6 +67,14 @@ def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
             builder, f"{what} holds no event of the format {source}: {', '.join(builder.not_understood[:3])}"
         )
     return _useless(builder, f"{what} is empty")
+
+
+def _count(usage: Usage) -> None:
+    """Each figure was looked at, their sum was not. Raises MalformedTrace."""
+    for name in ("input_tokens", "output_tokens", "cost_usd"):
+        total = getattr(usage, name)
+        if total is not None and not total < MOST_COUNTED:
+            raise MalformedTrace(f"expected figures that can be added up, found {total!r:.40} {name}")
 
 
 def _useless(builder: TraceBuilder, problem: str) -> Trace:

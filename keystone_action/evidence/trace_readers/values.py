@@ -9,9 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from keystone_action.spec.limits import MOST_COUNTED
+
 NAME_LIMIT = 200
 """Characters of a name or of an identifier that are kept."""
-_LARGEST = 2**63
 _DEPTH = 64
 
 
@@ -27,7 +28,7 @@ def amount(source: Mapping[str, Any], name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise MalformedTrace(f"expected a number under `{name}`, found {kind_of(value)}")
-    if not 0 <= value < _LARGEST:  # NaN and infinity are not, either
+    if not 0 <= value < MOST_COUNTED:  # NaN and infinity are not, either
         raise MalformedTrace(f"expected a finite number of at least 0 under `{name}`, found {value!r:.40}")
     return value
 

@@ -124,14 +124,14 @@ class LlmAsJudge(Check):
         return self
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def judges(self) -> tuple[str, ...]:
         return tuple(self.models or [self.model])
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread
 
         try:
-            await context.judge.require(self._names)  # without a key: skip, whatever there would be to judge
+            await context.judge.require(self.judges)  # without a key: skip, whatever there would be to judge
             material = await anyio.to_thread.run_sync(collect, context.evidence, self.input_from)
             judgement = await context.judge.judge(self._request(context, material))
         except NothingToJudge as problem:
@@ -157,7 +157,7 @@ class LlmAsJudge(Check):
             criteria=criteria,
             judged=material.text + notes,
             task=context.evidence.task_prompt,
-            models=self._names,
+            models=self.judges,
             rubric=rubric,
             template=self.prompt_template,
             temperature=self.temperature,

@@ -1,0 +1,252 @@
+"""`--resume` goes on with one run: what was graded of another one is never shown as this one's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.attacks import honest, hostile
+from support.command_line import Called, keystone
+
+SPEC = """\
+version: 1
+id: suite
+task: {prompt: {file: prompt.md}}
+workspace: start
+agent: {type: command, command: "cp {{ agent.dir }}/answer.txt out.txt", dir: code}
+parallelism: {replicas: 3, max_concurrency: 1}
+invariants:
+  answered: {check: {type: file_exists, path: out.txt}}
+  holds: {check: {type: custom, script: checks/holds.sh, runs_in: sandbox}}
+scoring: {pass_threshold: 0.8}
+"""
+OTHER = """\
+version: 1
+id: other
+task: {prompt: x}
+agent: {type: none}
+invariants: {a: {check: {type: file_absent, path: a}}}
+"""
+
+
+def git(directory: Path, *words: str) -> None:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@localhost")
+    subprocess.run(["git", *identity, *words], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A checkout with a run of three cells, of which the last is missing in the journal."""
+    for name, content in {
+        "keystone.yaml": SPEC,
+        "prompt.md": "Do it.\n",
+        "start/a.txt": "one",
+        "code/answer.txt": "two",
+        "checks/holds.sh": "#!/bin/sh\necho '{\"passed\": true}'\n",
+        ".gitignore": "out/\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    assert run(tmp_path, "--output", "out").code == 0
+    path = tmp_path / "out" / "journal.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    return tmp_path
+
+
+def run(directory: Path, *words: str, spec: str = "keystone.yaml", **environ: str) -> Called:
+    return keystone("run", spec, *words, directory=directory, environ=environ)
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (directory / "out" / "journal.jsonl").read_text().splitlines()]
+
+
+@honest("resume", "verdicts of another commit, script, folder or threshold")
+def test_the_same_run_goes_on_where_it_was(project: Path) -> None:
+    (project / "README.md").write_text("which no spec names")
+    os.utime(project / "start" / "a.txt")
+    resumed = run(project, "--resume", "out")
+    assert (resumed.code, resumed.document["counts"]["passed"]) == (0, 3), resumed.err
+    assert "3 cells, 2 of them finished before" in resumed.err
+    assert [line.get("id") for line in lines(project)] == [None, "suite.r0", "suite.r1", "suite.r2"]
+    assert run(project, "--resume", "out").document["run_id"] == resumed.document["run_id"]
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
+    "threshold": (lambda _: None, ("--threshold", "0.5"), "the threshold was each spec's own and is 0.5"),
+    "fail on skipped": (lambda _: None, ("--fail-on-skipped",), "fail-on-skipped was false and is true"),
+    "commit": (
+        lambda top: git(top, "commit", "-q", "--allow-empty", "-m", "second"),
+        (),
+        "the commit was ",
+    ),
+    "spec": (
+        lambda top: (top / "keystone.yaml").write_text(SPEC.replace("0.8", "0.3")),
+        (),
+        "the spec suite has changed since",
+    ),
+    "script": (
+        lambda top: (top / "checks" / "holds.sh").write_text("#!/bin/sh\nexit 1\n"),
+        (),
+        "the file checks/holds.sh of suite has changed since",
+    ),
+    "prompt": (lambda top: (top / "prompt.md").write_text("Don't."), (), "the file prompt.md of suite has changed"),
+    "workspace": (lambda top: (top / "start" / "b").touch(), (), "the folder start of suite has changed since"),
+    "agent": (
+        lambda top: (top / "code" / "answer.txt").write_text("x"),
+        (),
+        "the folder code of suite has changed since",
+    ),
+}
+
+
+@hostile("resume", "verdicts of another commit, script, folder or threshold", held_by="the run's identity")
+@pytest.mark.parametrize("what", CHANGES)
+def test_another_run_is_refused_by_name_before_anything_runs(project: Path, what: str) -> None:
+    change, words, said = CHANGES[what]
+    change(project)
+    before = (project / "out" / "journal.jsonl").read_bytes()
+    resumed = run(project, "--resume", "out", *words)
+    assert resumed.code == 2, resumed.err
+    assert f"this is not the run that is to be resumed: {said}" in resumed.err
+    assert "finished before" not in resumed.err
+    assert (project / "out" / "journal.jsonl").read_bytes() == before
+
+
+def test_another_judge_is_refused_where_one_is_asked(tmp_path: Path) -> None:
+    judged = "  judged: {check: {type: llm_as_judge, criteria: good}}\n"
+    for name, checks in {"judged": judged, "plain": ""}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        plain = OTHER.replace("invariants: {a: {check: {type: file_absent, path: a}}}\n", "invariants:\n")
+        (folder / "keystone.yaml").write_text(f"{plain}  a: {{check: {{type: file_absent, path: a}}}}\n{checks}")
+        assert run(folder, "--output", "out", KEYSTONE_JUDGE_FAST="claude-one").code == 0
+        assert run(folder, "--resume", "out", KEYSTONE_JUDGE_FAST="claude-one").code == 0
+    assert run(tmp_path / "plain", "--resume", "out", KEYSTONE_JUDGE_FAST="claude-two").code == 0
+    refused = run(tmp_path / "judged", "--resume", "out", KEYSTONE_JUDGE_FAST="claude-two")
+    assert refused.code == 2
+    assert "the judge judge-fast of other was anthropic:claude-one and is anthropic:claude-two" in refused.err
+
+
+def test_the_selection_may_be_another(project: Path) -> None:
+    """5.4: "the selection is compared by `merge` alone, the shard's index never"."""
+    fewer = run(project, "--resume", "out", "--filter", "suite.r0")
+    assert (fewer.code, [cell["id"] for cell in fewer.cells]) == (0, ["suite.r0"]), fewer.err
+    more = run(project, "--resume", "out", "--replicas", "4", "--shard", "2/2")
+    assert (more.code, [cell["id"] for cell in more.cells]) == (0, ["suite.r1", "suite.r3"]), more.err
+
+
+def test_a_spec_that_has_cells_only_now_is_remembered_too(tmp_path: Path) -> None:
+    (tmp_path / "evals").mkdir()
+    check = "check: {type: custom, script: %s.sh, runs_in: sandbox}"
+    for name in ("one", "two"):
+        text = OTHER.replace("id: other", f"id: {name}").replace("check: {type: file_absent, path: a}", check % name)
+        (tmp_path / "evals" / f"{name}.keystone.yaml").write_text(text)
+        (tmp_path / "evals" / f"{name}.sh").write_text("#!/bin/sh\necho '{\"passed\": true}'\n")
+    assert run(tmp_path, "--output", "out", "--filter", "one", spec="evals").code == 0
+    (tmp_path / "evals" / "two.sh").write_text('#!/bin/sh\necho \'{"passed": true, "message": "new"}\'\n')
+    assert run(tmp_path, "--resume", "out", spec="evals").code == 0, "nothing of two had run"
+    (tmp_path / "evals" / "two.sh").write_text("#!/bin/sh\nexit 1\n")
+    refused = run(tmp_path, "--resume", "out", spec="evals")
+    assert (refused.code, "the file two.sh of two has changed since" in refused.err) == (2, True), refused.err
+
+
+def change_cell(directory: Path, **more: object) -> None:
+    path = directory / "out" / "journal.jsonl"
+    first, cell, *rest = path.read_bytes().splitlines(keepends=True)
+    changed = json.dumps({**json.loads(cell), **more}).encode() + b"\n"
+    path.write_bytes(b"".join([first, changed, *rest]))
+
+
+FORGED = [
+    ({"composite": 2}, "composite 2.0 of suite.r0"),
+    ({"composite": 0.9}, "the composite 0.9 of suite.r0 is not what its checks come to"),
+    ({"composite": None}, "verdict pass of suite.r0 with the composite None"),
+    ({"invariants": []}, "is not what its checks come to"),
+    ({"usage": {"cost_usd": 1e300}}, "out of the range"),
+]
+
+
+@hostile("resume", "a journal that is edited", held_by="the rules that results are written by")
+@pytest.mark.parametrize(("change", "said"), FORGED)
+def test_a_cell_that_no_run_of_ours_writes_is_not_believed(project: Path, change: dict[str, object], said: str) -> None:
+    change_cell(project, **change)
+    resumed = run(project, "--resume", "out")
+    assert (resumed.code, "journal.jsonl:2 is damaged" in resumed.err) == (2, True), resumed.err
+    assert said in resumed.err
+
+
+@hostile("resume", "a verdict that is edited", held_by="graded again from the checks")
+def test_a_verdict_that_the_checks_do_not_come_to_is_not_believed(tmp_path: Path) -> None:
+    text = OTHER.replace("file_absent", "file_exists")
+    (tmp_path / "keystone.yaml").write_text(text)
+    assert run(tmp_path, "--output", "out").code == 1
+    assert run(tmp_path, "--resume", "out").code == 1
+    change_cell(tmp_path, verdict="pass")
+    forged = run(tmp_path, "--resume", "out")
+    assert (forged.code, "which its checks do not come to" in forged.err) == (2, True), forged.err
+
+
+@hostile("resume", "a journal of no known run", held_by="its first line")
+def test_a_journal_without_an_identity_is_not_believed(project: Path) -> None:
+    path = project / "out" / "journal.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    refused = run(project, "--resume", "out")
+    assert (refused.code, "does not begin with the run's identity" in refused.err) == (2, True), refused.err
+
+
+def test_an_empty_journal_is_a_run_that_never_began(project: Path) -> None:
+    (project / "out" / "journal.jsonl").write_bytes(b"")
+    resumed = run(project, "--resume", "out")
+    assert (resumed.code, resumed.document["counts"]["passed"]) == (0, 3), resumed.err
+    assert "identity" in lines(project)[0]
+
+
+def test_isolation_is_the_weakest_of_the_cells(project: Path) -> None:
+    """Cells that ran without isolation don't get it by being shown beside others."""
+    change_cell(
+        project,
+        sandbox={"kind": "process", "isolation": ["none"], "limits": "watched", "not_enforced": ["no Landlock"]},
+    )
+    resumed = run(project, "--resume", "out")
+    assert resumed.code == 0, resumed.err
+    assert resumed.document["sandbox"]["isolation"] == ["none"]
+    assert resumed.document["sandbox"]["not_enforced"] == ["no Landlock"]
+    others = run(project, "--resume", "out", "--filter", "suite.r[12]")
+    assert "none" not in others.document["sandbox"]["isolation"]
+
+
+def test_results_of_other_runs_in_the_workspace_are_no_difference(tmp_path: Path) -> None:
+    (tmp_path / "keystone.yaml").write_text(OTHER.replace("agent:", "workspace: .\nagent:"))
+    assert run(tmp_path, "--output", "out").code == 0
+    assert run(tmp_path, "--output", "other").code == 0
+    assert run(tmp_path).code == 0
+    again = run(tmp_path, "--resume", "out")
+    assert again.code == 0, again.err
+
+
+@hostile("results", "an earlier run's results in the workspace", held_by="left out of the copy, by its first line")
+def test_results_of_other_runs_are_not_copied_for_the_agent(tmp_path: Path) -> None:
+    text = OTHER.replace("agent: {type: none}", 'workspace: .\nagent: {type: command, command: "find . > found"}')
+    check = "check: {type: file_content, path: found, contains: notes, not_contains: [journal, results.json]}"
+    (tmp_path / "keystone.yaml").write_text(text.replace("check: {type: file_absent, path: a}", check))
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "events.jsonl").write_text('{"identity": 1}\n')
+    for place in ("one", "some/where/two", "three"):
+        called = run(tmp_path, "--output", place)
+        assert called.code == 0, called.out
+
+
+def test_the_folder_of_a_run_is_named_like_it(tmp_path: Path) -> None:
+    (tmp_path / "keystone.yaml").write_text(OTHER)
+    assert run(tmp_path).code == 0
+    (folder,) = (tmp_path / ".keystone" / "runs").iterdir()
+    assert json.loads((folder / "results.json").read_text())["run_id"] == folder.name
