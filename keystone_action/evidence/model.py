@@ -115,19 +115,20 @@ class QueryResult:
 
 
 class QueryFailed(Exception):  # noqa: N818 - an outcome, not a defect of ours
-    """A query did not give rows. `undefined`: a table or column that does not exist (the agent's fault: `fail`);
-    anything else makes the check `error`."""
+    """A query did not give rows that can be judged. by_agent: that is the agent's doing (`fail`), such as a table or
+    column that does not exist; anything else makes the check `error`."""
 
-    def __init__(self, message: str, *, undefined: bool = False) -> None:
+    def __init__(self, message: str, *, by_agent: bool = False) -> None:
         super().__init__(message)
-        self.undefined = undefined
+        self.by_agent = by_agent
 
 
 class Database(Protocol):
     """A service that can be asked by sql, read-only and with a time limit."""
 
-    def query(self, sql: str, *, timeout: float) -> QueryResult:
-        """Blocking. Raises QueryFailed."""
+    def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
+        """Blocking; ended at the time limit, whatever it does. redefined: whether it may read what stood before the
+        agent and is something else by now. Raises QueryFailed."""
 
 
 class RequestLog(Protocol):

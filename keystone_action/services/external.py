@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -12,10 +11,12 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
+from keystone_action.services import mysql_catalogue, postgres_catalogue
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.mysql_reader import MysqlReader
 from keystone_action.services.outside import Outside
 from keystone_action.services.postgres_reader import PostgresReader
+from keystone_action.services.redefinitions import Catalogue, Watch
 from keystone_action.services.relay import Relays
 from keystone_action.services.relay import Target as RelayTarget
 from keystone_action.spec.hosts import parse_host
@@ -40,7 +41,7 @@ class External:
     def __init__(self, definition: ExternalService, thread: LoopThread | None = None) -> None:
         self._definition = definition
         self._target = Target.from_url(definition.name, definition.url)
-        self._schemas: tuple[str, ...] = ("public",)
+        self._watches: dict[int, Watch] = {}
         self._relays = Relays(thread)
 
     @property
@@ -67,17 +68,15 @@ class External:
 
     async def attach(self, scope: CellScope) -> Attached:
         """See RunningService. Several cells at a time share it, which is said."""
-        import anyio.to_thread
-
-        try:
-            await anyio.to_thread.run_sync(self._remember_schemas)
-        except Exception as error:  # noqa: BLE001 - as above
-            raise ServiceError(f"service {self.name} went away: {_sentence(error)}") from None
+        watch = Watch(self._target.look)
+        await self._seal(watch)
         shared = f"service {self.name} is external: its state is shared by all cells and never reset"
         notices = () if scope.exclusive else (shared,)
-        address, network = self._target.address, scope.network
+        address, network, database = self._target.address, scope.network, self._database(watch)
         if network is None or not scope.in_network or not await self._is_behind_us(network):
-            return Attached(self.name, address, address, database=self._database(), notices=notices)
+            attached = Attached(self.name, address, address, database=database, notices=notices)
+            self._watches[id(attached)] = watch
+            return attached
         try:
             self._target.refuse_relay()
             relay = await self._relays.open(network, RelayTarget(address.host, address.port or 0))
@@ -85,9 +84,18 @@ class External:
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
         network.hosts[for_agent.host] = network.host_address
-        attached = Attached(self.name, for_agent, address, database=self._database(), notices=notices)
+        attached = Attached(self.name, for_agent, address, database=database, notices=notices)
         self._relays.keep(relay, attached)
+        self._watches[id(attached)] = watch
         return attached
+
+    async def _seal(self, watch: Watch) -> None:
+        import anyio.to_thread
+
+        try:
+            await anyio.to_thread.run_sync(watch.seal)
+        except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that has gone
+            raise ServiceError(f"service {self.name} went away: {_sentence(error)}") from None
 
     async def _is_behind_us(self, network: Network) -> bool:
         """Whether a container of this network can't get there without us: there is no way out of it, or the address
@@ -100,43 +108,33 @@ class External:
             return True  # whoever could reach it in `start` may again
         return not all(address.is_global for address in found)
 
-    async def run_sql(self, attached: Attached, script: str) -> None:  # noqa: ARG002
+    async def run_sql(self, attached: Attached, script: str) -> None:
         """See RunningService. With the rights of the URL's user."""
         import anyio.to_thread
 
         try:
             await anyio.to_thread.run_sync(self._target.run_script, script)
-            await anyio.to_thread.run_sync(self._remember_schemas)
         except Exception as error:  # noqa: BLE001 - as above
             raise ServiceError(f"service {self.name} refused a fixture: {_sentence(error)}") from None
+        await self._seal(self._watches[id(attached)])
 
-    async def seal(self, attached: Attached) -> None:  # noqa: ARG002
-        """Just before the agent starts: what stands now stood before it."""
-        import anyio.to_thread
-
-        with contextlib.suppress(Exception):
-            await anyio.to_thread.run_sync(self._remember_schemas)
+    async def seal(self, attached: Attached) -> None:
+        """See RunningService. Of all that its user sees."""
+        await self._seal(self._watches[id(attached)])
 
     async def detach(self, attached: Attached) -> None:
         """It stays as it is; the way there closes."""
+        self._watches.pop(id(attached), None)
         await self._relays.let_go(attached)
 
     async def stop(self) -> None:
         """It runs on."""
         await self._relays.stop()
 
-    def _database(self) -> Database | None:
+    def _database(self, watch: Watch) -> Database | None:
         if self._target.kind == "postgresql":
-            return PostgresReader(self._target.keywords, search_path=lambda: self._schemas)
-        return MysqlReader(self._target.keywords) if self._target.kind == "mysql" else None
-
-    def _remember_schemas(self) -> None:
-        if self._target.kind == "postgresql":
-            import psycopg
-
-            with psycopg.connect(**{"connect_timeout": 10, **self._target.keywords}) as connection:
-                rows = connection.execute("SELECT unnest(current_schemas(false))::text").fetchall()
-            self._schemas = tuple(str(row[0]) for row in rows)
+            return PostgresReader(self._target.keywords, search_path=lambda: watch.path, changes=watch.changes)
+        return MysqlReader(self._target.keywords, watch.changes) if self._target.kind == "mysql" else None
 
 
 @dataclass(frozen=True)
@@ -226,6 +224,25 @@ class Target:
                     pass
         else:
             raise TypeError("it is no database")
+
+    def look(self) -> tuple[Catalogue, tuple[str, ...]]:
+        """What stands in a database, and the schemas that its user's names are looked up in; of anything else nothing.
+        Raises the client's errors."""
+        if self.kind == "postgresql":
+            import psycopg
+
+            with psycopg.connect(**{"connect_timeout": 10, **self.keywords}, autocommit=True) as connection:
+                rows = connection.execute("SELECT unnest(pg_catalog.current_schemas(false))::text").fetchall()
+                connection.execute("SET search_path = pg_catalog")
+                connection.execute("SET lock_timeout = 10000")
+                return postgres_catalogue.look(connection), tuple(str(row[0]) for row in rows)
+        if self.kind == "mysql":
+            import pymysql
+
+            fields = {**self.keywords, "connect_timeout": 10, "autocommit": True}
+            with pymysql.connect(**fields) as mysql, mysql.cursor() as cursor:
+                return mysql_catalogue.look(cursor), (self.address.database,)
+        return {}, ()
 
     def _ask_postgres(self) -> None:
         import psycopg

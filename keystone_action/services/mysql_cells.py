@@ -12,6 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from keystone_action.services import mysql_catalogue
+from keystone_action.services.redefinitions import Catalogue
+
 _LOCK_SECONDS = 1
 _LAST_LOCK_SECONDS = 10
 _END_SECONDS = 5.0
@@ -37,7 +40,8 @@ class CellDatabase:
     database: str
     user: str
     password: str
-    reader: str = field(default_factory=lambda: f"ks_reader_{secrets.token_hex(6)}")
+    # A name that says nothing: what the agent made could give this user another answer.
+    reader: str = field(default_factory=lambda: f"cell_{secrets.token_hex(6)}")
     reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     def create(self) -> None:
@@ -77,6 +81,12 @@ class CellDatabase:
             cursor.execute(script)
             while cursor.nextset():
                 pass
+
+    def look(self) -> tuple[Catalogue, tuple[str, ...]]:
+        """What stands in the database, and its name. Raises pymysql's errors."""
+        with self.server.admin() as admin:
+            catalogue = mysql_catalogue.look(admin)
+        return {name: entry for name, entry in catalogue.items() if name[0] == self.database}, (self.database,)
 
     def reader_connection(self) -> dict[str, Any]:
         """Keywords of `pymysql.connect` for checks."""

@@ -17,6 +17,7 @@ from keystone_action.services.engine_container import ContainerPlan
 from keystone_action.services.mysql_cells import CellDatabase
 from keystone_action.services.mysql_in_container import Credentials, MysqlInContainer, one_line
 from keystone_action.services.mysql_reader import MysqlReader
+from keystone_action.services.redefinitions import Watch
 from keystone_action.spec.services import repository_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class _Used:
     address: Address
     seat: Seat[MysqlInContainer]
     cell: CellDatabase
+    watch: Watch
 
 
 class MysqlContainer:
@@ -78,7 +80,7 @@ class MysqlContainer:
         wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
         cell = CellDatabase(server, wanted.database, wanted.user, wanted.password)
         for_host = _address(server.container.address, self._port, wanted)
-        used = _Used(for_host, seat, cell)
+        used = _Used(for_host, seat, cell, Watch(cell.look))
         self._used.append(used)
         try:
             await self._run(server, "could not make a database for a cell", cell.create)
@@ -91,7 +93,7 @@ class MysqlContainer:
             self.name,
             _address(self.name, self._port, wanted) if scope.in_network else for_host,
             for_host,
-            database=MysqlReader(cell.reader_connection()),
+            database=MysqlReader(cell.reader_connection(), used.watch.changes),
             settle=lambda: self._settle(server, cell),
         )
 
@@ -110,7 +112,10 @@ class MysqlContainer:
         await self._run(used.seat.server, "refused a fixture", lambda: used.cell.run_script(script))
 
     async def seal(self, attached: Attached) -> None:
-        """Nothing to remember: nothing that stands before the agent is looked up differently after it."""
+        """See RunningService."""
+        used = self._of(attached)
+        assert used is not None
+        await self._run(used.seat.server, "went away", used.watch.seal)
 
     async def detach(self, attached: Attached) -> None:
         """See RunningService."""

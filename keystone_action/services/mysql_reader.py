@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.services.postgres_reader import ROWS_LIMIT
+from keystone_action.services.query_limit import QueryLimit
+from keystone_action.services.redefinitions import NOTHING, Changes
 
 _CONNECT_SECONDS = 10
 _UNDEFINED = {
@@ -32,31 +35,59 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 @dataclass(frozen=True)
 class MysqlReader:
-    """A `Database`. connection: keywords of `pymysql.connect` (host, port, user, password, database)."""
+    """A `Database`. connection: keywords of `pymysql.connect` (host, port, user, password, database). changes: what
+    the agent made and redefined; may raise pymysql's errors."""
 
     connection: Mapping[str, Any]
+    changes: Callable[[], Changes] = field(default=lambda: NOTHING)
 
-    def query(self, sql: str, *, timeout: float) -> QueryResult:
-        """Blocking. Raises QueryFailed; `undefined` for a missing table, column or database."""
+    def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
+        """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or database, where the agent redefined
+        what the query is made of, and where what it made takes longer than the time limit."""
         import pymysql
 
         if first_word(sql) not in _READS:
             # A read-only transaction stops INSERT and CREATE, but not MariaDB's DROP TABLE, which commits it first.
             raise QueryFailed(f"a query was expected that begins with one of {', '.join(sorted(_READS))}")
+        limit, connection, began = None, None, time.monotonic()
         try:
+            changes = self.changes()
+            read = changes.read_by(sql)
+            if not redefined and (sentence := changes.redefinition(read)):
+                raise QueryFailed(sentence, by_agent=True)
             connection = self._connect(timeout)
+            with self._limit(timeout, connection) as limit:
+                self._set_up(connection, timeout)
+                result = _rows(connection, sql)
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
-            raise _failure(error, timeout) from None
-        try:
-            self._set_up(connection, timeout)
-            return _rows(connection, sql)
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise _failure(error, timeout) from None
+            if _is_late(error) or (limit is not None and limit.is_over):
+                theirs = connection is not None and changes.made_by_agent(read)
+                raise _too_late(timeout, by_agent=theirs) from None
+            raise _failure(error) from None
         except (ValueError, RecursionError) as error:
             raise QueryFailed(f"a value can't be read: {error}") from None
+        else:
+            # BENCHMARK() and SLEEP() give a number when they are interrupted, and no error.
+            if time.monotonic() - began >= timeout:
+                raise _too_late(timeout, by_agent=changes.made_by_agent(read))
+            return result
         finally:
-            # Without a goodbye: an unread result would be read to its end first.
-            connection._force_close()
+            if connection is not None:
+                # Without a goodbye: an unread result would be read to its end first.
+                connection._force_close()
+
+    def _limit(self, seconds: float, connection: Any) -> QueryLimit:
+        """For what the server's own time limit does not end: it stops before a routine's statements, and says nothing
+        of rows that come slowly."""
+        import pymysql
+
+        thread = connection.thread_id()
+
+        def kill() -> None:
+            with pymysql.connect(**self.connection, connect_timeout=2) as session, session.cursor() as cursor:
+                cursor.execute("KILL CONNECTION %s", (thread,))
+
+        return QueryLimit(seconds, lambda: int(connection._sock.fileno()), kill)
 
     def _connect(self, timeout: float) -> Any:
         import pymysql
@@ -118,11 +149,23 @@ def _rows(connection: Any, sql: str) -> QueryResult:
     return QueryResult(columns, tuple(kept), boolean_as_number=True, more=more)
 
 
-def _failure(error: BaseException, timeout: float) -> QueryFailed:
-    number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    if number in _TIME_LIMIT or isinstance(error, TimeoutError):
-        return QueryFailed(f"the query hit its time limit of {timeout:g} s")
-    text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    if number in _LOST and "timed out" in text:
-        return QueryFailed(f"the query hit its time limit of {timeout:g} s")
-    return QueryFailed(" ".join(text.split()) or type(error).__name__, undefined=number in _UNDEFINED)
+def _too_late(timeout: float, *, by_agent: bool) -> QueryFailed:
+    return QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=by_agent)
+
+
+def _is_late(error: BaseException) -> bool:
+    number = _number(error)
+    return number in _TIME_LIMIT or isinstance(error, TimeoutError) or (number in _LOST and "timed out" in _text(error))
+
+
+def _failure(error: BaseException) -> QueryFailed:
+    message = " ".join(_text(error).split()) or type(error).__name__
+    return QueryFailed(message, by_agent=_number(error) in _UNDEFINED)
+
+
+def _number(error: BaseException) -> int:
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def _text(error: BaseException) -> str:
+    return str(error.args[1]) if len(error.args) > 1 else str(error)

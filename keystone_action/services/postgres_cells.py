@@ -3,7 +3,8 @@
 The agent's role owns its database and nothing else: no superuser, no way into another database, no file of the
 server. Checks ask through a role of ours that may only read. What an owner can do to a reader is undone first: open
 sessions and their locks, settings of the database and of roles, revoked rights, row security. What can't be undone
-is refused: functions and operators that take the place of built-in ones.
+is refused: functions, operators and casts that take the place of built-in ones, and tables, views and routines that
+are no longer what stood there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keystone_action.services import postgres_catalogue
 from keystone_action.services.postgres_passwords import stored
+from keystone_action.services.redefinitions import NOTHING, Catalogue, Changes
 
 if TYPE_CHECKING:
     import psycopg
@@ -43,6 +46,12 @@ _SHADOWS = """
      WHERE n.nspname = ANY(%(schemas)s) AND NOT r.rolsuper
        AND EXISTS (SELECT FROM pg_operator b
                     WHERE b.oprnamespace = 'pg_catalog'::regnamespace AND b.oprname = o.oprname)
+    UNION ALL
+    SELECT 'cast', format('%%s to %%s', format_type(c.castsource, NULL), format_type(c.casttarget, NULL)), '',
+           c.oid::text || '/' || c.xmin::text
+      FROM pg_cast c
+     WHERE c.oid >= 16384 AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_cast'::regclass
+                                             AND d.objid = c.oid AND d.deptype = 'e')
 """
 
 
@@ -98,7 +107,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A function or operator with the name of a built-in one. version changes when it is replaced."""
+    """A function or operator with the name of a built-in one, or a cast. version changes when it is replaced."""
 
     kind: str
     name: str
@@ -108,11 +117,13 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What stood before the agent: the schemas that names are looked up in, stored settings, shadows."""
+    """What stood before the agent: the schemas that names are looked up in, stored settings, shadows, and what the
+    names stood for."""
 
     schemas: tuple[str, ...]
     settings: tuple[tuple[Any, ...], ...]
     shadows: frozenset[Shadow]
+    catalogue: Catalogue = field(default_factory=dict)
 
 
 @dataclass
@@ -125,9 +136,11 @@ class CellDatabase:
     owner: str
     owner_password: str
     unique: bool = False
-    reader: str = field(default_factory=lambda: f"keystone_reader_{secrets.token_hex(6)}")
+    # A name that says nothing: what the agent made could give this role another answer.
+    reader: str = field(default_factory=lambda: f"cell_{secrets.token_hex(6)}")
     reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     before: Before = field(default_factory=lambda: Before(("public",), (), frozenset()))
+    changes: Changes = field(default=NOTHING)
     _shadows: list[Shadow] | None = field(default=None)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -199,7 +212,8 @@ class CellDatabase:
             schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
             session.execute("SET search_path = pg_catalog")
             settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
-            self.before = Before(schemas, settings, frozenset(_shadows_in(session, schemas)))
+            shadows = frozenset(_shadows_in(session, schemas))
+            self.before = Before(schemas, settings, shadows, postgres_catalogue.look(session))
         self._shadows = None
 
     def run_script(self, script: str) -> None:
@@ -214,16 +228,20 @@ class CellDatabase:
             self._end_sessions(admin)
 
     def prepare(self, query: str) -> str | None:
-        """Before each query of a check: undo, once, what could keep the reader out or set up its session, and say
-        what in the database would change the meaning of this query. Raises psycopg.Error."""
+        """Before each query of a check: undo, once, what could keep the reader out or set up its session, look at what
+        stands there now (`changes`), and say what would change the meaning of this query. Raises psycopg.Error."""
         with self._lock:
             if self._shadows is None:
                 self._restore_server_side()
                 with self.server.admin(self.database) as admin:
                     self._grant_reading(admin)
                     now = _shadows_in(admin, self.before.schemas)
+                    catalogue = postgres_catalogue.look(admin)
+                    self.changes = Changes(self.before.catalogue, catalogue, self.before.schemas)
                     self._shadows = [shadow for shadow in now if shadow not in self.before.shadows]
         for shadow in self._shadows:
+            if shadow.kind == "cast":
+                return f"the agent created the cast of {shadow.name}; the query may not mean what it says"
             # An operator can be meant without being written (IN, BETWEEN, USING), a function only by its name.
             if shadow.kind == "operator" or re.search(re.escape(shadow.name), query, re.IGNORECASE):
                 return (

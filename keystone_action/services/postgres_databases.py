@@ -70,6 +70,7 @@ class CellDatabases:
             server.address(cell.reader, cell.reader_password, cell.database),
             search_path=lambda: cell.before.schemas,
             prepare=cell.prepare,
+            changes=lambda: cell.changes,
         )
         return Attached(name, for_agent, for_host, database=reader, settle=lambda: self._settle(cell))
 

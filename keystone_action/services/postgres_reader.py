@@ -3,15 +3,14 @@ agent's has set up."""
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
+from keystone_action.services.query_limit import QueryLimit
+from keystone_action.services.redefinitions import NOTHING, Changes
 
 if TYPE_CHECKING:
     import psycopg
@@ -72,32 +71,57 @@ class PostgresReader:
 
     connection: libpq keywords (host, port, user, password, dbname, …). search_path: the schemas that names without
     one are looked up in. prepare: called with each query before it runs; it returns a sentence when what the agent
-    left would make the query mean something else, and may raise OSError or psycopg errors.
+    left would make the query mean something else, and may raise OSError or psycopg errors. changes: asked after that
+    what the agent made and redefined.
     """
 
     connection: Mapping[str, Any]
     search_path: Callable[[], Sequence[str]]
     prepare: Callable[[str], str | None] = field(default=lambda _query: None)
+    changes: Callable[[], Changes] = field(default=lambda: NOTHING)
 
-    def query(self, sql: str, *, timeout: float) -> QueryResult:
-        """Blocking. Raises QueryFailed; `undefined` for a missing table, column or schema, and where `prepare` found
-        that the agent redefined what the query is made of: both are the agent's doing."""
+    def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
+        """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or schema, where the agent redefined
+        what the query is made of, and where what it made takes longer than the time limit."""
         import psycopg
 
+        limit = None
         try:
             problem = self.prepare(sql)
+            if problem is None and not redefined:
+                problem = self.changes().redefinition(self.changes().read_by(sql))
             if problem is not None:
-                raise QueryFailed(problem, undefined=True)
-            with self._connect(timeout) as connection, _stopped_after(timeout + 1.0, connection):
+                raise QueryFailed(problem, by_agent=True)
+            with self._connect(timeout) as connection, self._limit(timeout, connection) as limit:
                 return _rows(connection, sql)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as e:
-            raise QueryFailed(_sentence(e), undefined=True) from None
+            raise QueryFailed(_sentence(e), by_agent=True) from None
         except psycopg.errors.QueryCanceled:
-            raise QueryFailed(f"the query hit its time limit of {timeout:g} s") from None
+            raise self._too_late(sql, timeout) from None
         except (psycopg.Error, OSError) as error:
+            if limit is not None and limit.is_over:
+                raise self._too_late(sql, timeout) from None
             raise QueryFailed(_sentence(error)) from None
         except (ValueError, RecursionError) as error:
             raise QueryFailed(f"a value can't be read: {error}") from None
+
+    def _too_late(self, sql: str, timeout: float) -> QueryFailed:
+        theirs = self.changes().made_by_agent(self.changes().read_by(sql))
+        return QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
+
+    def _limit(self, seconds: float, connection: psycopg.Connection[Any]) -> QueryLimit:
+        """For what the server's own time limit does not end: a function can catch that."""
+        import psycopg
+
+        backend = connection.info.backend_pid
+        options = session_options({"search_path": "pg_catalog", "statement_timeout": "2000"})
+        fields = {**self.connection, "connect_timeout": 2, "options": options}
+
+        def terminate() -> None:
+            with psycopg.connect(**fields, autocommit=True) as session:
+                session.execute("SELECT pg_terminate_backend(%s)", (backend,))
+
+        return QueryLimit(seconds, connection.fileno, terminate)
 
     @contextmanager
     def _connect(self, timeout: float) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
@@ -115,7 +139,7 @@ class PostgresReader:
             # The URL's own options first: where both set something, ours win.
             "options": f"{self.connection.get('options', '')} {session_options(settings)}".strip(),
             "connect_timeout": max(2, min(_CONNECT_SECONDS, int(timeout))),
-            "application_name": "keystone",
+            "application_name": "",
         }
         with psycopg.connect(**keywords) as connection:
             _register_lenient_loaders(connection)
@@ -148,28 +172,6 @@ def _rows(connection: psycopg.Connection[tuple[Any, ...]], sql: str) -> QueryRes
             raise
         columns = tuple(column.name for column in cursor.description or ())
     return QueryResult(columns, tuple(kept), more=more)
-
-
-@contextmanager
-def _stopped_after(seconds: float, connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Cut the connection where the server's own time limit did not work."""
-
-    def cut() -> None:
-        try:
-            with socket.socket(fileno=os.dup(connection.fileno())) as line:
-                line.shutdown(socket.SHUT_RDWR)
-        except (OSError, ValueError):
-            return
-        except Exception:  # noqa: BLE001 - psycopg raises its own error for a connection that was closed just now
-            return
-
-    timer = threading.Timer(seconds, cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _register_lenient_loaders(connection: psycopg.Connection[Any]) -> None:

@@ -28,7 +28,7 @@ class SqliteFile:
     """
 
     definition: SqliteService
-    _scopes: dict[int, CellScope] = field(default_factory=dict)
+    _scopes: dict[int, tuple[CellScope, SqliteReader]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class SqliteFile:
         address = Address(url=f"sqlite:///{path}", database=path)
         reader = SqliteReader(scope.workspace, path, scope.private)
         attached = Attached(self.name, address, address, database=reader)
-        self._scopes[id(attached)] = scope
+        self._scopes[id(attached)] = (scope, reader)
         return attached
 
     async def run_sql(self, attached: Attached, script: str) -> None:
@@ -52,7 +52,7 @@ class SqliteFile:
         copied into the workspace may hold links."""
         import anyio.to_thread
 
-        scope = self._scopes[id(attached)]
+        scope, _ = self._scopes[id(attached)]
         try:
             await anyio.to_thread.run_sync(self._run_script, scope, script)
         except (sqlite3.Error, sqlite3.Warning, PathProblem, OSError) as error:
@@ -70,7 +70,14 @@ class SqliteFile:
                 path.unlink()
 
     async def seal(self, attached: Attached) -> None:
-        """Nothing to remember."""
+        """See RunningService. The file as it stands is kept."""
+        import anyio.to_thread
+
+        _, reader = self._scopes[id(attached)]
+        try:
+            await anyio.to_thread.run_sync(reader.seal)
+        except OSError as error:
+            raise ServiceError(f"service {self.name}: {self.definition.path} can't be kept: {error}") from None
 
     async def detach(self, attached: Attached) -> None:
         """See RunningService."""

@@ -1,28 +1,31 @@
-"""Asking a SQLite file that an agent left: on a copy of ours, with everything switched off that a file can bring."""
+"""Asking a SQLite file that an agent left: on a copy of ours, with everything switched off that a file can bring, in a
+process that can be killed."""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import secrets
 import shutil
-import sqlite3
 import stat
-import time
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.sandbox.paths import PathMissing, PathProblem, open_inside
 from keystone_action.services.postgres_reader import ROWS_LIMIT
+from keystone_action.services.redefinitions import NOTHING, Changes, Entry, Name
 
 SIZE_LIMIT = 1 << 30
 """Bytes of a database file that are copied."""
-_STEPS_BETWEEN_LOOKS = 10_000
-_VALUE_LIMIT = 64 << 20
+_PROGRAM = Path(__file__).with_name("sqlite_program.py")
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
-_READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
-_FUNCTIONS_REFUSED = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
+_SCHEMA = "main"
 
 
 @dataclass
@@ -34,29 +37,80 @@ class SqliteReader:
     path: str
     private: Path
     _copy: Path | None = field(default=None)
+    _before: Path | None = field(default=None)
 
-    def query(self, sql: str, *, timeout: float) -> QueryResult:
-        """Blocking. Raises QueryFailed; `undefined` for a missing table, column or file, and for a file that is no
-        database: all of them the agent's doing."""
-        deadline = time.monotonic() + timeout
+    def seal(self) -> None:
+        """Keep the file as it stands before the agent, if it is there. Raises OSError."""
+        try:
+            self._before = self._copied()
+        except PathProblem:
+            self._before = None
+
+    def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
+        """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or file, for a file that is no
+        database, and for what the agent made or redefined: of the first it takes too long."""
         try:
             if self._copy is None:
                 self._copy = self._copied()
-            # The copy is opened for writing, so that SQLite can join its journals; `query_only` keeps SQL from it.
-            connection = sqlite3.connect(self._copy, timeout=timeout, isolation_level=None)
         except PathProblem as problem:
-            raise QueryFailed(str(problem), undefined=True) from None
-        except (OSError, sqlite3.Error) as error:
+            raise QueryFailed(str(problem), by_agent=True) from None
+        except OSError as error:
             raise QueryFailed(f"{self.path} can't be opened: {error}") from None
-        try:
-            _lock_down(connection, deadline)
-            return _rows(connection, sql)
-        except sqlite3.Error as error:
-            raise self._failure(error, late=time.monotonic() >= deadline, timeout=timeout) from None
-        except (ValueError, OverflowError) as error:
-            raise QueryFailed(f"a value can't be read: {error}") from None
-        finally:
-            connection.close()
+        lines, ended = self._ask(self._copy, sql, timeout)
+        changes, read = self._seen(lines, sql)
+        if not redefined and (sentence := changes.redefinition(read)):
+            raise QueryFailed(sentence, by_agent=True)
+        theirs = changes.made_by_agent(read)
+        if not ended:
+            raise QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
+        return self._result(lines[-1] if lines else {}, theirs=theirs)
+
+    def _ask(self, copy: Path, sql: str, timeout: float) -> tuple[list[Mapping[str, Any]], bool]:
+        """The lines of our program, and whether it ended by itself."""
+        order = {"file": str(copy), "before": str(self._before) if self._before else None, "sql": sql}
+        document = json.dumps({**order, "rows": ROWS_LIMIT}).encode("ascii")
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"LC_ALL": "C.UTF-8"},
+            cwd="/",
+        ) as process:
+            try:
+                output, ended = process.communicate(document, timeout)[0], True
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, ended = process.communicate()[0], False
+            except BaseException:
+                process.kill()
+                raise
+        whole = output.split(b"\n")[:-1]  # a line that was not finished is none
+        return [json.loads(line) for line in whole], ended
+
+    def _seen(self, lines: list[Mapping[str, Any]], sql: str) -> tuple[Changes, Set[Name]]:
+        """What the agent made and redefined, and what the query reads."""
+        if not lines or "reads" not in lines[0]:
+            return NOTHING, frozenset()
+        sizes = (self._before.stat().st_size if self._before else 0, self._copy.stat().st_size if self._copy else 0)
+        before, now = (_entries(lines[0][key] or {}, size) for key, size in zip(("before", "now"), sizes, strict=True))
+        changes, reads = Changes(before, now, (_SCHEMA,)), lines[0]["reads"]
+        return changes, changes.read_by(sql) if reads is None else {(_SCHEMA, name.lower()) for name in reads}
+
+    def _result(self, answer: Mapping[str, Any], *, theirs: bool) -> QueryResult:
+        if "rows" in answer:
+            rows = tuple(tuple(_value(value) for value in row) for row in answer["rows"])
+            return QueryResult(tuple(answer["columns"]), rows, boolean_as_number=True, more=answer["more"])
+        if "no_rows" in answer:
+            raise QueryFailed("the statement gives no rows; a query was expected")
+        if "unreadable" in answer:
+            raise QueryFailed(f"a value can't be read: {answer['unreadable']}")
+        if "failed" not in answer:
+            raise QueryFailed(f"{self.path}: SQLite crashed, or ran out of memory, over this query", by_agent=theirs)
+        text = str(answer["failed"])
+        theirs = theirs and text in ("out of memory", "string or blob too big")
+        theirs |= text.startswith(("no such table", "no such column")) or "not a database" in text
+        raise QueryFailed(f"{self.path}: {text}", by_agent=theirs or "malformed" in text)
 
     def _copied(self) -> Path:
         target = self.private / f"{secrets.token_hex(8)}.sqlite"
@@ -69,12 +123,22 @@ class SqliteReader:
         _refuse_super_journal(Path(f"{target}-journal"), self.path)
         return target
 
-    def _failure(self, error: sqlite3.Error, *, late: bool, timeout: float) -> QueryFailed:
-        text = str(error)
-        if late and "interrupted" in text:
-            return QueryFailed(f"the query hit its time limit of {timeout:g} s")
-        theirs = text.startswith(("no such table", "no such column")) or "not a database" in text or "malformed" in text
-        return QueryFailed(f"{self.path}: {text}", undefined=theirs)
+
+def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name, Entry]:
+    """size: of the file, since what one table has of it is not known."""
+    return {
+        (_SCHEMA, name.lower()): Entry(
+            kind=one["kind"],
+            text=one["text"],
+            traits=frozenset(f"the generated column {column}" for column in one["generated"]),
+            bytes=size if one["kind"] == "table" else 0,
+        )
+        for name, one in catalogue.items()
+    }
+
+
+def _value(sent: Any) -> Any:
+    return base64.b64decode(sent["bytes"]) if isinstance(sent, dict) else sent
 
 
 def copy_in(workspace: Path, path: str, target: Path) -> None:
@@ -102,45 +166,3 @@ def _refuse_super_journal(journal: Path, path: str) -> None:
         if file.read() == _SUPER_JOURNAL:
             journal.unlink()
             raise PathProblem(f"{path}-journal belongs to an unfinished transaction over several databases")
-
-
-def _lock_down(connection: sqlite3.Connection, deadline: float) -> None:
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
-    connection.execute("PRAGMA mmap_size = 0")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("PRAGMA query_only = ON")
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_LIMIT)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-    connection.text_factory = _text
-    connection.set_authorizer(_authorize)
-    connection.set_progress_handler(_out_of_time(deadline), _STEPS_BETWEEN_LOOKS)
-
-
-def _authorize(action: int, _first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
-    if action not in _READS:
-        return sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_REFUSED:
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK
-
-
-def _out_of_time(deadline: float) -> Callable[[], int]:
-    return lambda: int(time.monotonic() >= deadline)
-
-
-def _text(value: bytes) -> str | bytes:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value
-
-
-def _rows(connection: sqlite3.Connection, sql: str) -> QueryResult:
-    cursor = connection.execute(sql)
-    if cursor.description is None:
-        raise QueryFailed("the statement gives no rows; a query was expected")
-    kept = cursor.fetchmany(ROWS_LIMIT)
-    more = cursor.fetchone() is not None
-    columns = tuple(column[0] for column in cursor.description)
-    return QueryResult(columns, tuple(tuple(row) for row in kept), boolean_as_number=True, more=more)

@@ -118,7 +118,7 @@ def test_a_statement_that_writes_is_an_error_and_does_not(engine: Engine, tmp_pa
     assert ask(engine, tmp_path, "SELECT count(*) FROM customers_a", equals=3).status == "pass"
 
 
-def test_a_query_over_its_time_is_an_error(engine: Engine, tmp_path: Path) -> None:
+def test_a_query_of_the_authors_over_its_time_is_an_error(engine: Engine, tmp_path: Path) -> None:
     forever = {
         "postgres": "SELECT pg_sleep(30)",
         "mariadb": "SELECT count(*) FROM information_schema.columns a, information_schema.columns b,"
@@ -156,7 +156,9 @@ def test_a_query_over_its_time_is_an_error(engine: Engine, tmp_path: Path) -> No
         ("SELECT 'abc'", {"matches": "^a.c$"}, "pass"),
         ("SELECT 'abc'", {"matches": "^b"}, "fail"),
         ("SELECT 15", {"matches": "5"}, "fail"),
-        ("SELECT email FROM customers_a ORDER BY id", {"equals": "a@example.com"}, "pass"),
+        ("SELECT email FROM customers_a ORDER BY id", {"equals": "a@example.com"}, "fail"),
+        ("SELECT email FROM customers_a ORDER BY id", {"not_equals": "x"}, "fail"),
+        ("SELECT email FROM customers_a ORDER BY id LIMIT 1", {"equals": "a@example.com"}, "pass"),
         ("SELECT CAST(1.50 AS DECIMAL(4,2))", {"equals": 1.5}, "pass"),
     ],
 )
@@ -180,6 +182,21 @@ def test_rows_are_the_whole_result(engine: Engine, tmp_path: Path, rows: list[An
     assert ask(engine, tmp_path, "SELECT id, email FROM customers_a ORDER BY id", rows=rows).status == status
 
 
+def test_one_value_is_not_looked_for_in_several_rows(engine: Engine, tmp_path: Path) -> None:
+    outcome = ask(engine, tmp_path, "SELECT id FROM customers_a ORDER BY id", equals=1, gte=1)
+    assert outcome.status == "fail"
+    assert outcome.message.splitlines() == [
+        "`equals` looks at one value, and the query gave 3 rows; `rows` compares a whole result.",
+        "`gte` looks at one value, and the query gave 3 rows; `rows` compares a whole result.",
+    ]
+
+
+def test_a_list_that_is_expected_of_one_value_leads_to_rows(engine: Engine, tmp_path: Path) -> None:
+    outcome = ask(engine, tmp_path, "SELECT id FROM customers_a WHERE id = 1", equals=[[1]])
+    assert outcome.status == "fail"
+    assert outcome.message.endswith("found 1 (integer). `rows` compares rows.")
+
+
 def test_rows_show_the_first_that_differs_with_types(engine: Engine, tmp_path: Path) -> None:
     outcome = ask(engine, tmp_path, "SELECT id FROM customers_a WHERE id = 1", rows=[["1"]])
     assert outcome.message == "row 1: expected ['1' (text)], found [1 (integer)]."
@@ -194,14 +211,16 @@ def test_columns_of_one_name_can_not_be_a_mapping(engine: Engine, tmp_path: Path
     assert ask(engine, tmp_path, "SELECT 1 AS x, 2 AS x", rows=[[1, 2]]).status == "pass"
 
 
-def test_more_rows_than_are_kept_fail_rows_and_leave_the_first_value(engine: Engine, tmp_path: Path) -> None:
+def test_more_rows_than_are_kept_fail_and_are_said(engine: Engine, tmp_path: Path) -> None:
     if engine.name == "postgres":
         many = "SELECT generate_series(1, 30000)"
     else:
         many = "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 30000) SELECT n FROM r"
     if engine.name == "mariadb":
         many = "SELECT seq FROM seq_1_to_30000"
-    assert ask(engine, tmp_path, many, equals=1).status == "pass"
+    outcome = ask(engine, tmp_path, many, equals=1)
+    assert outcome.status == "fail"
+    assert "gave more than 10,000 rows" in outcome.message
     outcome = ask(engine, tmp_path, many, rows=[[number] for number in range(1, 10_001)])
     assert outcome.status == "fail"
     assert "found more than 10,000" in outcome.message

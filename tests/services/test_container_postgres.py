@@ -159,7 +159,7 @@ def test_a_function_in_the_place_of_a_built_in_one_is_the_agents_failure(cell: S
         agent.execute("CREATE FUNCTION public.lower(varchar) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$")
     with pytest.raises(QueryFailed, match="stands in for a built-in function") as failed:
         cell.query("SELECT lower(email) FROM customers")
-    assert failed.value.undefined
+    assert failed.value.by_agent
 
 
 def test_a_fixture_that_fails_says_where(cell: ServedCell) -> None:

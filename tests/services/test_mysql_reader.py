@@ -63,7 +63,7 @@ def reader(mariadb: MariaDb) -> MysqlReader:
 def test_nothing_is_changed(reader: MysqlReader, statement: str) -> None:
     with pytest.raises(QueryFailed) as refused:
         reader.query(statement, timeout=10)
-    assert not refused.value.undefined
+    assert not refused.value.by_agent
     assert reader.query("SELECT count(*) FROM t", timeout=10).rows == ((1,),)
 
 
@@ -82,10 +82,10 @@ def test_a_lock_of_somebody_else_is_waited_for_no_longer_than_the_limit(reader: 
 def test_an_unknown_database_is_undefined(reader: MysqlReader) -> None:
     with pytest.raises(QueryFailed) as missing:
         reader.query("SELECT * FROM information_schema.nowhere", timeout=10)
-    assert missing.value.undefined
+    assert missing.value.by_agent
 
 
 def test_a_wrong_password_is_no_fault_of_the_agents(reader: MysqlReader) -> None:
     with pytest.raises(QueryFailed, match="Access denied") as refused:
         MysqlReader({**reader.connection, "password": "no"}).query("SELECT 1", timeout=10)
-    assert not refused.value.undefined
+    assert not refused.value.by_agent

@@ -42,10 +42,10 @@ class PostgresCell:
         """What an sql fixture of the spec does before the agent starts."""
         self.portal.call(self.service.run_sql, self.attached, script)
 
-    def query(self, sql: str, timeout: float = 10.0) -> QueryResult:
+    def query(self, sql: str, timeout: float = 10.0, *, redefined: bool = False) -> QueryResult:
         """What a check asks."""
         assert self.attached.database is not None
-        return self.attached.database.query(sql, timeout=timeout)
+        return self.attached.database.query(sql, timeout=timeout, redefined=redefined)
 
     def close(self) -> None:
         for session in self._sessions:

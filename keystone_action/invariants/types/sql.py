@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -29,14 +29,18 @@ class Sql(Check):
     """Asks a database service and compares what it answers, to check the state that the agent left.
 
     The query runs in a read-only transaction; on servers that we start, with a role of our own that may only SELECT.
-    Give at least one operator; all that are given must hold. All but `rows` look at the first column of the first row;
-    a query without rows gives null.
+    Give at least one operator; all that are given must hold. All but `rows` look at one value, the first column of the
+    only row: a query without rows gives null, one with several rows fails; `rows` compares the whole result.
 
     Numbers compare by value and never with text. A boolean is no number, except in MySQL and SQLite, which have 0 and 1
     only. Dates, UUIDs and decimals compare by their ISO or numeric value. A failure shows both values with their types.
 
-    A table or column that does not exist fails the check: the agent was to make it. Any other failure of the query (its
-    syntax, a permission, an attempt to write, a lost connection, the time limit) is an error of the check.
+    A table or column that does not exist fails the check: the agent was to make it. So does a query that reads, through
+    views too, what stood there before the agent and is something else by now: a table that is a view, or has a new
+    rule, policy or generated column, a view or function with another definition. `redefined: allow` reads it all the
+    same. A query that is still busy at its time limit is ended; it fails the check when it reads what the agent made,
+    filled or redefined. Any other failure of the query (its syntax, a permission, an attempt to write, a lost
+    connection, the time limit) is an error of the check.
     """
 
     type_name: ClassVar[str] = "sql"
@@ -64,6 +68,11 @@ class Sql(Check):
         description="The whole result in its order; each row a list in the order of the columns, or a mapping of all "
         "columns.",
     )
+    redefined: Literal["deny", "allow"] = Field(
+        default="deny",
+        description="`allow`: what the query reads may be something else than before the agent, such as a view in the "
+        "place of a table. For a task that asks for that.",
+    )
 
     @model_validator(mode="after")
     def _has_an_operator(self) -> Self:
@@ -90,11 +99,11 @@ class Sql(Check):
     def _evaluate(self, database: Database, timeout: float) -> Outcome:
         deadline = time.monotonic() + timeout
         try:
-            result = database.query(self.query, timeout=timeout)
+            result = database.query(self.query, timeout=timeout, redefined=self.redefined == "allow")
             problems = [problem for name in self._given() if (problem := self._problem(name, result, deadline))]
         except QueryFailed as problem:
             details: dict[str, Any] = {"query": self.query, "service": self.service}
-            return (failed if problem.undefined else broken)(f"{self.service}: {problem}", **details)
+            return (failed if problem.by_agent else broken)(f"{self.service}: {problem}", **details)
         except PatternTimeout as problem:
             return failed(f"{problem}.", query=self.query)
         details = {"query": self.query, "columns": list(result.columns), "found": _found(result)}
@@ -107,11 +116,15 @@ class Sql(Check):
         wanted = getattr(self, operator)
         if operator == "rows":
             return _rows_problem(wanted, result)
+        if len(result.rows) > 1:
+            count = f"more than {len(result.rows):,}" if result.more else f"{len(result.rows):,}"
+            return f"`{operator}` looks at one value, and the query gave {count} rows; `rows` compares a whole result."
         found = result.rows[0][0] if result.rows and result.rows[0] else None
         seen = f"found {describe(found)}" if result.rows else "the query gave no rows (null)"
         if operator == "equals":
             holds = equal(wanted, found, boolean_as_number=result.boolean_as_number)
-            return None if holds else f"expected {describe(wanted)}, {seen}."
+            advice = " `rows` compares rows." if isinstance(wanted, list) and not isinstance(found, list) else ""
+            return None if holds else f"expected {describe(wanted)}, {seen}.{advice}"
         if operator == "not_equals":
             holds = not equal(wanted, found, boolean_as_number=result.boolean_as_number)
             return None if holds else f"expected anything but {describe(wanted)}, {seen}."

@@ -1,0 +1,94 @@
+"""What stands in a PostgreSQL database: tables with what changes their reading, views, routines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.services.redefinitions import ROUTINE, Entry, Name
+
+if TYPE_CHECKING:
+    import psycopg
+
+_KINDS = {
+    "r": "table",
+    "p": "table",
+    "v": "view",
+    "m": "materialized view",
+    "f": "foreign table",
+    "S": "sequence",
+}
+_OF_USERS = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'"
+_RELATIONS = f"""
+    SELECT n.nspname, c.relname, c.relkind,
+           CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) END,
+           CASE WHEN c.relkind IN ('r', 'm') THEN pg_relation_size(c.oid) END
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND {_OF_USERS}
+"""  # noqa: S608 - a condition of ours
+# Each row: a table, what it has, and what that is made of. The last are rows of a foreign table, read by the name
+# of its parent.
+_TRAITS = f"""
+    SELECT n.nspname, c.relname, 'the rule ' || w.rulename, pg_get_ruledef(w.oid)
+      FROM pg_rewrite w JOIN pg_class c ON c.oid = w.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE w.rulename <> '_RETURN' AND {_OF_USERS}
+    UNION ALL
+    SELECT n.nspname, c.relname, 'the policy ' || p.polname,
+           concat_ws(' ', p.polcmd, p.polpermissive, pg_get_expr(p.polqual, p.polrelid))
+      FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE {_OF_USERS}
+    UNION ALL
+    SELECT n.nspname, c.relname, 'row level security', ''
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE (c.relrowsecurity OR c.relforcerowsecurity) AND {_OF_USERS}
+    UNION ALL
+    SELECT n.nspname, c.relname, 'the collation ' || l.collname || ' of column ' || a.attname, ''
+      FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
+           JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE l.collnamespace <> 'pg_catalog'::regnamespace AND c.relkind IN ('r', 'p') AND {_OF_USERS}
+    UNION ALL
+    SELECT n.nspname, c.relname, 'the foreign child ' || k.relname, ''
+      FROM pg_inherits i JOIN pg_class k ON k.oid = i.inhrelid AND k.relkind = 'f'
+           JOIN pg_class c ON c.oid = i.inhparent JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE {_OF_USERS}
+"""  # noqa: S608 - as above
+_GENERATED = f"""
+    UNION ALL
+    SELECT n.nspname, c.relname, 'the generated column ' || a.attname, pg_get_expr(d.adbin, d.adrelid)
+      FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+           JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE a.attgenerated <> '' AND {_OF_USERS}
+"""  # noqa: S608 - as above
+_SINCE_GENERATED = 120000
+# What an extension brought is its superuser's; that it is an extension's is all that counts.
+_ROUTINES = f"""
+    SELECT n.nspname, p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
+           CASE WHEN EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+                              AND d.deptype = 'e') THEN ''
+                WHEN p.prokind = 'a' THEN (SELECT concat_ws(' ', g.aggtransfn, g.aggfinalfn, g.agginitval)
+                                             FROM pg_aggregate g WHERE g.aggfnoid = p.oid)
+                ELSE pg_get_functiondef(p.oid) END
+      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+     WHERE {_OF_USERS}
+"""  # noqa: S608 - as above
+
+
+def look(session: psycopg.Connection[Any]) -> dict[Name, Entry]:
+    """The catalogue now; texts are comparable as long as the session's search_path is pg_catalog alone. Raises
+    psycopg.Error."""
+    traits: dict[Name, list[tuple[str, str]]] = {}
+    query = _TRAITS + (_GENERATED if session.info.server_version >= _SINCE_GENERATED else "")
+    for schema, name, trait, text in session.execute(query.encode()).fetchall():
+        traits.setdefault((schema, name), []).append((trait, text or ""))
+    found = {}
+    for schema, name, kind, text, size in session.execute(_RELATIONS.encode()).fetchall():
+        its = sorted(traits.get((schema, name), ()))
+        whole = "\n".join([text or "", *(one for _, one in its)])
+        found[schema, name] = Entry(_KINDS[_text(kind)], whole, frozenset(trait for trait, _ in its), size or 0)
+    for schema, name, text in session.execute(_ROUTINES.encode()).fetchall():
+        found[schema, name] = Entry(ROUTINE, text or "")
+    return found
+
+
+def _text(kind: bytes | str) -> str:
+    """PostgreSQL's "char" type comes as bytes."""
+    return kind.decode() if isinstance(kind, bytes) else kind

@@ -1,0 +1,151 @@
+"""What an agent made of the tables, views and routines that stood before it: a name that a query reads may stand for
+something else by now.
+
+A catalogue is taken down before the agent starts and looked up again when a check asks. Which entries a query reads is
+told by names: those in its text, those in the text of the views and routines that it names, and so on. That may be one
+too many (a column of the same name), never one too few, whatever a planner makes of the query.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+
+_WORD = re.compile(r"\w+")
+ROUTINE = "function"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that a query can name. kind: `table`, `view`, `function` …. text: of a view or routine what it is made
+    of, in which other names stand. traits: what a table has that changes what is read of it, as phrases (`a rule
+    (hide)`). bytes: how much is in it, as far as that is known."""
+
+    kind: str
+    text: str = ""
+    traits: frozenset[str] = frozenset()
+    bytes: int = 0
+
+
+Name = tuple[str, str]
+"""Schema, or database, and name."""
+Catalogue = Mapping[Name, Entry]
+_NONE = Entry("")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What differs between two catalogues. path: the schemas that a name without one is looked up in."""
+
+    before: Catalogue
+    now: Catalogue
+    path: tuple[str, ...]
+    redefined: Mapping[Name, str] = field(init=False)
+    made: Set[Name] = field(init=False)
+
+    def __post_init__(self) -> None:
+        redefined = {name: sentence for name in self.now if (sentence := self._difference(name))}
+        for gone in self.before.keys() - self.now.keys():
+            for name in self._later_on_the_path(gone, self.now):
+                redefined[name] = f"the agent removed {_shown(gone)}, so that {_shown(name)} is read in its place"
+        object.__setattr__(self, "redefined", redefined)
+        filled = {name for name, entry in self.now.items() if entry.bytes > self.before.get(name, _NONE).bytes}
+        object.__setattr__(self, "made", filled | redefined.keys() | (self.now.keys() - self.before.keys()))
+
+    def _difference(self, name: Name) -> str:
+        now, before = self.now[name], self.before.get(name)
+        what = f"{now.kind} {_shown(name)}"
+        if before is None:
+            hidden = self._later_on_the_path(name, self.before) or self._overloaded_by(name)
+            return f"the agent made {what}, which can be read in the place of {_shown(hidden[0])}" if hidden else ""
+        if before.kind != now.kind:
+            return f"the agent replaced the {before.kind} {_shown(name)} by a {now.kind}"
+        if added := sorted(now.traits - before.traits):
+            return f"the agent gave the {what} {', '.join(added)}"
+        return f"the agent redefined the {what}" if before.text != now.text else ""
+
+    def _later_on_the_path(self, name: Name, catalogue: Catalogue) -> list[Name]:
+        """Entries of this name that another schema has, and that are found without one where this is not."""
+        if name[0] not in self.path:
+            return []
+        later = self.path[self.path.index(name[0]) + 1 :]
+        return [(schema, name[1]) for schema in later if (schema, name[1]) in catalogue]
+
+    def _overloaded_by(self, name: Name) -> list[Name]:
+        """Routines of this name with other arguments, that stood before: a call of them may mean this one now."""
+        if self.now[name].kind != ROUTINE:
+            return []
+        return sorted(
+            one
+            for one, entry in self.before.items()
+            if entry.kind == ROUTINE and plain_name(one) == plain_name(name) and one[0] in (name[0], *self.path)
+        )
+
+    def read_by(self, query: str) -> set[Name]:
+        """All that a query names, and what that is made of."""
+        by_word: dict[str, list[Name]] = {}
+        others: list[Name] = []
+        for name in self.now:
+            own = plain_name(name)
+            if _WORD.fullmatch(own):
+                by_word.setdefault(own.casefold(), []).append(name)
+            else:
+                others.append(name)
+        found: set[Name] = set()
+        texts = [query]
+        while texts:
+            text = texts.pop().casefold()
+            named = [name for word in set(_WORD.findall(text)) for name in by_word.get(word, ())]
+            named += [name for name in others if plain_name(name).casefold() in text]
+            for name in named:
+                if name not in found:
+                    found.add(name)
+                    texts.append(self.now[name].text)
+        return found
+
+    def redefinition(self, read: Set[Name]) -> str | None:
+        """A sentence when the agent redefined some of what is read; None when it did not."""
+        return next((sentence for name, sentence in sorted(self.redefined.items()) if name in read), None)
+
+    def made_by_agent(self, read: Set[Name]) -> bool:
+        """Whether some of what is read is new, filled or redefined: what is slow about it may be the agent's doing."""
+        return not read.isdisjoint(self.made)
+
+
+def _shown(name: Name) -> str:
+    return ".".join(name)
+
+
+def plain_name(name: Name) -> str:
+    """As a query writes it: of a function without its arguments, `total(integer)`."""
+    return name[1].partition("(")[0]
+
+
+NOTHING = Changes({}, {}, ())
+
+
+class Watch:
+    """One cell's view of a database whose catalogue can be looked up: taken down by `seal`, looked up once more when a
+    check asks. look: the catalogue, and the schemas that a name without one is looked up in; what it raises comes
+    through."""
+
+    def __init__(self, look: Callable[[], tuple[Catalogue, tuple[str, ...]]]) -> None:
+        self._look = look
+        self._before: Catalogue | None = None
+        self._changes: Changes | None = None
+        self._lock = threading.Lock()
+        self.path: tuple[str, ...] = ()
+
+    def seal(self) -> None:
+        """What stands now stood before the agent."""
+        self._before, self.path = self._look()
+        self._changes = None
+
+    def changes(self) -> Changes:
+        """What differs since then; nothing where it was never sealed."""
+        with self._lock:
+            if self._changes is None:
+                self._changes = NOTHING if self._before is None else Changes(self._before, self._look()[0], self.path)
+            return self._changes

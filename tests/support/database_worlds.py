@@ -1,0 +1,175 @@
+"""Databases of every kind as one cell has them: laid out by a fixture, worked on by the agent, asked by a check."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import psycopg
+import pymysql
+import pytest
+from support.containers import ContainerWorld
+from support.context import grade
+from support.databases import PostgresForTests
+from support.images import MARIADB, MYSQL, POSTGRES
+from support.mariadb import MariaDb
+
+from keystone_action.evidence.model import Database
+from keystone_action.invariants.base import Outcome
+from keystone_action.services.base import CellScope, RunningService
+from keystone_action.services.external import External
+from keystone_action.services.sqlite import SqliteFile
+from keystone_action.spec.services import ExternalService, SqliteService
+
+LAYOUT = (
+    "CREATE TABLE customers (id int PRIMARY KEY, email varchar(80))",
+    "INSERT INTO customers VALUES (1, 'a@example.com'), (2, 'b@example.com'), (3, NULL)",
+    "CREATE TABLE orders (id int PRIMARY KEY)",
+)
+IN_CONTAINERS: dict[str, dict[str, Any]] = {
+    "postgres image": {"image": POSTGRES, "env": {"POSTGRES_PASSWORD": "p", "POSTGRES_DB": "shop"}},
+    "mariadb image": {"image": MARIADB, "env": {"MARIADB_USER": "app", "MARIADB_PASSWORD": "p"}},
+    "mysql image": {"image": MYSQL, "env": {"MYSQL_USER": "app", "MYSQL_PASSWORD": "p"}},
+}
+POSTGRES_KINDS = ("postgres", "external postgres")
+KINDS = (*POSTGRES_KINDS, "external mariadb", "sqlite")
+"""Those that need no container."""
+
+_started: dict[str, RunningService] = {}
+"""One server a kind and session; each test has a database of its own there."""
+
+
+@dataclass
+class DatabaseWorld:
+    """dialect: `postgres`, `mysql` or `sqlite`. agent: runs statements with the agent's rights, and ends."""
+
+    dialect: str
+    database: Database
+    run_sql: Callable[[str], None]
+    seal: Callable[[], None]
+    agent: Callable[[Sequence[str]], None]
+    workspace: Path
+
+    def lay_out(self, *more: str) -> None:
+        """What stands before the agent."""
+        self.run_sql("; ".join((*LAYOUT, *more)))
+        self.seal()
+
+    def ask(self, query: str, *, timeout: float = 20.0, **fields: Any) -> Outcome:
+        """The check `sql`."""
+        document = {"type": "sql", "service": "db", "query": query, **fields}
+        return grade(document, self.workspace, evidence={"databases": {"db": self.database}}, timeout=timeout)
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseWorld]:
+    """Of the kind that the test is parametrised with (indirectly)."""
+    kind = request.param
+    with ExitStack() as stack:
+        if kind in IN_CONTAINERS:
+            yield _in_container(request, kind, tmp_path, stack)
+        elif kind == "sqlite":
+            yield _sqlite(tmp_path)
+        elif kind == "external mariadb":
+            server: MariaDb = request.getfixturevalue("mariadb")
+            name, user, password = server.make_database()
+            yield _external("mysql", f"mysql://{user}:{password}@127.0.0.1:{server.port}/{name}", tmp_path)
+        else:
+            postgres: PostgresForTests = request.getfixturevalue("postgres")
+            cell = postgres.attach()
+            stack.callback(cell.close)
+            if kind == "external postgres":
+                yield _external("postgres", cell.attached.for_agent.url, tmp_path)
+            else:
+                url = cell.attached.for_agent.url
+                assert cell.attached.database is not None
+                yield DatabaseWorld(
+                    "postgres",
+                    cell.attached.database,
+                    cell.fixture,
+                    lambda: postgres.portal.call(cell.service.seal, cell.attached),
+                    lambda statements: _postgres_agent(url, statements),
+                    tmp_path,
+                )
+
+
+def _external(dialect: str, url: str, place: Path) -> DatabaseWorld:
+    service = External(ExternalService.model_validate({"type": "external", "name": "db", "url": url}))
+    return _of_service(dialect, service, place, _postgres_agent if dialect == "postgres" else _mysql_agent)
+
+
+def _sqlite(place: Path) -> DatabaseWorld:
+    (place / "workspace").mkdir()
+    (place / "private").mkdir()
+    service = SqliteFile(SqliteService.model_validate({"type": "sqlite", "name": "db", "path": "data.db"}))
+    file = place / "workspace/data.db"
+
+    def agent(_url: str, statements: Sequence[str]) -> None:
+        session = sqlite3.connect(file, isolation_level=None)
+        for statement in statements:
+            session.execute(statement)
+        session.close()
+
+    return _of_service("sqlite", service, place, agent)
+
+
+def _of_service(
+    dialect: str, service: RunningService, place: Path, agent: Callable[[str, Sequence[str]], None]
+) -> DatabaseWorld:
+    anyio.run(service.start)
+    scope = CellScope("cell", place / "private", place / "workspace", place / "audit", exclusive=True)
+    attached = anyio.run(service.attach, scope)
+    assert attached.database is not None
+    return DatabaseWorld(
+        dialect,
+        attached.database,
+        lambda script: anyio.run(service.run_sql, attached, script),
+        lambda: anyio.run(service.seal, attached),
+        lambda statements: agent(attached.for_host.url, statements),
+        place,
+    )
+
+
+def _in_container(request: pytest.FixtureRequest, kind: str, place: Path, stack: ExitStack) -> DatabaseWorld:
+    containers: ContainerWorld = request.getfixturevalue("shared_containers")
+    if kind not in _started:
+        _started[kind] = containers.start(name="db", ready_timeout="120s", **IN_CONTAINERS[kind])
+    service = _started[kind]
+    cell = containers.cell(service)
+    stack.callback(cell.close)
+    dialect = "postgres" if kind.startswith("postgres") else "mysql"
+    run = _postgres_agent if dialect == "postgres" else _mysql_agent
+
+    def agent(statements: Sequence[str]) -> None:
+        run(cell.attached.for_host.url, statements)
+        cell.settle()
+
+    return DatabaseWorld(
+        dialect,
+        cell.attached.database,
+        cell.fixture,
+        lambda: containers.portal.call(service.seal, cell.attached),
+        agent,
+        place,
+    )
+
+
+def _postgres_agent(url: str, statements: Sequence[str]) -> None:
+    with psycopg.connect(url, autocommit=True) as session:
+        for statement in statements:
+            session.execute(statement.encode())
+
+
+def _mysql_agent(url: str, statements: Sequence[str]) -> None:
+    parts = urlsplit(url)
+    fields: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "user": parts.username}
+    fields |= {"password": parts.password, "database": parts.path.lstrip("/"), "autocommit": True}
+    with pymysql.connect(**fields) as session, session.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
