@@ -6,17 +6,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from support.context import Context, grade, make_check, make_evidence
+from support.context import context_of, grade, make_check, make_evidence
 
 from keystone_action.evidence.model import Address
-from keystone_action.invariants.base import CheckContext, Outcome
+from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.check_result import BadResult, read_result
 from keystone_action.sandbox.base import Capture
 
@@ -148,13 +148,11 @@ def test_the_script_is_gone_from_the_shared_copy_afterwards(directory: Path) -> 
     (directory / "checks" / "check.py").write_text(say(passed=True))
 
     async def run_it() -> tuple[Outcome, list[str]]:
-        context = Context(make_evidence(workspace, directory.parent / "private"), directory, "shared_copy")
-        try:
-            check = make_check({"type": "custom", "script": "checks/check.py", "runs_in": "sandbox"})
-            outcome = await check.evaluate(cast(CheckContext, context))
-            return outcome, sorted(path.name for path in context.sandboxes[0].workspace.iterdir())
-        finally:
-            await context.close()
+        check = make_check({"type": "custom", "script": "checks/check.py", "runs_in": "sandbox"})
+        evidence = make_evidence(workspace, directory.parent / "private")
+        async with context_of(check, evidence, directory) as context:
+            outcome = await check.evaluate(context)
+            return outcome, sorted(path.name for path in context.copy_path.iterdir())
 
     outcome, left = anyio.run(run_it)
     assert outcome.status == "pass"

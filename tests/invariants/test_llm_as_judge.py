@@ -6,20 +6,20 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from pydantic import ValidationError
+from support.context import context_of
 from support.model_server import ModelServer, Reply, answer, error
 
 from keystone_action.evidence.model import AgentRun, Change, Evidence, FileState, RecordedRequest
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.judged_material import FILE_LIMIT, MATERIAL_LIMIT
 from keystone_action.invariants.types.llm_as_judge import LlmAsJudge
-from keystone_action.judge.base import Judge
 from keystone_action.judge.model_judge import ModelJudge
 
 
@@ -31,31 +31,6 @@ class Log:
 
     def requests(self) -> Sequence[RecordedRequest]:
         return self.recorded
-
-
-@dataclass
-class Context:
-    """What `llm_as_judge` uses of a CheckContext."""
-
-    evidence: Evidence
-    judge: Judge
-    name: str = "quality"
-    timeout: float = 60.0
-    directory: Path = Path("/nonexistent")
-    host_removed_links: tuple[str, ...] = ()
-    missing_programs: frozenset[str] = frozenset()
-    check_environment: Mapping[str, str] = field(default_factory=dict)
-    service_addresses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-    async def sandbox(self) -> Any:
-        raise AssertionError("a judge executes nothing")
-
-    async def host(self) -> Any:
-        raise AssertionError("a judge executes nothing")
-
-    def author_file(self, path: str) -> bytes:
-        return self.files[path]
 
 
 def evidence(directory: Path, **more: Any) -> Evidence:
@@ -96,10 +71,20 @@ def check(**fields: Any) -> LlmAsJudge:
     return LlmAsJudge.model_validate(LlmAsJudge.upgrade(document))
 
 
-def run(checked: LlmAsJudge, seen: Evidence, server: ModelServer, **more: Any) -> Outcome:
-    """One evaluation with the real judge."""
-    context = Context(seen, ModelJudge(server.environ(), backoff=0.001), **more)
-    return anyio.run(checked.evaluate, context)
+def run(
+    checked: LlmAsJudge, seen: Evidence, server: ModelServer | None, *, files: Mapping[str, bytes] | None = None
+) -> Outcome:
+    """One evaluation with the real judge. files: of the author; server: None where no key is set."""
+    directory = seen.workspace.parent
+    for name, content in (files or {}).items():
+        (directory / name).write_bytes(content)
+    judge = ModelJudge({}) if server is None else ModelJudge(server.environ(), backoff=0.001)
+
+    async def graded() -> Outcome:
+        async with context_of(checked, seen, directory, name="quality", timeout=60.0, judge=judge) as context:
+            return await checked.evaluate(context)
+
+    return anyio.run(graded)
 
 
 def request(body: str = "", **more: Any) -> RecordedRequest:
@@ -315,7 +300,7 @@ def test_an_input_by_expression_that_turns_out_wrong_is_an_error(tmp_path: Path)
 
 
 def test_no_key_skips_with_the_sentence(tmp_path: Path) -> None:
-    outcome = anyio.run(check().evaluate, Context(evidence(tmp_path), ModelJudge({})))
+    outcome = run(check(), evidence(tmp_path), None)
     assert (outcome.status, outcome.score) == ("skip", None)
     assert "claude-sonnet-4-6 needs ANTHROPIC_API_KEY, which is not set" in outcome.message
 

@@ -1,94 +1,116 @@
-"""A CheckContext on a directory, with real process sandboxes: what `runner/` makes for a cell, without the cell."""
+"""A check on a directory, given the very context that a cell gives it (`runner.context`), without the cell."""
 
 from __future__ import annotations
 
-import itertools
-import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 
 from keystone_action.evidence.model import AgentRun, Database, Evidence, RequestLog
-from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase
+from keystone_action.invariants.base import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.runner.layout import make_readable
+from keystone_action.runner.context import CheckWorld, Context
+from keystone_action.runner.world import AuthorFiles, CellRoots, Roots
 from keystone_action.sandbox import process
-from keystone_action.sandbox.base import Limits, Sandbox
-from keystone_action.sandbox.disarm import disarm_tree
-from keystone_action.sandbox.workspace import copy_as_left
-from keystone_action.spec.author_directory import read_below
+from keystone_action.sandbox.base import Home, Limits, Sandbox
+from keystone_action.sandbox.process import ProcessSandboxes
+from keystone_action.spec.annotations import leaves
+from keystone_action.spec.base import AuthorPath
 
 
 @dataclass
-class Context:
-    """See CheckContext. The process sandbox is started by the first who needs it; `close` ends it."""
+class _Started:
+    """The process sandboxes of the product, started by the first check that needs them: most only observe."""
 
-    evidence: Evidence
-    directory: Path
-    phase: Phase = "observe"
-    name: str = "check"
-    timeout: float = 30.0
-    limits: Limits = field(default_factory=Limits)
-    check_environment: Mapping[str, str] = field(default_factory=dict)
-    missing_programs: frozenset[str] = frozenset()
-    service_addresses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    host_removed_links: tuple[str, ...] = ()
-    judge: Any = None
-    originals: Path | None = None
-    agent_directory: Path | None = None
-    readable: tuple[Path, ...] = ()
-    sandboxes: list[Sandbox] = field(default_factory=list)
-    given: list[Path] = field(default_factory=list)
-    provider: process.ProcessSandboxes | None = None
-    _numbers: Any = field(default_factory=itertools.count)
+    root: Path
+    provider: ProcessSandboxes | None = None
 
-    async def _copy(self, *, drop_outside_links: bool) -> tuple[process.ProcessSandboxes, Path, tuple[str, ...]]:
+    async def _running(self) -> ProcessSandboxes:
         if self.provider is None:
-            self.provider = await process.start()
-        target = self.provider.root / f"copy-{next(self._numbers)}"
-        links = copy_as_left(self.evidence.workspace, target, drop_outside_links=drop_outside_links)
-        return self.provider, target, tuple(links)
+            self.provider = await process.start(self.root)
+        return self.provider
 
-    async def sandbox(self, *, without_programs_of_git: bool = False) -> Sandbox:
-        provider, target, _ = await self._copy(drop_outside_links=False)
-        if without_programs_of_git:
-            disarm_tree(target)
-        readable = (*self.readable, *self.given)
-        self.sandboxes.append(await provider.open(target, limits=self.limits, readable=readable))
-        return self.sandboxes[-1]
+    async def open(
+        self,
+        workspace: Path,
+        *,
+        limits: Limits,
+        readable: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        home: Home | None = None,
+    ) -> Sandbox:
+        provider = await self._running()
+        return await provider.open(workspace, limits=limits, readable=readable, environment=environment, home=home)
 
-    def give(self, files: Mapping[str, bytes]) -> Path:
-        place = Path(tempfile.mkdtemp(prefix="given-"))
-        self.given.append(place)
-        for name, content in files.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_bytes(content)
-        make_readable(place)
-        return place
-
-    async def host(self) -> Sandbox:
-        provider, target, self.host_removed_links = await self._copy(drop_outside_links=True)
-        self.sandboxes.append(await provider.open_host(target, limits=self.limits))
-        return self.sandboxes[-1]
+    async def open_host(self, directory: Path, **options: Any) -> Sandbox:
+        return await (await self._running()).open_host(directory, **options)
 
     async def close(self) -> None:
-        """End its sandboxes and the process sandbox."""
-        for sandbox in self.sandboxes:
-            await sandbox.close()
-        for place in self.given:
-            shutil.rmtree(place)
         if self.provider is not None:
             await self.provider.close()
 
-    def author_file(self, path: str) -> bytes:
-        return (self.directory / path).read_bytes()
 
-    def author_directory(self, path: str) -> Mapping[str, bytes]:
-        return read_below(self.directory / path)
+@asynccontextmanager
+async def context_of(
+    check: Check,
+    evidence: Evidence,
+    directory: Path,
+    *,
+    name: str = "check",
+    timeout: float = 30.0,
+    limits: Limits | None = None,
+    check_environment: Mapping[str, str] | None = None,
+    missing_programs: frozenset[str] = frozenset(),
+    service_addresses: Mapping[str, Mapping[str, Any]] | None = None,
+    judge: Any = None,
+    originals: Path | None = None,
+    agent_directory: Path | None = None,
+    readable: tuple[Path, ...] = (),
+) -> AsyncIterator[Context]:
+    """The context of one check; its sandboxes are gone when it is left. directory: the spec's."""
+    roots = Roots("test")
+    provider = _Started(roots.sandboxes)
+    area = roots.cells / "cell"
+    area.mkdir(mode=0o711)
+    area.chmod(0o711)
+    world = CheckWorld(
+        evidence=evidence,
+        directory=directory,
+        roots=CellRoots(roots.private, area, evidence.workspace),
+        provider=cast(ProcessSandboxes, provider),
+        limits=limits or Limits(),
+        readable=readable,
+        environment=check_environment or {},
+        host_services=service_addresses or {},
+        missing_programs=missing_programs,
+        judge=judge,
+        author_files=_author_files(check, directory),
+        originals=originals,
+        admit=lambda _sandbox: None,
+        agent_directory=agent_directory,
+    )
+    context = Context(world, name, timeout, check.run_phase)
+    try:
+        yield context
+    finally:
+        await context.close()
+        await world.close()
+        await provider.close()
+        roots.remove()
+
+
+def _author_files(check: Check, directory: Path) -> AuthorFiles:
+    """The files that the check's fields name, as the loader finds them."""
+    named = [(leaf.marker(AuthorPath), directory / leaf.value) for leaf in leaves(check)]
+    found = {path: marker.withheld for marker, path in named if marker is not None and path.exists()}
+    files = AuthorFiles()
+    files.add_all(found, [path for path, withheld in found.items() if withheld])
+    return files
 
 
 def make_evidence(
@@ -139,17 +161,24 @@ def grade(
     evidence: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Outcome:
-    """The outcome of one check on a workspace. evidence: further fields of Evidence; fields: those of Context."""
-    check = make_check(document)
+    """The outcome of one check on a workspace. evidence: further fields of Evidence; fields: those of context_of."""
+    return evaluate(make_check(document), workspace, directory=directory, evidence=evidence, **fields)
+
+
+def evaluate(
+    check: Check,
+    workspace: Path,
+    *,
+    directory: Path | None = None,
+    evidence: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Outcome:
+    """The outcome of a check that was made."""
 
     async def run(private: Path) -> Outcome:
-        context = Context(
-            make_evidence(workspace, private, **(evidence or {})), directory or workspace, check.run_phase, **fields
-        )
-        try:
-            return await check.evaluate(cast(CheckContext, context))
-        finally:
-            await context.close()
+        seen = make_evidence(workspace, private, **(evidence or {}))
+        async with context_of(check, seen, directory or workspace, **fields) as context:
+            return await check.evaluate(context)
 
     with tempfile.TemporaryDirectory() as private:
         return anyio.run(run, Path(private))

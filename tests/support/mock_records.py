@@ -1,11 +1,10 @@
 """Recorded requests without a mock, and the checks that are graded on them."""
 
-import asyncio
 import json
 from dataclasses import replace
 from typing import Any
 
-from support.context import make_evidence
+from support.context import evaluate
 
 from keystone_action.evidence.model import RecordedRequest
 
@@ -26,13 +25,5 @@ def request(method: str = "POST", path: str = "/api/messages", body: Any = "", *
     return replace(plain, **fields)
 
 
-class Context:
-    timeout = 30.0
-
-    def __init__(self, evidence: Any) -> None:
-        self.evidence = evidence
-
-
-def grade(tmp_path, check, **logs):
-    context = Context(make_evidence(tmp_path, tmp_path / "private", request_logs=logs))
-    return asyncio.run(check.evaluate(context))
+def grade(tmp_path, check, *, timeout=30.0, **logs):
+    return evaluate(check, tmp_path, evidence={"request_logs": logs}, timeout=timeout)
