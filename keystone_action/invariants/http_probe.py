@@ -63,14 +63,14 @@ class Probe:
     async def _try(self, ask: Callable[[], Awaitable[Response]], number: int) -> Answer:
         share = max(self.deadline - time.monotonic(), 0.001) / (self.retries + 2 - number)
         try:
-            with anyio.fail_after(share):
+            with anyio.move_on_after(share) as limit:
                 response = await ask()
-        except TimeoutError:
-            return Answer(None, (f"no whole response came within {seconds(round(share, 1))}",), number)
         except BadResponse as problem:
             return Answer(None, (f"the server {problem}",), number)
         except OSError as error:
             return Answer(None, (f"it could not be reached: {error.strerror or error}",), number)
+        if limit.cancelled_caught:
+            return Answer(None, (f"no whole response came within {seconds(round(share, 1))}",), number)
         problems = await anyio.to_thread.run_sync(
             lambda: tuple(self.expect.problems(response, self.deadline)), abandon_on_cancel=True
         )

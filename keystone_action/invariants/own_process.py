@@ -33,13 +33,12 @@ async def ask(program: Path, document: Any, *, timeout: float) -> Any:
 
     text = json.dumps(document).encode("ascii")
     command = [sys.executable, "-I", "-c", _START, str(program), str(MEMORY_LIMIT)]
-    try:
-        with anyio.fail_after(timeout):
-            done = await anyio.run_process(
-                command, input=text, env={"LC_ALL": "C.UTF-8"}, cwd="/", stderr=subprocess.DEVNULL, check=False
-            )
-    except TimeoutError:
-        raise NotFinished(f"it took longer than {timeout:g} s") from None
+    with anyio.move_on_after(timeout) as limit:
+        done = await anyio.run_process(
+            command, input=text, env={"LC_ALL": "C.UTF-8"}, cwd="/", stderr=subprocess.DEVNULL, check=False
+        )
+    if limit.cancelled_caught:
+        raise NotFinished(f"it took longer than {timeout:g} s")
     if done.returncode != 0:
         raise NotFinished("it is too large or too deeply nested to be looked at")
     return json.loads(done.stdout)

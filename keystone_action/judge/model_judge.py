@@ -103,13 +103,12 @@ class ModelJudge:
             backoff=self._backoff,
             remaining=lambda: deadline - anyio.current_time(),
         )
-        try:
-            with anyio.fail_after(request.timeout):
-                sitting = await self._sit(request, jurors, asker)
-        except TimeoutError:
+        with anyio.move_on_after(request.timeout) as limit:
+            sitting = await self._sit(request, jurors, asker)
+        if limit.cancelled_caught:
             why = f"; the last: {asker.trouble}" if asker.trouble else ""
             message = f"the judge gave no answer within {request.timeout:g} s{why}"
-            raise JudgeFailed(self._scrub(message), usage=asker.tally.usage) from None
+            raise JudgeFailed(self._scrub(message), usage=asker.tally.usage)
         if sitting.failures:
             raise JudgeFailed(self._scrub(sitting.failures[0]), usage=asker.tally.usage)
         cut = bounded(request.judged)[1]

@@ -109,9 +109,11 @@ async def run_cancellable(*arguments: str, directory: Path, timeout: float) -> N
         missing = isinstance(error, FileNotFoundError) and not available()
         raise GitFailed("git is not installed" if missing else f"git could not be started: {error.strerror}") from None
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout) as limit:
             _, said = await process.communicate()
     except TimeoutError:
+        if not limit.expired():
+            raise
         raise GitFailed(f"git {arguments[0]} took longer than {timeout:g} s") from None
     finally:
         # Its helpers (git-remote-https, ssh) are in its session, also when git itself is gone.

@@ -255,10 +255,9 @@ class EgressCell:
         try:
             async with asyncio.timeout(IDLE_SECONDS) as idle:
                 await both_ways(client, onward, sent=sent, received=received)
-        except TimeoutError:
-            egress.reason += f"; ended after {IDLE_SECONDS:g} s without a byte"
         except OSError as error:
-            egress.reason += f"; broke off ({_said(error)})"
+            idled = f"ended after {IDLE_SECONDS:g} s without a byte"
+            egress.reason += f"; {idled}" if idle.expired() else f"; broke off ({_said(error)})"
 
 
 async def _reply(client: Connection, refusal: _Refusal) -> None:

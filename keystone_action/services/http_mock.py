@@ -42,11 +42,11 @@ class HttpMock:
         """Starts the server when it doesn't run yet, and has it answer a request. Raises ServiceError."""
         self._server.start()
         try:
-            async with asyncio.timeout(self._model.ready_timeout):
+            async with asyncio.timeout(self._model.ready_timeout) as limit:
                 await self._server.probe()
-        except (TimeoutError, OSError) as error:
-            given = f"within {self._model.ready_timeout:g} s"
-            raise ServiceError(f"service {self.name}: the mock server did not answer {given}: {error!r}") from error
+        except OSError as error:
+            why = f" within {self._model.ready_timeout:g} s" if limit.expired() else f": {error!r}"
+            raise ServiceError(f"service {self.name}: the mock server did not answer{why}") from error
 
     async def attach(self, scope: CellScope) -> Attached:
         """A port of its own, fresh counters, an empty journal. Raises ServiceError."""

@@ -77,14 +77,16 @@ class PostgresServer:
         import anyio
 
         try:
-            with anyio.fail_after(ready_timeout):
+            with anyio.move_on_after(ready_timeout) as limit:
                 await self._start()
-        except TimeoutError:
-            raise self.failure(f"was not ready within {ready_timeout:g} s") from None
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.stop()
             raise
+        if limit.cancelled_caught:
+            problem = self.failure(f"was not ready within {ready_timeout:g} s")
+            await self.stop()
+            raise problem
 
     async def _start(self) -> None:
         import anyio
