@@ -1,18 +1,27 @@
 #!/opt/keystone/bin/python -I
 """What the image runs after the step, whatever became of it: removes what its run left behind."""
 
-import signal
 import sys
+
+from keystone_action import signals
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    from keystone_action.environment import take
+    signals.take_over()
+    from keystone_action.environment import let_signals_in, take
 
     environ = take(sys.argv[1:])
-    from keystone_action.after import main as clean_up
+    let_signals_in()
+    signals.start_watchdog()
+    signals.interrupt()
+    try:
+        from keystone_action.after import main as clean_up
 
-    return clean_up(environ, stdout=sys.stdout)
+        code = clean_up(environ, stdout=sys.stdout)
+    except KeyboardInterrupt:
+        sys.stderr.write("keystone: cleaning up was cancelled\n")
+        code = 0
+    return signals.finish(code, cancelled=code)
 
 
 if __name__ == "__main__":

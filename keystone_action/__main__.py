@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
+
+from keystone_action import signals
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run the command line and return its exit code. arguments: None = this process's own, which then may start anew.
     environ: None = this process's own."""
+    signals.take_over()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:
         from keystone_action import __version__
@@ -18,9 +20,18 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         sys.stdout.write(f"keystone {__version__}\n")
         return 0
     if environ is None:
-        from keystone_action.environment import take
+        from keystone_action.environment import let_signals_in, take
 
         environ = take(words) if arguments is None else dict(os.environ)
+        let_signals_in()
+    signals.start_watchdog()
+    return signals.finish(run(words, environ))
+
+
+def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """The command line of a process whose signals are ours."""
+    import gc
+
     # What start-up allocates stays: a collector that looks through it again and again only costs time. A run switches
     # it on when it starts its cells.
     gc.disable()
@@ -30,8 +41,6 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         from keystone_action import cli
 
         return cli.main(words, environ)
-    except KeyboardInterrupt:  # while the command itself was still being loaded
-        return 130
     finally:
         gc.enable()
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from keystone_action import __version__
+from keystone_action import __version__, signals
 from keystone_action.compared_with import ComparedWith, compared_with
-from keystone_action.environment import let_signals_in
 from keystone_action.errors import (
     EXIT_ERROR,
     EXIT_PASS,
@@ -73,7 +72,6 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
     step = _Step(environ, commands)
     started = time.monotonic()
     try:
-        let_signals_in()
         return step.run(evaluate)
     except KeyboardInterrupt:
         return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
@@ -81,6 +79,8 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
         return step.failed(error, time.monotonic() - started)
     except Exception as error:  # noqa: BLE001 - exit code 1 would call a bug of ours a failed agent
         commands.debug(traceback.format_exc())
+        if signals.requested():  # which broke what was under way
+            return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
         message = f"Keystone broke: {type(error).__name__}: {error}"
         return step.failed(HarnessError(message, help="please report it, with step debugging on"), 0.0)
 

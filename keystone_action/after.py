@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TextIO
 
 from keystone_action import __version__
-from keystone_action.environment import let_signals_in
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.github.commands import Commands
 from keystone_action.github.ownership import hand_over
@@ -40,7 +39,6 @@ def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
         return 0
     removed: list[str] = []
     try:
-        let_signals_in()
         for remove in (_sweep_engine, _remove_folders, _give_back, _tell_of_the_end):
             removed += _tried(remove, state, environ, commands)
     except KeyboardInterrupt:

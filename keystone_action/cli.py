@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keystone_action import commands
+from keystone_action import commands, signals
 from keystone_action.arguments import build_parser
-from keystone_action.commands import give_up
-from keystone_action.environment import let_signals_in
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, KeystoneError, UsageError
+from keystone_action.streams import give_up, open_streams
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
@@ -23,11 +21,11 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
     Every foreseen failure is a sentence on stderr; a traceback comes only with `--verbose`.
     """
-    _open_streams()
+    open_streams()
     parser = build_parser()
     verbose = "--verbose" in arguments
+    signals.interrupt()
     try:
-        let_signals_in()
         return _dispatch(parser.parse_args(arguments), dict(os.environ if environ is None else environ))
     except KeystoneError as error:
         _say_error(error)
@@ -52,20 +50,11 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours is exit 3, never a failed agent
         if verbose:
             traceback.print_exc()
+        if signals.requested():  # which broke what was under way
+            _say("cancelled")
+            return EXIT_CANCELLED
         _say(f"internal error: {type(error).__name__}: {error}", "run again with --verbose and report it")
         return EXIT_ERROR
-
-
-def _open_streams() -> None:
-    """Streams that the caller closed (`2>&-`) lead nowhere: else the next file that is opened would become one. What
-    the terminal's encoding lacks is a question mark in reports, never an end of the run."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            file = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - gets the closed one's number
-            os.set_inheritable(file.fileno(), True)
-            setattr(sys, name, file)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:
@@ -77,6 +66,8 @@ def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:
     directory = Path.cwd()
     code: int = getattr(commands, f"command_{call.command}")(call, directory=directory, environ=environ)
     sys.stdout.flush()
+    if signals.requested() and code != EXIT_CANCELLED:
+        _say(f"{signals.requested()} came after the work was done: all of it is kept")
     return code
 
 

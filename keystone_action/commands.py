@@ -12,9 +12,10 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from keystone_action.errors import EXIT_FAIL, EXIT_PASS, NotSupportedYet, UsageError
+from keystone_action.streams import give_up
 
 if TYPE_CHECKING:
     from keystone_action.evaluate import Evaluation
@@ -93,12 +94,6 @@ def write_document(text: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="strict")
     sys.stdout.write(text)
-
-
-def give_up(stream: TextIO) -> None:
-    """What is still in the stream's buffer goes nowhere, so that leaving does not fail on it again."""
-    with contextlib.suppress(OSError, ValueError):  # a stream of a test has no number
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> RunOptions:

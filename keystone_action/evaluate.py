@@ -6,10 +6,10 @@ import gc
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
-
+from keystone_action import signals
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.runner.run import run
+from keystone_action.runner.shutdown import run_to_its_end
 from keystone_action.scoring.aggregate import exit_code
 from keystone_action.scoring.results import RunResult
 
@@ -26,18 +26,20 @@ class Evaluation:
 def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     """Run specs and write results.json, summary.md, report.html and junit.xml.
 
-    Raises UsageError (exit 2) before anything runs and HarnessError (exit 3) when the sandbox can't be made or results
-    can't be written.
+    A signal ends the run, and loses no result: what is finished is written, whenever it comes.
+    Raises UsageError (exit 2) before anything runs, HarnessError (exit 3) when the sandbox can't be made or results
+    can't be written, and Cancelled (exit 130) for a signal before the run had begun.
     """
     gc.enable()
     gc.freeze()
-    ran = anyio.run(run, options, progress)
-    from keystone_action.report.write import write_reports
+    with signals.held():
+        ran = run_to_its_end(lambda stop: run(options, progress, stop))
+        from keystone_action.report.write import write_reports
 
-    result = ran.result
-    if options.baseline is not None:
-        from keystone_action.runner.baseline import beside_baseline
+        result = ran.result
+        if options.baseline is not None:
+            from keystone_action.runner.baseline import beside_baseline
 
-        result = beside_baseline(result, options.baseline)
-    write_reports(result, ran.directory)
-    return Evaluation(result, ran.directory, exit_code(result, options.fail_on))
+            result = beside_baseline(result, options.baseline)
+        write_reports(result, ran.directory)
+        return Evaluation(result, ran.directory, exit_code(result, options.fail_on))

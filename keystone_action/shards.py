@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keystone_action import signals
 from keystone_action.errors import UsageError
 from keystone_action.evaluate import Evaluation
 from keystone_action.plan import Plan, plan
@@ -71,6 +72,7 @@ def join(options: MergeOptions) -> Evaluation:
     before anything is written, OutputError when results can't be."""
     from keystone_action.report.write import write_reports
 
-    ran = merge_shards(options)
-    write_reports(ran.result, ran.directory)
+    with signals.held():
+        ran = merge_shards(options)
+        write_reports(ran.result, ran.directory)
     return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))

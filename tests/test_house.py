@@ -22,7 +22,7 @@ ROOMS = {
     "report": {"scoring"},
     "github": {"report", "scoring", "spec"},
 }
-ANYWHERE = {"errors", "__init__"}
+ANYWHERE = {"errors", "signals", "__init__"}
 FRONT_DOORS = {
     "__main__",
     "environment",
@@ -37,6 +37,7 @@ FRONT_DOORS = {
     "after",
     "shards",
     "compared_with",
+    "streams",
 }
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keystone_action import signals
 from keystone_action.errors import KeystoneError, OutputError
 from keystone_action.github.api_errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
 from keystone_action.github.client import GitHubClient
@@ -46,6 +47,9 @@ LIVE_LIMITS = Limits(tries=2, waiting=5.0)
 HURRY = Limits(tries=1, seconds=1.5, waiting=0.0)
 """When the job is cancelled: the runner gives ten seconds, and cleaning up needs most of them."""
 HURRY_SECONDS = 3.0
+"""For all of it, where no signal says how much time is left."""
+_LAST_SECONDS = 1.2
+"""Of the time after a signal, kept for what follows."""
 _LIVE_SECONDS = 11.0
 """Until what is being sent must have been answered or given up: one try."""
 
@@ -78,6 +82,12 @@ class _Problem:
     @property
     def sentences(self) -> str:
         return f"{self.what}: {self.error.sentences}"
+
+
+def _hurry_seconds() -> float:
+    if not signals.requested():
+        return HURRY_SECONDS
+    return max(0.0, signals.seconds_left() - _LAST_SECONDS)
 
 
 class Reporting:
@@ -126,13 +136,14 @@ class Reporting:
         is_told = True
         try:
             self._save_for_post_step(RESULTS, self._digest(run))
-            if run.cancelled and not has_time:
+            if (run.cancelled or signals.requested()) and not has_time:
                 is_told = self._hurry(run, posted)
             elif self._is_anything_wanted():
-                self.live.stop(_LIVE_SECONDS)
-                self._post(run, posted, LIMITS)
+                with signals.interruptible():
+                    self.live.stop(_LIVE_SECONDS)
+                    self._post(run, posted, LIMITS)
         except KeyboardInterrupt:
-            self._commands.log("the job is being cancelled: GitHub is told within three seconds or at its end")
+            self._commands.log("the job is being cancelled: GitHub is told in the seconds that are left, or at its end")
             is_told = self._hurry(run, posted)
         except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
@@ -193,7 +204,7 @@ class Reporting:
         try:
             self.live.stop(0.2)
             thread.start()
-            thread.join(HURRY_SECONDS)
+            thread.join(_hurry_seconds())
         except KeyboardInterrupt:
             return False
         # What the live report is still sending could be the last that GitHub hears.

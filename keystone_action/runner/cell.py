@@ -24,6 +24,7 @@ from keystone_action.runner.checks import Graded, judge_changes, run_checks
 from keystone_action.runner.context import CheckWorld
 from keystone_action.runner.grading import agent_note, forced_zero, judge_usage, unreadable, usage, verdict_of
 from keystone_action.runner.layout import apart
+from keystone_action.runner.limit import LimitReached, within
 from keystone_action.runner.observing import answered, notices, observe
 from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
@@ -53,9 +54,8 @@ async def run_cell(cell: Cell, world: World) -> CellResult:
     roots = world.cell_roots(cell)
     life = _Life(cell, world, files, roots)
     try:
-        with anyio.fail_after(limit):
-            return await life.run(started)
-    except TimeoutError:
+        return await within(limit, lambda: life.run(started))
+    except LimitReached:
         message = f"the cell took longer than resources.timeout ({limit:g} s); it was in: {life.phase}"
         return life.error(message, started)
     except KeystoneError as error:

@@ -24,7 +24,7 @@ from keystone_action.runner.preflight import preflight, specs_to_run, substitute
 from keystone_action.runner.recorded import Entry, Recorded
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
-from keystone_action.runner.shutdown import only_error, stopped_by_signals
+from keystone_action.runner.shutdown import Stop, cancelled, only_error
 from keystone_action.runner.start import Start, start_world
 from keystone_action.sandbox.run_lock import new_run_id
 from keystone_action.scoring.results import CellResult, RunResult
@@ -45,12 +45,13 @@ class Ran:
     directory: Path
 
 
-async def run(options: RunOptions, progress: Progress) -> Ran:
-    """Run everything that `options` name.
+async def run(options: RunOptions, progress: Progress, stop: Stop | None = None) -> Ran:
+    """Run everything that `options` name, until `stop` asks for its end: the result then says `cancelled`.
 
     Raises UsageError before anything runs (bad spec or call, nothing to run, results already there), HarnessError
-    when the sandbox can't be made or results can't be written. A signal is no exception: the result says `cancelled`.
+    when the sandbox can't be made or results can't be written.
     """
+    stop = stop or Stop()
     started, started_at = time.monotonic(), datetime.now(UTC)
     gated = specs_to_run(options)
     specs = gated.specs
@@ -71,42 +72,54 @@ async def run(options: RunOptions, progress: Progress) -> Ran:
         commit=git_sha(options),
     )
     left_out: list[str] = []
+
+    def so_far() -> Ran:
+        result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
+        return Ran(replace(result, notices=(*result.notices, *left_out)), directory)
+
     try:
-        async with stopped_by_signals() as stop, AsyncExitStack() as stack:
-            journal = await stack.enter_async_context(journals.Journal(directory, resume=options.resume is not None))
-            recorded = journal.earlier() if options.resume is not None else None
-            if recorded is not None:
-                assembly.run_id = recorded.run_id or run_id
-            identification = Identification(
-                run_facts(options, specs, assembly.commit),
-                recorded.identity if recorded is not None else None,
-                journal,
-                assembly.run_id,
-                Reading(options, directory, facilities),
-            )
-            finished: dict[str, Entry] = {}
-            if recorded is not None:
-                await identification.read(planned)  # before anything of another run is started
-                finished = earlier_cells(recorded, assembly)
-            start = Start(
-                options=options,
-                progress=progress,
-                specs=specs,
-                planned=planned,
-                directory=directory,
-                run_id=run_id,
-                facilities=facilities,
-                identified=identification.ready,
-            )
-            world = await start_world(start, stack)
-            assembly.sandbox = world.provider
-            if world.containers is not None:
-                stop.hurry.append(world.containers.hurry)
-            left_out = await _run_cells(world, journal, assembly, identification, finished)
+        with stop.stoppable():
+            async with AsyncExitStack() as stack:
+                journal = await stack.enter_async_context(
+                    journals.Journal(directory, resume=options.resume is not None)
+                )
+                recorded = journal.earlier() if options.resume is not None else None
+                if recorded is not None:
+                    assembly.run_id = recorded.run_id or run_id
+                identification = Identification(
+                    run_facts(options, specs, assembly.commit),
+                    recorded.identity if recorded is not None else None,
+                    journal,
+                    assembly.run_id,
+                    Reading(options, directory, facilities),
+                )
+                finished: dict[str, Entry] = {}
+                if recorded is not None:
+                    await identification.read(planned)  # before anything of another run is started
+                    finished = earlier_cells(recorded, assembly)
+                    assembly.results.update({cell_id: entry.cell for cell_id, entry in finished.items()})
+                    assembly.isolated.update({cell_id: entry.sandbox for cell_id, entry in finished.items()})
+                stop.so_far = so_far
+                start = Start(
+                    options=options,
+                    progress=progress,
+                    specs=specs,
+                    planned=planned,
+                    directory=directory,
+                    run_id=run_id,
+                    facilities=facilities,
+                    identified=identification.ready,
+                )
+                world = await start_world(start, stack)
+                assembly.sandbox = world.provider
+                if world.containers is not None:
+                    stop.hurry.append(world.containers.hurry)
+                left_out = await _run_cells(world, journal, assembly, identification, finished)
     except BaseExceptionGroup as group:
         raise only_error(group) from group
-    result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
-    return Ran(replace(result, notices=(*result.notices, *left_out)), directory)
+    if stop.so_far is None:  # the results of what is to be resumed are not read yet, and must not be lost
+        raise cancelled()
+    return so_far()
 
 
 async def _run_cells(
@@ -118,8 +131,6 @@ async def _run_cells(
 ) -> list[str]:
     """Run what is not finished; the sentences for cells that were left out."""
     options, progress, planned = world.options, world.progress, assembly.plan
-    assembly.results.update({cell_id: entry.cell for cell_id, entry in finished.items()})
-    assembly.isolated.update({cell_id: entry.sandbox for cell_id, entry in finished.items()})
     cells = [cell for cell in planned.cells if cell.id not in finished]
     progress.started(cells=len(planned.cells), finished=len(finished), output=world.results, notices=assembly.notices())
 

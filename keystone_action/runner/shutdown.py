@@ -1,56 +1,112 @@
-"""SIGINT and SIGTERM: the run stops cleanly and what is finished is kept (the runner sends both within 7.5 s)."""
+"""How a run ends when a signal asks it to: cleanly where it can, and in time where it can't."""
 
 from __future__ import annotations
 
-import signal
+import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import anyio
 
-from keystone_action.errors import KeystoneError
+from keystone_action import signals
+from keystone_action.errors import Cancelled, KeystoneError
+
+T = TypeVar("T")
+_TEARDOWN_SECONDS = 1.0
 
 
 @dataclass
 class Stop:
-    """Whether a signal asked the run to end, and which. hurry: called then, before anything is cancelled."""
+    """Asks a run to end, from any thread. hurry: called in the run's own thread then, before anything is cancelled.
+    so_far: what the run has come to, set by itself as soon as it has something to show."""
 
-    signal_name: str = ""
+    requested: bool = False
     hurry: list[Callable[[], None]] = field(default_factory=list)
+    so_far: Callable[[], Any] | None = None
+    _scopes: list[anyio.CancelScope] = field(default_factory=list)
+    _loop: asyncio.AbstractEventLoop | None = None
 
-    @property
-    def requested(self) -> bool:
-        """True once a signal came."""
-        return bool(self.signal_name)
+    def request(self) -> None:
+        """End soon. Again does no harm."""
+        self.requested = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        for call in self.hurry:
+            call()
+        for scope in self._scopes[-1:]:
+            scope.cancel()
+
+    @contextlib.contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Cancel the body once the run is asked to end; no exception leaves then. In the run's own thread."""
+        self._loop = asyncio.get_running_loop()
+        with anyio.CancelScope() as scope:
+            self._scopes.append(scope)
+            try:
+                if self.requested:
+                    self._cancel()
+                yield
+            finally:
+                self._scopes.remove(scope)
 
 
-@asynccontextmanager
-async def stopped_by_signals() -> AsyncIterator[Stop]:
-    """Cancel the body at the first SIGINT or SIGTERM; afterwards `Stop.requested` is true and no exception leaves.
+def run_to_its_end(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
+    """Run it in an event loop of a thread of its own, while this one takes the signals.
 
-    Further signals are taken and ignored while the body cleans up, so that impatience loses no result.
+    A signal asks it to end. One that has not ended `RUN_SECONDS` later, because a thread or the loop itself hangs, is
+    left to itself: what it has come to so far is returned. Raises what it raises, and Cancelled when a signal came
+    before it had anything to show.
     """
     stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        # Only the main thread can take signals; whoever runs us elsewhere stops us by cancellation.
-        yield stop
-        return
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with anyio.create_task_group() as group:
+    outcome: Future[T] = Future()
 
-            async def watch() -> None:
-                async for number in signals:
-                    stop.signal_name = stop.signal_name or signal.Signals(number).name
-                    for call in stop.hurry:
-                        call()
-                    body.cancel()
+    async def whole() -> None:
+        try:
+            with stop.stoppable():
+                outcome.set_result(await work(stop))
+            if not outcome.done():
+                outcome.set_exception(cancelled())
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            outcome.set_exception(error)
 
-            group.start_soon(watch)
-            with anyio.CancelScope() as body:
-                yield stop
-            group.cancel_scope.cancel()
+    # Its own end is not waited for where it hangs: it must not keep the process alive.
+    thread = threading.Thread(target=anyio.run, args=(whole,), name="keystone-run", daemon=True)
+    with signals.listening(stop.request):
+        thread.start()
+        found = _wait(outcome, stop)
+    thread.join(_TEARDOWN_SECONDS)
+    if thread.is_alive():
+        signals.leave_behind()
+    return found
+
+
+def _wait(outcome: Future[T], stop: Stop) -> T:
+    try:
+        # In pieces: a signal that comes just before the wait begins does not end it.
+        while not outcome.done() and (left := signals.seconds_left(signals.RUN_SECONDS)):
+            wait([outcome], min(left, 0.5))
+    except KeyboardInterrupt:  # of a program that takes its signals itself
+        stop.request()
+        wait([outcome], signals.RUN_SECONDS)
+        raise
+    if outcome.done():
+        return outcome.result()
+    if stop.so_far is None:
+        raise cancelled()
+    found: T = stop.so_far()
+    return found
+
+
+def cancelled() -> Cancelled:
+    """For a run that has nothing to show yet."""
+    return Cancelled("the run was cancelled before it had begun")
 
 
 def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,70 @@ def test_a_reader_that_left_changes_no_verdict(tmp_path, kind):
     done = shell(f"$K run keystone.yaml --format {kind} | true", tmp_path)
     assert done.returncode == 1, done.stderr
     assert "error" not in done.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    "broken", ["2> /dev/full", "2> >(true)", "2>&- ", ""], ids=["full", "no reader", "closed", "whole"]
+)
+@pytest.mark.parametrize(("text", "code"), [(spec(), 0), (FAILING, 1), ("version: 7", 2)])
+def test_a_stderr_that_takes_nothing_changes_no_exit_code(tmp_path, broken, text, code):
+    (tmp_path / "keystone.yaml").write_text(text)
+    done = shell(f"$K run keystone.yaml --output out {broken}", tmp_path)
+    assert done.returncode == code
+    if code != 2:
+        assert json.loads((tmp_path / "out" / "results.json").read_text())["verdict"] == ("fail" if code else "pass")
+        assert done.stdout.startswith("fail " if code else "pass ")
+
+
+@pytest.mark.parametrize(("text", "code"), [(spec(), 0), (FAILING, 1)])
+def test_a_full_pipe_that_does_not_block_loses_progress_and_nothing_else(tmp_path, text, code):
+    (tmp_path / "keystone.yaml").write_text(text)
+    read, write = full_pipe()
+    try:
+        done = call(tmp_path, "run", "keystone.yaml", "--output", "out", stdout=subprocess.PIPE, stderr=write)
+        assert done.returncode == code
+        assert done.stdout.startswith(b"fail " if code else b"pass ")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_a_report_into_a_pipe_that_does_not_block_is_whole(tmp_path):
+    """Longer than the pipe, whose reader begins late: every piece of it waits."""
+    read, write = full_pipe()
+    with ThreadPoolExecutor() as pool:
+        printed = pool.submit(call, tmp_path, "schema", stdout=write, stderr=subprocess.PIPE)
+        wait([printed], 5)  # what does not wait for its reader has ended by then
+        reading = pool.submit(Path(f"/proc/self/fd/{read}").read_bytes)
+        done = printed.result()
+        os.close(write)
+        text = reading.result().lstrip(b"x")
+    os.close(read)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(text)["title"] == "Keystone spec"
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe that takes no further byte, and says so instead of blocking."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(write, b"x" * 4096):
+            pass
+    return read, write
+
+
+def call(directory: Path, *words: str, stdout: int, stderr: int) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "keystone_action", *words],
+        cwd=directory,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("words", ["run keystone.yaml", "run keystone.yaml --format json", "schema", "doctor"])

@@ -1,0 +1,284 @@
+"""SIGINT and SIGTERM at any moment of the program: it ends with 130 and a word, and loses nothing that was finished.
+
+The command is started by a driver, a program that makes one place of it wait or hang: `NAME.reached` says that it is
+there, and where it only waits, `NAME.go` lets it go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.attacks import honest, hostile
+from support.command_line import ENVIRONMENT, spec
+
+DRIVER = """
+import importlib, os, sys, time
+
+def wait(name):
+    open(name + ".reached", "w").close()
+    while not os.path.exists(name + ".go"):
+        time.sleep(0.05)
+
+def hang(name):  # in Python code: other threads run
+    open(name + ".reached", "w").close()
+    while True:
+        time.sleep(0.05)
+
+def seize(name):  # in C code that keeps the interpreter's lock
+    import re
+    open(name + ".reached", "w").close()
+    re.match("(a|aa)+$", "a" * 200 + "b")
+
+def at(module, name, do, only=lambda *_: True):
+    found = importlib.import_module("keystone_action." + module)
+    original = getattr(found, name)
+    def replaced(*arguments, **named):
+        if only(*arguments):
+            do(name)
+        return original(*arguments, **named)
+    setattr(found, name, replaced)
+
+class AtImport:
+    def find_spec(self, name, path, target=None):
+        if name == "keystone_action." + self.module:
+            self.module = ""
+            self.do("import")
+
+def at_import(module, do):
+    finder = AtImport()
+    finder.module, finder.do = module, do
+    sys.meta_path.insert(0, finder)
+
+{place}
+from keystone_action.__main__ import main
+sys.exit(main())
+"""
+TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
+FIRST = "only=lambda before, after: not os.path.exists('changes.reached')"
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+class Driven:
+    """A call that comes to a place and stays there."""
+
+    def __init__(self, directory: Path, place: str, text: str, *words: str) -> None:
+        (directory / "driver.py").write_text(DRIVER.replace("{place}", place))
+        (directory / "keystone.yaml").write_text(text)
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, "driver.py", *(words or ("run", "keystone.yaml", "--output", "out"))],
+            cwd=directory,
+            env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def until(self, name: str) -> None:
+        deadline = time.monotonic() + 60
+        while not (self.directory / f"{name}.reached").exists():
+            assert self.process.poll() is None, self.process.stderr.read()
+            assert time.monotonic() < deadline, f"{name} was not reached"
+            time.sleep(0.02)
+
+    def go_on(self, name: str) -> None:
+        (self.directory / f"{name}.go").touch()
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code and stderr. What is under way hangs for ever, or for a day: an end within a minute is one that
+        the program made."""
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return json.loads((self.directory / "out" / "results.json").read_text("utf-8"))
+
+    @property
+    def verdicts(self) -> list[str]:
+        return [cell["verdict"] for one in self.document["specs"] for cell in one["cells"]]
+
+
+@pytest.fixture
+def driven(tmp_path: Path) -> Iterator[Any]:
+    made: list[Driven] = []
+
+    def start(place: str, text: str = "", *words: str) -> Driven:
+        made.append(Driven(tmp_path, place, text or spec(), *words))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+
+
+@BOTH
+@pytest.mark.parametrize("module", ["cli", "arguments", "runner.run"])
+def test_before_anything_has_begun_it_ends_with_a_word(driven: Any, module: str, number: int) -> None:
+    run = driven(f"at_import({module!r}, wait)")
+    run.until("import")
+    run.process.send_signal(number)
+    assert run.end() == (130, "keystone: cancelled\n")
+    assert not (run.directory / "out").exists()
+
+
+@BOTH
+@pytest.mark.parametrize("place", ["render_html", "results_pieces"])
+def test_while_reports_are_written_none_is_lost(driven: Any, place: str, number: int) -> None:
+    run = driven(f"at('report.write', {place!r}, wait)")
+    run.until(place)
+    run.process.send_signal(number)
+    run.process.send_signal(number)
+    time.sleep(0.2)  # not for the outcome: a signal that ends the process has ended it by then
+    run.go_on(place)
+    code, err = run.end()
+    assert code == 130, err
+    assert "the work was done: all of it is kept" in err
+    assert (run.document["verdict"], run.verdicts) == ("pass", ["pass"])
+    assert {path.name for path in (run.directory / "out").iterdir()} >= {"summary.md", "report.html", "junit.xml"}
+
+
+@BOTH
+def test_a_second_signal_loses_no_result_of_the_first(driven: Any, number: int) -> None:
+    second_hangs = "{type: command, command: 'if [ $NUMBER = 1 ]; then sleep 86400; fi', env: %s}"
+    number_of_it = "{NUMBER: '{{ cell.replica }}'}"
+    run = driven("at('report.write', 'results_pieces', wait)", spec(agent=second_hangs % number_of_it) + TWO)
+    deadline = time.monotonic() + 60
+    journal = run.directory / "out" / "journal.jsonl"
+    while not (journal.exists() and journal.read_text().count("\n")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    run.process.send_signal(number)
+    run.until("results_pieces")
+    run.process.send_signal(number)
+    time.sleep(0.2)
+    run.go_on("results_pieces")
+    code, err = run.end()
+    assert code == 130, err
+    assert run.verdicts == ["pass"]
+    assert "Cancelled" in err
+
+
+@BOTH
+def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any, number: int) -> None:
+    second = "only=lambda *_: not once.append(1) and len(once) > 1"
+    run = driven(f"once = []\nat('runner.cell', 'changes', hang, {second})", spec() + TWO)
+    run.until("changes")
+    run.process.send_signal(number)
+    code, err = run.end()
+    assert code == 130, err
+    assert run.verdicts == ["pass"]
+    assert "1 of 2 cells were finished" in json.dumps(run.document)
+
+
+def test_a_loop_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any) -> None:
+    second = "only=lambda *_: not once.append(1) and len(once) > 1"
+    run = driven(f"once = []\nat('runner.scheduler', '_attempts', hang, {second})", spec() + TWO)
+    run.until("_attempts")
+    run.process.send_signal(signal.SIGTERM)
+    code, err = run.end()
+    assert code == 130, err
+    assert run.verdicts == ["pass"]
+
+
+def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -> None:
+    run = driven("at('report.write', 'render_html', hang)")
+    run.until("render_html")
+    run.process.send_signal(signal.SIGTERM)
+    code, err = run.end()
+    assert (code, "did not end in time" in err) == (130, True)
+    assert run.verdicts == ["pass"]
+
+
+@hostile("signals", "code in C keeps the interpreter's lock for ever", held_by="a watchdog process", sandbox="none")
+@pytest.mark.parametrize("place", ["at('runner.cell', 'changes', seize)", "at('report.write', 'render_html', seize)"])
+def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str) -> None:
+    run = driven(place)
+    run.until(place.split("'")[3])
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == -signal.SIGKILL
+    assert (run.directory / "out" / "journal.jsonl").exists()
+
+
+@honest("signals", "code in C keeps the interpreter's lock for ever", sandbox="none")
+def test_without_a_signal_nobody_is_killed(driven: Any) -> None:
+    # As long as the watchdog would give it: only the wait of the program under test, not of an outcome.
+    run = driven("at('report.write', 'render_html', lambda name: time.sleep(8))")
+    assert run.end()[0] == 0
+    assert run.verdicts == ["pass"]
+
+
+def test_the_watchdog_ends_with_the_program(driven: Any) -> None:
+    run = driven("at('report.write', 'render_html', wait)")
+    run.until("render_html")
+    children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
+    assert children, "there is a watchdog"
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    deadline = time.monotonic() + 60
+    while any(_runs(child) for child in children):
+        assert time.monotonic() < deadline, "the watchdog runs on"
+        time.sleep(0.02)
+
+
+def _runs(number: str) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")
+def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
+    run = driven(f"at('runner.cell', 'changes', hang, {FIRST})", spec(resources="{timeout: 2s}") + TWO)
+    code, err = run.end()
+    assert code == 3, err
+    assert run.verdicts == ["error", "pass"]
+    assert "the cell took longer than resources.timeout (2 s); it was in: checks" in json.dumps(run.document)
+
+
+@honest("signals", "a thread of ours hangs in a cell", sandbox="none")
+def test_a_cell_that_takes_its_time_within_its_limit_passes(driven: Any) -> None:
+    place = f"at('runner.cell', 'changes', lambda name: (open(name + '.reached', 'w'), time.sleep(1)), {FIRST})"
+    run = driven(place, spec(resources="{timeout: 60s}") + TWO)
+    assert run.end()[0] == 0
+    assert run.verdicts == ["pass", "pass"]
+
+
+@BOTH
+def test_merging_and_other_commands_end_by_it_too(driven: Any, number: int) -> None:
+    run = driven("at('scaffold', 'write_first_spec', wait)", "", "init", "there")
+    run.until("write_first_spec")
+    run.process.send_signal(number)
+    assert run.end() == (130, "keystone: cancelled\n")
+    assert not (run.directory / "there").exists()
+
+
+def test_a_signal_that_was_blocked_when_we_were_started_is_not_lost(tmp_path: Path) -> None:
+    """As the image does it: blocked by `env`, so that not even the start of the interpreter loses one."""
+    (tmp_path / "driver.py").write_text(DRIVER.replace("{place}", "at_import('cli', wait)"))
+    (tmp_path / "keystone.yaml").write_text(spec())
+    blocked = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);"
+    sent = "os.kill(os.getpid(), signal.SIGTERM); os.execv(sys.executable, [sys.executable, 'driver.py', 'run'])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{blocked} {sent}"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, b"keystone: cancelled\n")
+    assert not (tmp_path / "import.reached").exists()
