@@ -112,6 +112,7 @@ class LauncherClient:
         self._control = control
         self.landlock: int = probed["landlock"]
         self.setuid: bool = probed["setuid"]
+        self.seccomp: bool = probed["seccomp"]
 
     @classmethod
     async def start(cls, users: range, remove: Path | None) -> LauncherClient:

@@ -20,13 +20,14 @@ import signal
 import subprocess
 from pathlib import Path
 
-from keystone_action.sandbox import capabilities, landlock, process_cap, processtree
+from keystone_action.sandbox import capabilities, landlock, process_cap, processtree, seccomp
 from keystone_action.sandbox.credentials import become
 from keystone_action.sandbox.wire import Request
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 _ROOM_FOR_OTHERS = 4096
+_QUEUES = "/dev/mqueue"
 
 # (rt_sigaction, rt_sigprocmask): libc keeps two signals for itself, and its wrappers won't touch them.
 _SIGNAL_CALLS = {
@@ -42,8 +43,9 @@ _SIGNAL_SET_BYTES = ctypes.c_size_t(8)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _priority = 0
-_is_limited = False
+_limited: set[int] = set()
 _landlock_abi = landlock.abi()
+HAS_SECCOMP = seccomp.available()
 
 
 def take_priority() -> None:
@@ -107,6 +109,7 @@ def can_change_user(uid: int) -> bool:
 
 def _confine(request: Request) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
+    seccomp.leave_session_keyring()
     confined = request["uid"] is not None or request["rules"] is not None
     if confined:
         capabilities.bound_to_none()
@@ -115,6 +118,8 @@ def _confine(request: Request) -> None:
     if confined:
         landlock.no_new_privileges()
         capabilities.drop_all()
+        if HAS_SECCOMP and not request["service"]:
+            seccomp.give_up(system_v=request["uid"] is not None)
     if request["rules"] is not None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
 
@@ -195,19 +200,28 @@ def _check_directory(directory: str, inside: str) -> None:
 def limit_for_good(request: Request) -> None:
     """Take on, in the supervisor itself, the limits that its commands inherit: set from outside, they would come too
     late on a busy machine. They can't be raised again, so a supervisor serves requests with the same limits only."""
-    global _is_limited  # noqa: PLW0603 - of this process, like the limits themselves
-    if _is_limited:
-        return
-    _is_limited = True
     wanted = []
+    if _queues_would_stay(request):
+        wanted.append((resource.RLIMIT_MSGQUEUE, 0))
     if request["disk"] is not None:
         wanted.append((resource.RLIMIT_FSIZE, request["disk"]))
-    if request["pids"] is not None:
+    # Of our own user it takes a look at all processes, and a second look can't raise it.
+    counted = request["uid"] is None and resource.RLIMIT_NPROC in _limited
+    if request["pids"] is not None and not counted:
         wanted.append((resource.RLIMIT_NPROC, _most_processes(request["uid"], request["pids"])))
     for kind, value in wanted:
         hard = resource.getrlimit(kind)[1]
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (allowed, allowed))
+        _limited.add(kind)
+
+
+def _queues_would_stay(request: Request) -> bool:
+    """Whether POSIX message queues that the command makes could be found by another sandbox: of our own user nobody
+    can tell whose they are, and where no directory shows them, they can't be removed."""
+    if request["uid"] is None:
+        return request["rules"] is not None
+    return not os.path.ismount(_QUEUES)
 
 
 def _most_processes(uid: int | None, allowed: int) -> int:

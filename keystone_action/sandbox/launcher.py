@@ -163,9 +163,11 @@ def _most_supervisors() -> int:
 
 
 def _probe(first: int, count: int) -> dict[str, object]:
-    """What this machine lets us do, found by doing it in a process of its own: {landlock: ABI, setuid: bool}."""
+    """What this machine lets us do, found by doing it in a process of its own: {landlock: ABI, setuid: bool,
+    seccomp: bool}."""
     return {
         "landlock": landlock.abi() if _succeeds(_confine_to_nothing) else 0,
+        "seccomp": confine.HAS_SECCOMP,
         "setuid": count > 0 and _succeeds(lambda: confine.can_change_user(first + count - 1)),
     }
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import policy, trees
+from keystone_action.sandbox import policy, system_v, trees
 from keystone_action.sandbox.base import Home, Limits
 from keystone_action.sandbox.client import LauncherClient, hide_memory
 from keystone_action.sandbox.process_sandbox import ProcessSandbox
@@ -57,7 +57,7 @@ async def start(
     place = place.resolve()
     place.chmod(0o711)
     users = Users() if os.geteuid() == 0 and uid_isolation is not False else None
-    numbers = range(users.first, users.first + users.count) if users else range(0)
+    numbers = users.numbers if users else range(0)
     try:
         launcher = await LauncherClient.start(numbers, place if own_root else None)
     except SandboxError:
@@ -139,6 +139,11 @@ class ProcessSandboxes:
             sentences.append("the agent can connect to abstract Unix sockets of other processes")
             if not self._users:
                 sentences.append("the agent can send signals to our processes")
+        if not self.launcher.seccomp and self.isolation != ("none",):
+            what = "keys" if self._users else "keys and System V objects"
+            sentences.append(f"the agent can use {what} of its user in the kernel: there is no seccomp here")
+        if self._users and (count := system_v.open_to_all(besides=self._users.numbers)):
+            sentences.append(f"the agent can use {count} System V objects (`ipcs`) that are open to every user")
         sockets = policy.reachable_sockets(self._users.first if self._users else None)
         sentences.extend(
             f"the agent can connect to {socket}, which may give it this whole machine" for socket in sockets

@@ -211,7 +211,7 @@ class ProcessSandbox:
                 await asyncio.to_thread(trees.remove, path)
         if self._lease:
             trees.take_back(self.workspace, self._lease.uid)
-            trees.remove_shared(self._lease.uid, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)
+            trees.remove_shared(self._lease.user, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)
             self._lease.release()
         self._forget(self)
 

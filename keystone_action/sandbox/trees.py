@@ -10,11 +10,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from keystone_action.sandbox import system_v
+from keystone_action.sandbox.credentials import User
 from keystone_action.sandbox.descent import Descent
 
-SHARED_MEMORY = ("/dev/shm",)  # noqa: S108 - cleaned up, not used
-SHARED = (*SHARED_MEMORY, "/dev/mqueue", "/tmp", "/var/tmp")  # noqa: S108
-_SYSTEM_V = "/proc/sysvipc"
+QUEUES = "/dev/mqueue"
+SHARED_MEMORY = ("/dev/shm", QUEUES)  # noqa: S108 - cleaned up, not used
+SHARED = (*SHARED_MEMORY, "/tmp", "/var/tmp")  # noqa: S108
 
 
 def give(tree: Path, uid: int, *more: Path) -> None:
@@ -116,41 +118,17 @@ def remove(tree: Path) -> None:
                 subprocess.run([*command, "--", str(tree)], stderr=subprocess.DEVNULL, check=False)
 
 
-def remove_shared(uid: int, places: tuple[str, ...]) -> None:
+def remove_shared(user: User, places: tuple[str, ...]) -> None:
     """Remove what a user left in places that all users share, and its System V objects."""
     for place in places:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if status.st_uid != uid:
+                    if status.st_uid != user.uid:
                         continue
                     if stat.S_ISDIR(status.st_mode):
                         remove(Path(entry.path))
                     else:
                         os.unlink(entry.path)  # noqa: PTH108
-    _remove_system_v(uid)
-
-
-def _remove_system_v(uid: int) -> None:
-    """System V shared memory, semaphores and message queues: nothing but their owner's number ties them to anyone."""
-    for kind, option in (("shm", "-m"), ("sem", "-s"), ("msg", "-q")):
-        try:
-            with open(f"{_SYSTEM_V}/{kind}") as table:  # noqa: PTH123
-                header = table.readline().split()
-                rows = [dict(zip(header, line.split(), strict=False)) for line in table]
-        except OSError:
-            continue
-        for row in rows:
-            if row.get("uid") == str(uid):
-                with contextlib.suppress(OSError):
-                    identifier = row.get(f"{kind}id") or row.get("msqid") or ""
-                    # As their owner: to root they are only open with a capability that containers lack.
-                    subprocess.run(
-                        ["ipcrm", option, identifier],
-                        user=uid,
-                        group=uid,
-                        extra_groups=[],
-                        stderr=subprocess.DEVNULL,
-                        check=False,
-                    )
+    system_v.remove(user)

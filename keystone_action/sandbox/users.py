@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.credentials import User
 
 _HIGH = (1_900_000_000, 500_000)
 _LOW = (61_200, 1_500)
@@ -26,9 +27,16 @@ class Lease:
     """A user of one's own, until release(). guard: a second one that nothing runs as."""
 
     def __init__(self, uid: int, guard: int, lock: int) -> None:
-        self.uid = uid
-        self.guard = guard
+        self.user = User(uid, guard)
         self.lock = lock
+
+    @property
+    def uid(self) -> int:
+        return self.user.uid
+
+    @property
+    def guard(self) -> int:
+        return self.user.guard
 
     def release(self) -> None:
         """Give it back. Twice does no harm."""
@@ -45,6 +53,11 @@ class Users:
         self.first, self.count = _HIGH if _is_mapped(sum(_HIGH) + _HIGH[1]) else _LOW
         self._taken = _known_users() | _running_users()
         self._next = os.getpid() * 7919 % self.count
+
+    @property
+    def numbers(self) -> range:
+        """Those that sandboxes may run as."""
+        return range(self.first, self.first + self.count)
 
     def lease(self) -> Lease:
         """A user that nobody else has, not the one given back last: its files may be around. Raises SandboxError."""

@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Iterator
 
-from keystone_action.sandbox import processtree
+from keystone_action.sandbox import processtree, system_v
 from keystone_action.sandbox.credentials import User, acting_for
 from keystone_action.sandbox.wire import Request
 
@@ -146,7 +146,7 @@ class Watch:
         return sum(total for total, _ in known) - mapped + max(mapped, files)
 
     def _files_in_memory(self, processes: list[processtree.Process]) -> int:
-        """memfds and files in /dev/shm: memory that no process need have mapped."""
+        """memfds, files in /dev/shm and System V segments: memory that no process need have mapped."""
         unlinked = self._unlinked(processes)
         size = sum(count for (device, _), count in unlinked.items() if device not in self._disk_devices())
         if self._user is not None:
@@ -155,6 +155,7 @@ class Watch:
                     with contextlib.suppress(OSError):
                         status = entry.stat(follow_symlinks=False)
                         size += status.st_blocks * 512 if status.st_uid == self._user.uid else 0
+            size += system_v.memory_of(self._user.uid)
         return size
 
     def _unlinked(self, processes: list[processtree.Process]) -> dict[tuple[int, int], int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.attacks import honest, hostile
 from support.hostile import area
-from support.process_cap import PLAIN_USER, cap_on_processes, keystone_in, processes_in
+from support.started_as import PLAIN_USER, cap_on_processes, keystone_in, processes_in
 
 __all__ = ["area"]
 

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support.process_cap import cap_on_processes, run_in
-from support.process_cap import interpreter as python
+from support.started_as import cap_on_processes, run_in
+from support.started_as import interpreter as python
 
 from keystone_action.sandbox import process_cap
 

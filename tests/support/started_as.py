@@ -1,4 +1,5 @@
-"""A control group with a cap on processes, as podman, Kubernetes and systemd make one, and the command run in it."""
+"""The command, started from where people start it: as root or a plain user, in a control group with a cap on processes
+(as podman, Kubernetes and systemd make one), with a key in the session's and the user's keyring."""
 
 from __future__ import annotations
 
@@ -13,19 +14,28 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT, Called
+from support.command_line import ENVIRONMENT, ROOT, Called
 
 _ROOTS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
-_JOIN = """
-import os, sys
-group, user, *argv = sys.argv[1:]
-open(group + "/cgroup.procs", "w").write(str(os.getpid()))
+_START = """
+import ctypes, os, sys
+group, key, user, *argv = sys.argv[1:]
+if group:
+    open(group + "/cgroup.procs", "w").write(str(os.getpid()))
 if user != "0":
     os.setgroups([])
     os.setresgid(int(user), int(user), int(user))
     os.setresuid(int(user), int(user), int(user))
+if key:
+    libc = ctypes.CDLL(None, use_errno=True)
+    add_key, keyctl = {"x86_64": (248, 250)}.get(os.uname().machine, (217, 219))
+    if libc.syscall(keyctl, 1, None) < 0:
+        sys.exit(77)
+    for keyring in (-3, -4):
+        assert libc.syscall(add_key, b"user", b"author", key.encode(), len(key), keyring) > 0
 os.execv(argv[0], argv)
 """
+_NO_KEYRINGS = 77
 PLAIN_USER = pwd.getpwnam("nobody").pw_uid
 
 
@@ -63,22 +73,27 @@ def processes_in(group: Path) -> list[int]:
     return [int(line) for line in (group / "cgroup.procs").read_text().split()]
 
 
-def run_in(group: Path, argv: Sequence[object], directory: Path, user: int = 0) -> subprocess.CompletedProcess[bytes]:
-    """Run a program in the group, as root or as this user."""
-    words = [str(word) for word in (sys.executable, "-c", _JOIN, group, user, *argv)]
-    environ = {**ENVIRONMENT, **NO_ENGINE, "PYTHONPATH": f"{ROOT}:{_packages()}"}
-    return subprocess.run(
+def run_in(
+    group: Path | None, argv: Sequence[object], directory: Path, user: int = 0, key: str = ""
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program in the group, as root or as this user, with this key in its keyrings."""
+    words = [str(word) for word in (sys.executable, "-c", _START, group or "", key, user, *argv)]
+    environ = {**ENVIRONMENT, "PYTHONPATH": f"{ROOT}:{_packages()}"}
+    done = subprocess.run(
         words, cwd=directory, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=False
     )
+    if done.returncode == _NO_KEYRINGS:
+        pytest.skip("this machine lets nobody at the kernel's keyrings")
+    return done
 
 
-def keystone_in(group: Path, directory: Path, document: str, user: int = 0) -> Called:
-    """`keystone run` on this spec in the group; the directory is given to the user."""
+def keystone_in(group: Path | None, directory: Path, document: str, user: int = 0, key: str = "") -> Called:
+    """`keystone run` on this spec in the group, if any; the directory is given to the user."""
     (directory / "keystone.yaml").write_text(document, "utf-8")
     for path in (directory, *directory.rglob("*")):
         os.chown(path, user, user)
     argv = [interpreter(user), "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"]
-    done = run_in(group, argv, directory, user)
+    done = run_in(group, argv, directory, user, key)
     return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
 
 
