@@ -20,7 +20,7 @@ from keystone_action import __version__
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.github.commands import Commands
 from keystone_action.github.ownership import hand_over
-from keystone_action.github.reporting import REPORTED, RESULTS, RESULTS_FILE, Reporting
+from keystone_action.github.reporting import CANCELLED, REPORTED, RESULTS, RESULTS_FILE, Reporting
 from keystone_action.github.state import StepState
 from keystone_action.report.words import count
 from keystone_action.sandbox.temporary import find_temporary, remove_temporary
@@ -139,5 +139,6 @@ def _stopped(state: StepState, environ: Mapping[str, str]) -> RunResult:
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         duration_s=0.0,
         specs=(),
+        cancelled=environ.get(f"STATE_{CANCELLED}") == "true",
         error="The step was stopped before it could tell how it ended: cancelled, or the machine ran out of memory.",
     )

@@ -19,7 +19,7 @@ def tables(action: dict[str, Any]) -> str:
     lines = ["## Inputs", "", "| input | default | meaning |", "|---|---|---|"]
     for name, entry in action["inputs"].items():
         default = entry.get("default", "")
-        lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {_cell(entry)} |")
+        lines.append(f"| `{name}` | {f'`{_escaped(default)}`' if default else ''} | {_cell(entry)} |")
     lines += ["", "## Outputs", "", "Written on failure too. `passed`, `failed`, `errors` and `total` count cells.", ""]
     lines += ["| output | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(entry)} |" for name, entry in action["outputs"].items()]
@@ -37,8 +37,12 @@ def rewritten(text: str, action: dict[str, Any]) -> str:
 
 def _cell(entry: dict[str, Any]) -> str:
     """What would be taken for HTML or for the next cell is neither."""
-    words = " ".join(str(entry["description"]).split())
-    return words.replace("|", "\\|").replace("<", "&lt;")
+    return _escaped(" ".join(str(entry["description"]).split())).replace("<", "&lt;")
+
+
+def _escaped(text: str) -> str:
+    """In a code span, too, a bar would end the cell."""
+    return text.replace("|", "\\|")
 
 
 def main() -> int:

@@ -33,6 +33,19 @@ class Comment:
 
 
 @dataclass(frozen=True, slots=True)
+class Status:
+    """A status of a commit. target_url: empty where it has none."""
+
+    context: str
+    target_url: str
+
+    @classmethod
+    def read(cls, document: Any) -> Status:
+        """Raises ValueError for what is no status."""
+        return cls(context=_text(document, "context"), target_url=_optional(document, "target_url"))
+
+
+@dataclass(frozen=True, slots=True)
 class PullRequest:
     """head_repository: `owner/name`, empty when the fork was deleted."""
 
@@ -114,6 +127,16 @@ class Artifact:
             expired=_at(document, "expired") is True,
             created_at=_optional(document, "created_at"),
         )
+
+
+def blob_of(document: Any) -> str:
+    """The blob of a file, from what a repository holds at a path. Raises ValueError, for a folder too."""
+    if not isinstance(document, Mapping) or document.get("type") != "file":
+        raise ValueError("it is no file")
+    sha = _text(document, "sha")
+    if not _SHA.fullmatch(sha):
+        raise ValueError("sha is no id")
+    return sha
 
 
 def merge_base_of(document: Any) -> str:

@@ -17,7 +17,16 @@ from urllib.parse import quote
 
 from keystone_action.github.answer import Answer, Call
 from keystone_action.github.api_errors import BadSetting, Forbidden, GitHubError, NoPermission, UnexpectedAnswer
-from keystone_action.github.api_types import Artifact, Comment, PullRequest, StatusState, WorkflowRun, merge_base_of
+from keystone_action.github.api_types import (
+    Artifact,
+    Comment,
+    PullRequest,
+    Status,
+    StatusState,
+    WorkflowRun,
+    blob_of,
+    merge_base_of,
+)
 from keystone_action.github.requests import Requests
 from keystone_action.github.tls import tls_context
 from keystone_action.github.transport import Transport, origin
@@ -202,6 +211,20 @@ class GitHubClient:
         call = self._write("POST", f"/statuses/{_checked_sha(sha, failed)}", failed, "statuses: write", body)
         # A proxy's page of greeting is a 200 too; what the answer says of the status is not needed.
         self._read(call, _object)
+
+    def statuses(self, sha: str) -> Iterator[Status]:
+        """Every status of a commit, the newest first, over all pages."""
+        failed = f"the statuses of {sha[:7]} could not be read"
+        path = f"/commits/{_checked_sha(sha, failed)}/statuses"
+        return self._list(self._call("GET", path, failed, "statuses: read"), Status.read)
+
+    def blob_of(self, path: str, sha: str) -> str:
+        """The id by which git knows what a file holds in a commit of this repository or of a pull request to it. Raises
+        NotFound where there is no such file."""
+        failed = f"{path} of {sha[:7]} could not be asked for"
+        place = "/".join(_segment(part, failed) for part in path.split("/"))
+        query = (("ref", _checked_sha(sha, failed)),)
+        return self._read(self._call("GET", f"/contents/{place}", failed, "contents: read", query), blob_of)
 
     def merge_base(self, branch: str, sha: str) -> str:
         """The newest commit that a branch of this repository has in common with a commit. Raises NotFound when there is

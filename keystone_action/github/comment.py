@@ -13,14 +13,12 @@ from keystone_action.github.api_errors import NotFound, TooLong
 from keystone_action.github.api_types import Comment
 from keystone_action.github.client import GitHubClient
 from keystone_action.report.comment import render_superseded
-from keystone_action.report.comment_history import Remembered, decode_commit
+from keystone_action.report.comment_history import Previous
 from keystone_action.report.comment_marker import Marker
 from keystone_action.report.ladder import COMMENT_LIMIT
 
-Render = Callable[[Remembered | None, int], str]
-"""Makes a comment of what the last one remembers and of a number of characters."""
-IsNewer = Callable[[str], bool]
-"""Whether a comment of this commit is to stay as it is, since ours is an older one."""
+Compose = Callable[[Previous | None, int], str | None]
+"""Makes a comment of the one that is there and of a number of characters; None leaves that one as it is."""
 
 SMALLER = 16_384
 """Characters of a second try, where GitHub took no more."""
@@ -45,36 +43,37 @@ class StickyComment:
         ]
         return sorted(found, key=lambda comment: comment.id)
 
-    def write(self, render: Render, *, create: bool = True, is_newer: IsNewer = lambda _: False) -> Comment | None:
+    def write(self, compose: Compose, *, create: bool = True) -> Comment | None:
         """Updates the comment, or makes it. create: False leaves a pull request alone that has none, and returns None.
-        is_newer: asked of the comment that is there; it is returned untouched where that says yes.
+        One that is left as it is is returned untouched.
 
         What another job wrote meanwhile is looked at after every comment that was made; a comment that was deleted
         meanwhile is made again. A text that GitHub finds too long is made smaller, once.
         """
         try:
-            return self._write(lambda before: render(before, COMMENT_LIMIT), create, is_newer)
+            return self._write(lambda previous: compose(previous, COMMENT_LIMIT), create)
         except TooLong:
-            return self._write(lambda before: render(before, SMALLER), create, is_newer)
+            return self._write(lambda previous: compose(previous, SMALLER), create)
 
-    def _write(self, render: Callable[[Remembered | None], str], create: bool, is_newer: IsNewer) -> Comment | None:
+    def _write(self, compose: Callable[[Previous | None], str | None], create: bool) -> Comment | None:
         found, made_now = self.find(), False
         for _ in range(_MAX_ROUNDS):
-            if not found and not create:
-                return None
             if not found:
-                made = self._create(render(None))
+                body = compose(None) if create else None
+                if body is None:
+                    return None
+                made = self._create(body)
                 # Whoever else made one at the same time sees both, as we do now: the oldest is everybody's. Ours
                 # counts even where the list does not have it yet.
                 there = {made.id: made} | {comment.id: comment for comment in self.find()}
                 found, made_now = sorted(there.values(), key=lambda comment: comment.id), True
                 continue
             kept, *others = found
-            # One that was made a moment ago remembers this very run.
-            memory = "" if made_now else self._marker.remembered(kept.body)
-            if is_newer(decode_commit(memory)):
+            # One that we made a moment ago tells of nothing but this very run.
+            is_own = made_now and kept.id == made.id
+            body = compose(None if is_own else Previous.read(kept.body, self._marker))
+            if body is None:
                 return kept
-            body = render(Remembered.decode(memory))
             try:
                 written = kept if _same(kept.body, body) else self._github.update_comment(kept.id, body)
             except NotFound:

@@ -19,9 +19,11 @@ from keystone_action.github.inputs import Settings
 from keystone_action.github.links import run_url
 from keystone_action.github.pulls import TriggeringRun, pulls_of_run, read_triggering_run
 from keystone_action.github.reporting import LIMITS, Posted, leave_comment
-from keystone_action.report.comment import CommentFacts, render_comment
-from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment import CommentFacts
+from keystone_action.report.comment_history import Previous
+from keystone_action.report.comment_jobs import Job
 from keystone_action.report.comment_marker import Marker
+from keystone_action.report.comment_update import comment_of_result
 from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import RunResult
 
@@ -73,14 +75,15 @@ class ForeignComment:
                     f"no open pull request is at commit {self._origin.head_sha[:7]} of that run (it may have moved on, "
                     "or be closed), so there is none to comment on"
                 )
-            create = self.run.verdict not in ("pass", "flaky") or settings.comment != "on-failure"
+            is_bad = self.run.verdict not in ("pass", "flaky")
+            create = not self.run.cancelled and (is_bad or settings.comment != "on-failure")
             for number in numbers:
-                comment = StickyComment(github, number, self._marker).write(self._render, create=create)
+                comment = StickyComment(github, number, self._marker).write(self._text, create=create)
                 if comment is not None:
                     posted.ids = (*posted.ids, comment.id)
                     self._commands.log(f"the comment is at {comment.url}")
 
-    def _render(self, before: Remembered | None, limit: int) -> str:
+    def _text(self, previous: Previous | None, limit: int) -> str:
         origin = self._origin
         foreign = origin.head_repository.lower() != self._environ.get("GITHUB_REPOSITORY", "").lower()
         doubt = _doubt(self.run, origin.conclusion)
@@ -90,14 +93,14 @@ class ForeignComment:
             origin=_origin_in_words(origin, foreign=foreign) + doubt,
             doubted=bool(doubt),
             reporter="a fork" if foreign else "",
-            before=before,
         )
-        return render_comment(self.run, self._marker, facts, limit=limit)
+        # Its job is not known; its attempt replaces the one before.
+        return comment_of_result(previous, self.run, self._marker, facts, Job(), limit=limit)
 
     def _leave(self, posted: Posted) -> None:
         settings = self._settings
         try:
-            posted.file = leave_comment(settings.output_dir, settings.workspace, self._render(None, COMMENT_LIMIT))
+            posted.file = leave_comment(settings.output_dir, settings.workspace, self._text(None, COMMENT_LIMIT))
         except OutputError as error:
             self._commands.warning(error.sentences)
 

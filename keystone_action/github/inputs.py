@@ -158,9 +158,9 @@ def _refuse_what_this_version_lacks(reader: InputReader) -> None:
 
 
 def _comment_key(reader: InputReader) -> str:
-    """By default what action.yml says, for runners that leave defaults out."""
-    workflow, action = (reader.environ.get(name, "") for name in ("GITHUB_WORKFLOW_REF", "GITHUB_ACTION"))
-    return reader.text("comment-key") or f"{workflow}-{action}-0"
+    """By default what action.yml says, for runners that leave defaults out; of a matrix those know no index."""
+    names = ("GITHUB_WORKFLOW_REF", "GITHUB_JOB", "GITHUB_ACTION")
+    return reader.text("comment-key") or "-".join([*(reader.environ.get(name, "") for name in names), "0"])
 
 
 def _status_context(reader: InputReader) -> str:

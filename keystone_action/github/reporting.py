@@ -10,7 +10,8 @@ import hashlib
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from keystone_action import signals
@@ -18,9 +19,10 @@ from keystone_action.errors import KeystoneError, OutputError
 from keystone_action.github.api_errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.commands import Commands
-from keystone_action.github.comment import IsNewer, Render, StickyComment
+from keystone_action.github.comment import StickyComment
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
+from keystone_action.github.job import job_of
 from keystone_action.github.links import run_url
 from keystone_action.github.live import Live, Pace
 from keystone_action.github.outputs import write_outputs
@@ -28,9 +30,10 @@ from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.pulls import pulls_of_commit
 from keystone_action.github.status import CommitStatus, has_status, status_sha
 from keystone_action.github.waiting import Clock, Limits, Writes
-from keystone_action.report.comment import CommentFacts, Progress, render_comment, render_running
-from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment import SHARED, CommentFacts, Progress
+from keystone_action.report.comment_history import Previous
 from keystone_action.report.comment_marker import Marker
+from keystone_action.report.comment_update import comment_of_progress, comment_of_result
 from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import RunResult
 
@@ -40,6 +43,8 @@ REPORTED = "reported"
 """What the step saves when it has told GitHub how it ended; the post step finds it as STATE_reported."""
 RESULTS = "results"
 """What it saves before: the SHA-256 of its results.json, so that the post step can tell it in its stead."""
+CANCELLED = "cancelled"
+"""What it saves where it was cancelled and there was no time to tell."""
 PACE = Pace()
 LIMITS = Limits()
 LIVE_LIMITS = Limits(tries=2, waiting=5.0)
@@ -105,6 +110,7 @@ class Reporting:
         self._marker = Marker.of_key(settings.comment_key)
         sha = event.head_sha or ""
         self._facts = CommentFacts(sha=sha, run_url=run_url(environ))
+        self._job = job_of(environ)
         self._may_write = not event.read_only_reason and bool(settings.github_token)
         self._told: set[str] = set()
         self._writes = Writes()
@@ -137,6 +143,8 @@ class Reporting:
         try:
             self._save_for_post_step(RESULTS, self._digest(run))
             if (run.cancelled or signals.requested()) and not has_time:
+                if run.cancelled:
+                    self._save_for_post_step(CANCELLED, "true")
                 is_told = self._hurry(run, posted)
             elif self._is_anything_wanted():
                 with signals.interruptible():
@@ -178,7 +186,7 @@ class Reporting:
         context = self._settings.status_context
         if sha is None or not context or self._is_part:
             return None
-        return CommitStatus(sha, context, self._facts.run_url or None)
+        return CommitStatus(sha, context, self._facts.run_url or None, self._job, self._warn_once, self._commands.log)
 
     def _is_anything_wanted(self) -> bool:
         return self._wants_comment or self._status is not None
@@ -252,7 +260,8 @@ class Reporting:
         if not self._wants_comment:
             return []
         problems: list[_Problem] = []
-        create = run.cancelled or run.verdict not in ("pass", "flaky") or self._settings.comment != "on-failure"
+        is_bad = run.verdict not in ("pass", "flaky")
+        create = not run.cancelled and (is_bad or self._settings.comment != "on-failure")
         try:
             numbers = self._numbers(github)
         except GitHubError as error:
@@ -260,7 +269,7 @@ class Reporting:
         for number in numbers:
             try:
                 sticky = StickyComment(github, number, self._marker)
-                comment = sticky.write(self._result_of(run), create=create, is_newer=self._is_newer(github, number))
+                comment = sticky.write(partial(self._of_result, run, github, number), create=create)
             except GitHubError as error:
                 problems.append(_Problem(f"the comment is not posted on #{number}", error))
                 continue
@@ -293,52 +302,64 @@ class Reporting:
             self._commands.log(f"no open pull request holds commit {sha[:7]}, so there is none to comment on")
         return found
 
-    def _is_newer(self, github: GitHubClient, number: int) -> IsNewer:
-        """A run of an older commit may end after one of the newest, which is what people want to see."""
+    def _is_of_newest(self, previous: Previous, github: GitHubClient, number: int) -> bool:
+        """Whether a comment is of the newest commit, and this run of another one: that it is of an older one, which may
+        end later, is the usual case. Raises GitHubError."""
+        others = {previous.commit, "" if previous.result is None else previous.result.sha} - {"", self._facts.sha}
+        if not others:
+            return False
+        newest = github.pull(number).head_sha
+        if newest == self._facts.sha or newest not in others:
+            return False
+        told = f"the comment on #{number} is of {newest[:7]}, its newest commit: a run of an older one leaves it"
+        if told not in self._told:
+            self._told.add(told)
+            self._commands.log(told)
+        return True
 
-        def is_newer(commit: str) -> bool:
-            if not self._event.name.startswith("pull_request") or commit in ("", self._facts.sha):
-                return False
-            try:
-                newest = github.pull(number).head_sha
-            except GitHubError:
-                return False
-            if newest != commit:
-                return False
-            told = f"the comment on #{number} is of {newest[:7]}, its newest commit: a run of an older one leaves it"
-            if told not in self._told:
-                self._told.add(told)
-                self._commands.log(told)
-            return True
+    def _of_result(
+        self, run: RunResult, github: GitHubClient, number: int, previous: Previous | None, limit: int
+    ) -> str | None:
+        if previous is not None and self._is_of_newest(previous, github, number):
+            return None
+        if previous is not None and previous.jobs.others(self._job):
+            self._warn_once(SHARED)
+        return self._text(run, previous, limit)
 
-        return is_newer
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self._told:
+            self._told.add(warning)
+            self._commands.warning(warning)
 
-    def _result_of(self, run: RunResult) -> Render:
-        return lambda before, limit: render_comment(run, self._marker, replace(self._facts, before=before), limit=limit)
+    def _text(self, run: RunResult, previous: Previous | None, limit: int) -> str:
+        return comment_of_result(previous, run, self._marker, self._facts, self._job, limit=limit)
 
     def _leave_file(self, run: RunResult, posted: Posted) -> None:
         if not posted.missing or self.directory is None:
             return
         try:
-            posted.file = leave_comment(
-                self.directory, self._settings.workspace, self._result_of(run)(None, COMMENT_LIMIT)
-            )
+            text = self._text(run, None, COMMENT_LIMIT)
+            posted.file = leave_comment(self.directory, self._settings.workspace, text)
             shown = posted.outputs(self._settings.workspace)["comment-written"]
             self._commands.log(f"the comment that was not posted is in {shown}")
         except KeystoneError as error:
             self._commands.warning(error.sentences)
 
     def _show(self, github: GitHubClient, progress: Progress) -> bool:
-        """While cells run."""
-        numbers = self._numbers(github)
-        for number in numbers:
-            sticky = StickyComment(github, number, self._marker)
-            sticky.write(lambda before, _: self._running(progress, before), is_newer=self._is_newer(github, number))
-        return bool(numbers)
+        """While cells run. No comment is made by that: people get mail of each."""
+        shown = []
+        for number in self._numbers(github):
+            compose = partial(self._of_progress, progress, github, number)
+            shown.append(StickyComment(github, number, self._marker).write(compose, create=False))
+        return any(comment is not None for comment in shown)
 
-    def _running(self, progress: Progress, before: Remembered | None) -> str:
+    def _of_progress(
+        self, progress: Progress, github: GitHubClient, number: int, previous: Previous | None, limit: int
+    ) -> str | None:
+        if previous is None or self._is_of_newest(previous, github, number):
+            return None
         self.live.check()
-        return render_running(progress, self._marker, replace(self._facts, before=before))
+        return comment_of_progress(previous, progress, self._marker, self._facts, limit=limit)
 
 
 def leave_comment(directory: Path, workspace: Path, text: str) -> Path:

@@ -6,17 +6,18 @@ Everything of others in it is escaped as in the summary. What is a link is built
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.report import view, words
 from keystone_action.report.comment_history import Changes, Remembered, changes_since, encode_commit
+from keystone_action.report.comment_jobs import Jobs, is_worse
 from keystone_action.report.comment_marker import Marker, without_hidden
 from keystone_action.report.compared import baseline_view, gate_view
 from keystone_action.report.ladder import COMMENT_LIMIT, Level, fit
 from keystone_action.report.templating import markdown_environment
-from keystone_action.scoring.results import InvariantResult, RunResult
+from keystone_action.scoring.results import InvariantResult, RunResult, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -32,6 +33,15 @@ MAX_NAMES = 8
 """Names in a list of what changed."""
 MAX_CELLS = 10
 """Failed cells with what they printed."""
+SHARED = (
+    "More than one job of this run writes this comment, which shows the worst of them: "
+    "give each a `comment-key` of its own"
+)
+_OTHERS: Mapping[str, str] = {
+    "error": "Keystone: another job of this run ended with an error",
+    "fail": "Keystone: another job of this run failed",
+    "flaky": "Keystone: another job of this run passed, but is flaky",
+}
 _URL = re.compile(r"https?://[A-Za-z0-9.:-]+(?:/[A-Za-z0-9._~-]+)*")
 
 
@@ -41,7 +51,8 @@ class CommentFacts:
 
     sha: the commit that people see. run_url: of the workflow's run, left out unless it is a plain address. origin:
     sentences about where results of others come from; doubted: whether they warn. reporter: whose word the verdict is,
-    when it is not ours. before: what the last comment remembers.
+    when it is not ours. before: what the last comment remembers. jobs: those that write the comment. shared: the worst
+    verdict of the others among them.
     """
 
     sha: str = ""
@@ -50,6 +61,8 @@ class CommentFacts:
     doubted: bool = False
     reporter: str = ""
     before: Remembered | None = None
+    jobs: Jobs = field(default_factory=Jobs)
+    shared: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +109,14 @@ def render_running(progress: Progress, marker: Marker, facts: CommentFacts) -> s
         last=None if facts.before is None else _in_words(facts.before),
         icon=None if facts.before is None else words.ICONS[facts.before.verdict],
         sha=facts.sha,
-        run_url=_link(facts.run_url),
+        run_url=safe_link(facts.run_url),
     )
-    return marker.sign(text, "" if facts.before is None else facts.before.encode())
+    return marker.sign(text, _without_result(facts))
 
 
 def render_superseded(url: str) -> str:
     """What stands in a comment that another one of ours replaces. url: of that one."""
-    link = _link(url.partition("#")[0])
+    link = safe_link(url.partition("#")[0])
     anchor = url.partition("#")[2]
     if link and re.fullmatch(r"[A-Za-z0-9-]+", anchor):
         return f"Superseded by [another comment]({link}#{anchor}) of this run: two jobs wrote at the same time.\n"
@@ -120,12 +133,17 @@ def headline(run: RunResult) -> str:
 
 def _remembered(run: RunResult, facts: CommentFacts) -> str:
     """A run that judged nothing, or not all, leaves what was known before, and says of which commit it is itself."""
-    if _is_judged(run):
-        return Remembered.of(run, facts.sha).encode()
-    return encode_commit(facts.sha) if facts.before is None else facts.before.encode(commit=facts.sha)
+    return Remembered.of(run, facts.sha).encode(jobs=facts.jobs) if is_judged(run) else _without_result(facts)
 
 
-def _is_judged(run: RunResult) -> bool:
+def _without_result(facts: CommentFacts) -> str:
+    if facts.before is None:
+        return encode_commit(facts.sha, facts.jobs)
+    return facts.before.encode(commit=facts.sha, jobs=facts.jobs)
+
+
+def is_judged(run: RunResult) -> bool:
+    """Whether a run came to a verdict on what the agent did."""
     return bool(run.specs) and not run.cancelled
 
 
@@ -133,17 +151,20 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
     why, more_why = view.reasons(run)
     notes, more_notes = view.notes(run)
     rows = list(_failing(run))
+    others_are_worse = is_worse(facts.shared, run.verdict)
     return template.generate(
         result=run,
-        icon=view.icon(run),
-        headline=headline(run),
+        icon=words.ICONS[facts.shared] if others_are_worse and facts.shared else view.icon(run),
+        headline=_OTHERS[facts.shared] if others_are_worse and facts.shared else headline(run),
+        own=f"{view.icon(run)} {headline(run)}" if others_are_worse else "",
+        shared=SHARED if facts.shared else "",
         facts=view.facts(run),
         origin=facts.origin,
         doubted=facts.doubted,
         reporter=facts.reporter,
         gate=gate_view(run.spec_changes),
         baseline=baseline_view(run.baseline, run),
-        changed=_change_lines(changes_since(facts.before, run), run) if _is_judged(run) else None,
+        changed=_change_lines(changes_since(facts.before, run), run) if is_judged(run) else None,
         misleading=view.misleading_composite(run),
         reasons=why,
         reasons_left_out=more_why,
@@ -155,7 +176,7 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
         several=any(len(spec.cells) > 1 for spec in run.specs),
         cells=_failed_cells(run) if level == "everything" else [],
         sha=facts.sha,
-        run_url=_link(facts.run_url),
+        run_url=safe_link(facts.run_url),
     )
 
 
@@ -203,7 +224,7 @@ def _in_words(before: Remembered) -> str:
     return f"{words.TITLES[before.verdict]}{composite}"
 
 
-def _link(url: str) -> Markup | None:
+def safe_link(url: str) -> Markup | None:
     """An address that a link may have; None for anything else."""
     return _ours(url) if _URL.fullmatch(url) else None
 

@@ -12,10 +12,11 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from keystone_action.report.comment_marker import MAX_REMEMBERED
+from keystone_action.report.comment_jobs import Jobs
+from keystone_action.report.comment_marker import MAX_REMEMBERED, Marker
 from keystone_action.report.view import invariant_rows
 from keystone_action.scoring.results import RunResult, Status, Verdict
 
@@ -46,11 +47,13 @@ class Remembered:
         known = _SHA.fullmatch(sha)
         return cls(run.verdict, run.composite, sha if known else "", checks if len(checks) <= MAX_CHECKS else None)
 
-    def encode(self, *, commit: str = "") -> str:
-        """As base64, which can't end an HTML comment. commit: that the comment is of, where it is not this result's."""
+    def encode(self, *, commit: str = "", jobs: Jobs | None = None) -> str:
+        """As base64, which can't end an HTML comment. commit: that the comment is of, where it is not this result's.
+        jobs: those that write the comment."""
         checks = None if self.checks is None else {key: _LETTERS[status] for key, status in self.checks.items()}
         document = {"verdict": self.verdict, "composite": self.composite, "sha": self.sha, "checks": checks}
-        return _encode({**document, **({"commit": commit} if _SHA.fullmatch(commit) else {})})
+        more = {"commit": commit} if _SHA.fullmatch(commit) else {}
+        return _encode({**document, **more, **(Jobs() if jobs is None else jobs).document()})
 
     @classmethod
     def decode(cls, text: str) -> Remembered | None:
@@ -67,18 +70,43 @@ class Remembered:
             return None
 
 
-def encode_commit(commit: str) -> str:
+def encode_commit(commit: str, jobs: Jobs | None = None) -> str:
     """What a comment without a result remembers; empty for no full commit id."""
-    return _encode({"commit": commit}) if _SHA.fullmatch(commit) else ""
+    more = (Jobs() if jobs is None else jobs).document()
+    return _encode({"commit": commit, **more}) if _SHA.fullmatch(commit) else ""
 
 
-def decode_commit(text: str) -> str:
-    """The commit that a comment is of, by what it remembers; empty where that is not known."""
-    document = _decode(text)
-    try:
-        return _sha(document.get("commit") or document.get("sha"))
-    except ValueError:
-        return ""
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """A comment of ours that is there. text: what people see of it. result: the last that it remembers. commit: that it
+    is of, empty if unknown. jobs: those that have written it."""
+
+    text: str
+    result: Remembered | None = None
+    commit: str = ""
+    jobs: Jobs = field(default_factory=Jobs)
+
+    @classmethod
+    def read(cls, body: str, marker: Marker) -> Previous:
+        """body: a comment's of this marker."""
+        memory = marker.remembered(body)
+        document = _decode(memory)
+        try:
+            commit = _sha(document.get("commit") or document.get("sha"))
+        except ValueError:
+            commit = ""
+        return cls(marker.text(body), Remembered.decode(memory), commit, Jobs.read(document))
+
+    def verdict_on(self, commit: str) -> Verdict | None:
+        """The verdict that the comment shows of a commit; None where it shows none of that one."""
+        known = self.result is not None and commit and self.commit == self.result.sha == commit
+        return self.result.verdict if self.result is not None and known else None
+
+    def remembering(self, jobs: Jobs) -> str:
+        """The same memory with other jobs, as base64."""
+        if self.result is None:
+            return encode_commit(self.commit, jobs)
+        return self.result.encode(commit=self.commit, jobs=jobs)
 
 
 @dataclass(frozen=True, slots=True)

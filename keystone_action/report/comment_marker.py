@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-MAX_REMEMBERED = 12_000
+MAX_REMEMBERED = 14_000
 """Characters of what a comment remembers."""
 _REMEMBERED = re.compile(rf"<!-- keystone-action remembers: ([A-Za-z0-9+/=]{{1,{MAX_REMEMBERED}}}) -->\Z")
 
@@ -37,6 +37,11 @@ class Marker:
             return ""
         found = _REMEMBERED.search(_lines(body).removesuffix(f"\n{self.line}"))
         return found[1] if found else ""
+
+    def text(self, body: str) -> str:
+        """What people see of a comment of this key."""
+        lines = _lines(body).removesuffix(f"\n{self.line}")
+        return _REMEMBERED.sub("", lines).rstrip()
 
     def sign(self, text: str, remembered: str = "") -> str:
         """The text as the comment of this key. remembered: base64, at most MAX_REMEMBERED characters."""

@@ -18,6 +18,7 @@ from support.certificates import make_certificate
 from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner, StepResult
 from support.github_client import FakeTime
+from support.github_state import ACTIONS_BOT, FakeComment
 from support.runner_rules import parse_env_file
 
 from keystone_action import action, after
@@ -29,6 +30,9 @@ from keystone_action.github.comment import StickyComment
 from keystone_action.github.live import Pace
 from keystone_action.github.status import CommitStatus
 from keystone_action.github.waiting import Limits
+from keystone_action.report import words
+from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment_marker import Marker
 from keystone_action.runner.options import Progress, RunOptions
 
 HEAD = "2" * 40
@@ -200,6 +204,13 @@ def test_a_dead_api_does_not_delay_the_cells(
     assert at_the_end == [f"POST /statuses/{HEAD}"]
 
 
+def own_comment(github: FakeGitHub, result: Remembered) -> FakeComment:
+    """What an earlier run has left on the pull request."""
+    marker = Marker.of_key("octo/agents/.github/workflows/evaluate.yml@refs/heads/main-evaluate-__self-0")
+    headline = f"## {words.ICONS[result.verdict]} {words.TITLES[result.verdict]}: an earlier run\n\nwhy\n"
+    return github.state.add_comment(17, marker.sign(headline, result.encode()), created_by=ACTIONS_BOT)
+
+
 def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "LIMITS", Limits(between_writes=0.0))
     monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
@@ -207,16 +218,16 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monk
 
     def slow_engine(options: RunOptions, progress: Progress) -> action.Evaluation:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
-        assert waited_for(lambda: bool(github.state.comments))
-        bodies.append(github.state.comments[0].body)
+        assert waited_for(lambda: "Running" in comment.body)
+        bodies.append(comment.body)
         return evaluate(options, progress)
 
     bodies: list[str] = []
+    comment = own_comment(github, Remembered("pass", 1.0, "1" * 40, {}))
     done = runner_of(tmp_path, github).step(evaluate=slow_engine)
     assert bodies[0].startswith("## ⏳ Running: 2 of 3 cells finished\n")
-    (comment,) = github.state.comments
     assert comment.body.startswith("## ❌ Failed")
-    assert "Since the last comment" not in comment.body
+    assert "Since the last comment" in comment.body
     assert [one["state"] for one in github.state.statuses] == ["pending", "failure"]
     assert done.outputs["comment-id"] == str(comment.id)
 
@@ -287,6 +298,7 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
     tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GitHub is slow to say which comments there are, and has said it to the live report only after the end."""
+    comment = own_comment(github, Remembered("pass", 1.0, "1" * 40, {}))
     monkeypatch.setattr(reporting, "LIMITS", Limits(between_writes=0.0))
     monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
@@ -310,10 +322,9 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
     done = runner_of(tmp_path, github).step(evaluate=engine)
     ended.set()
     waiting[0].join(60)
-    (comment,) = github.state.comments
     assert comment.body.startswith("## ❌ Failed")
     assert done.outputs["comment-id"] == str(comment.id)
-    assert not [call for call in github.calls() if call.startswith("PATCH")]
+    assert len([call for call in github.calls() if call.startswith("PATCH")]) == 1
 
 
 def started(runner: FakeRunner, files: dict[str, Path], **inputs: str) -> subprocess.Popen[str]:
@@ -322,7 +333,12 @@ def started(runner: FakeRunner, files: dict[str, Path], **inputs: str) -> subpro
     return subprocess.Popen([sys.executable, ROOT / "entrypoint.py"], env=environ, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_cancelled_run_says_so(tmp_path: Path, github: FakeGitHub) -> None:
+@pytest.mark.parametrize("known", [None, Remembered("pass", 1.0, "1" * 40, {}), Remembered("fail", 0.5, HEAD, {})])
+def test_a_cancelled_run_updates_a_comment_and_makes_none(
+    tmp_path: Path, github: FakeGitHub, known: Remembered | None
+) -> None:
+    """One that shows the verdict of this very commit goes on showing it."""
+    comment = known and own_comment(github, known)
     runner = runner_of(tmp_path, github, agent="sleep 600")
     files = runner._new_files()
     process = started(runner, files)
@@ -331,21 +347,49 @@ def test_a_cancelled_run_says_so(tmp_path: Path, github: FakeGitHub) -> None:
     process.send_signal(signal.SIGINT)
     log, _ = process.communicate(timeout=60)
     assert process.returncode == 130, log
-    (comment,) = github.state.comments
-    assert comment.body.startswith("## ⏹️ Cancelled")
     assert github.state.statuses[-1]["state"] == "error"
-    assert parse_env_file(files["GITHUB_OUTPUT"].read_text())["comment-id"] == str(comment.id)
+    outputs = parse_env_file(files["GITHUB_OUTPUT"].read_text())
+    if comment is None or known is None:
+        assert (github.state.comments, outputs["comment-id"]) == ([], "")
+        return
+    assert (len(github.state.comments), outputs["comment-id"]) == (1, str(comment.id))
+    if known.sha == HEAD:
+        assert comment.body.startswith(
+            "## ❌ Failed: an earlier run\n\n> [!NOTE]\n> **Since then:** another run of this"
+        )
+        assert "was cancelled before its end" in comment.body
+    else:
+        assert comment.body.startswith("## ⏹️ ")
 
 
-def test_a_cancelled_run_is_told_where_only_failures_are(tmp_path: Path, github: FakeGitHub) -> None:
-    """Whatever had passed by then."""
-
+@pytest.mark.parametrize("policy", ["auto", "always", "on-failure"])
+def test_a_run_that_was_cancelled_makes_no_comment_whatever_had_passed_by_then(
+    tmp_path: Path, github: FakeGitHub, policy: str
+) -> None:
     def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
         found = evaluate(options, progress)
-        return replace(found, run=replace(found.run, verdict="pass", cancelled=True))
+        return replace(found, run=replace(found.run, verdict="fail", cancelled=True))
 
-    runner_of(tmp_path, github).step({"comment": "on-failure"}, evaluate=engine)
-    assert github.state.comments[0].body.startswith("## ⏹️ Cancelled before the end, composite 0.00")
+    done = runner_of(tmp_path, github).step({"comment": policy}, evaluate=engine)
+    assert (github.state.comments, done.outputs["comment-written"]) == ([], "")
+
+
+def test_a_cancelled_run_that_had_no_time_to_tell_makes_no_comment_later(tmp_path: Path, github: FakeGitHub) -> None:
+    """The post step does not take it for one that broke."""
+    runner = runner_of(tmp_path, github)
+    files = runner._new_files()
+    state = {"run": "1-1-0123abcd", "cancelled": "true"}
+    environ = runner.environment({}, env={f"STATE_{name}": value for name, value in state.items()}, files=files)
+    assert after.main(environ, stdout=io.StringIO()) == 0
+    assert github.state.comments == []
+    assert [one["state"] for one in github.state.statuses] == ["error"]
+
+
+def test_a_step_says_to_its_post_step_that_it_was_cancelled(tmp_path: Path, github: FakeGitHub) -> None:
+    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+        raise KeyboardInterrupt
+
+    assert runner_of(tmp_path, github).step(evaluate=engine).state["cancelled"] == "true"
 
 
 def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(

@@ -13,7 +13,7 @@ from support.github_state import ACTIONS_BOT
 
 from keystone_action.github.api_errors import Forbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
 from keystone_action.github.comment import SMALLER, StickyComment
-from keystone_action.report.comment_history import Remembered
+from keystone_action.report.comment_history import Previous, Remembered
 from keystone_action.report.comment_marker import Marker
 
 MARKER = Marker.of_key("a key")
@@ -31,7 +31,7 @@ def sticky(github: FakeGitHub, kind: str = "write") -> StickyComment:
     return StickyComment(probe(github, kind).client, 7, MARKER)
 
 
-def text(body: str = "the result") -> Callable[[Remembered | None, int], str]:
+def text(body: str = "the result") -> Callable[[Previous | None, int], str]:
     return lambda before, limit: MARKER.sign(body)
 
 
@@ -116,7 +116,7 @@ def test_what_it_remembers_reaches_the_next(github: FakeGitHub) -> None:
     github.state.add_comment(7, MARKER.sign("old", MEMORY.encode()), created_by=ACTIONS_BOT)
     seen = []
     sticky(github).write(lambda before, limit: seen.append((before, limit)) or MARKER.sign("new"))
-    assert seen == [(MEMORY, 65_536)]
+    assert seen == [(Previous("old", MEMORY, MEMORY.sha), 65_536)]
 
 
 def test_of_several_the_oldest_is_kept_and_the_others_refer_to_it(github: FakeGitHub) -> None:
@@ -151,7 +151,7 @@ def test_a_deleted_comment_is_made_again(github: FakeGitHub) -> None:
 def test_one_that_is_deleted_while_it_is_updated_is_made_again(github: FakeGitHub) -> None:
     ours = github.state.add_comment(7, MARKER.sign("old"), created_by=ACTIONS_BOT)
 
-    def render(before: Remembered | None, limit: int) -> str:
+    def render(before: Previous | None, limit: int) -> str:
         github.state.comments[:] = [one for one in github.state.comments if one.id != ours.id]
         return MARKER.sign("new")
 
@@ -197,7 +197,7 @@ def test_two_jobs_that_race_leave_one_comment(github: FakeGitHub) -> None:
     """The other job makes its comment at the worst time: between our look and our writing."""
     rendered: list[int] = []
 
-    def render(before: Remembered | None, limit: int) -> str:
+    def render(before: Previous | None, limit: int) -> str:
         if not rendered:
             github.state.add_comment(7, MARKER.sign("the other's"), created_by=ACTIONS_BOT)
         rendered.append(limit)
@@ -214,10 +214,10 @@ def test_racing_jobs_in_any_order_leave_one_comment(github: FakeGitHub) -> None:
     """Both have looked before either writes; what follows is as it comes."""
     barrier = threading.Barrier(2, timeout=30)
 
-    def render(body: str) -> Callable[[Remembered | None, int], str]:
+    def render(body: str) -> Callable[[Previous | None, int], str]:
         waited: list[int] = []
 
-        def now(before: Remembered | None, limit: int) -> str:
+        def now(before: Previous | None, limit: int) -> str:
             if not waited:
                 waited.append(1)
                 barrier.wait()
@@ -238,7 +238,7 @@ def test_racing_jobs_in_any_order_leave_one_comment(github: FakeGitHub) -> None:
 def test_too_long_a_text_is_made_smaller_once(github: FakeGitHub) -> None:
     asked = []
 
-    def render(before: Remembered | None, limit: int) -> str:
+    def render(before: Previous | None, limit: int) -> str:
         asked.append(limit)
         return MARKER.sign("x" * (70_000 if limit > SMALLER else 5))
 

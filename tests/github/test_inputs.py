@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.certificates import make_certificate
+from support.workflow_expressions import interpolate
 
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.github.inputs import Settings, read_settings
@@ -321,15 +321,30 @@ def test_action_yml_declares_exactly_what_is_read() -> None:
     assert set(ACTION["inputs"]) == reader.names
 
 
-def test_defaults_of_action_yml_are_those_of_the_code(tmp_path: Path) -> None:
-    contexts = {"github.token": "t", "github.job": "evaluate", "github.workflow_ref": "w", "github.action": "a"}
-    contexts["strategy.job-index"] = "0"
-    environ = {"GITHUB_JOB": "evaluate", "GITHUB_WORKFLOW_REF": "w", "GITHUB_ACTION": "a"}
-    inputs = {
-        name: re.sub(r"\$\{\{\s*([\w.-]+)\s*\}\}", lambda match: contexts.get(match[1], "x"), entry["default"])
-        for name, entry in ACTION["inputs"].items()
-        if "default" in entry
+def inputs_of_a_job(*, index: int, total: int, job: str = "evaluate") -> dict[str, str]:
+    """The defaults of action.yml, as the runner fills them in."""
+    github = {"token": "t", "job": job, "workflow_ref": "w", "action": "a"}
+    contexts = {"github": github, "strategy": {"job-index": index, "job-total": total}}
+    return {
+        name: interpolate(entry["default"], contexts) for name, entry in ACTION["inputs"].items() if "default" in entry
     }
+
+
+def test_jobs_of_one_workflow_have_a_comment_and_a_status_each_by_default(tmp_path: Path) -> None:
+    jobs = [(0, 1, "evaluate"), (0, 1, "other"), (0, 2, "models"), (1, 2, "models")]
+    found = [settings(tmp_path, inputs_of_a_job(index=index, total=total, job=job)) for index, total, job in jobs]
+    assert len({one.comment_key for one in found}) == len(jobs)
+    assert [one.status_context for one in found] == [
+        "keystone/evaluate",
+        "keystone/other",
+        "keystone/models/0",
+        "keystone/models/1",
+    ]
+
+
+def test_defaults_of_action_yml_are_those_of_the_code(tmp_path: Path) -> None:
+    inputs = inputs_of_a_job(index=0, total=1)
+    environ = {"GITHUB_JOB": "evaluate", "GITHUB_WORKFLOW_REF": "w", "GITHUB_ACTION": "a"}
     assert settings(tmp_path, inputs, **environ) == settings(tmp_path, {"github-token": "t"}, **environ)
 
 

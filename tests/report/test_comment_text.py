@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from markdown import LINKED_BY_THE_FORGE, tokens
 from samples import HOSTILE, NO_LOGS, SAMPLES, TESTS_FAIL, TESTS_PASS, cell, check, passing, run, spec
 
+from keystone_action.github.comment import SMALLER
 from keystone_action.report.comment import (
     CommentFacts,
     Progress,
@@ -23,10 +24,11 @@ from keystone_action.report.comment import (
     render_running,
     render_superseded,
 )
-from keystone_action.report.comment_history import MAX_CHECKS, Remembered, changes_since, decode_commit
+from keystone_action.report.comment_history import MAX_CHECKS, Previous, Remembered, changes_since
+from keystone_action.report.comment_jobs import MAX_JOBS, Jobs
 from keystone_action.report.comment_marker import MAX_REMEMBERED, Marker
 from keystone_action.report.ladder import COMMENT_LIMIT
-from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo
+from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo, Verdict
 
 GOLDEN = Path(__file__).parent / "golden"
 KEY = "octo/agents/.github/workflows/evaluate.yml@refs/pull/17/merge-__self-0"
@@ -224,7 +226,7 @@ def test_a_run_that_judged_nothing_leaves_what_was_known(name: str) -> None:
     assert "Since the last comment" not in text
     alone = comment(SAMPLES[name]())
     assert Remembered.decode(MARKER.remembered(alone)) is None
-    assert [decode_commit(MARKER.remembered(one)) for one in (text, alone)] == [FACTS.sha, FACTS.sha]
+    assert [Previous.read(one, MARKER).commit for one in (text, alone)] == [FACTS.sha, FACTS.sha]
     assert MARKER.remembered(comment(SAMPLES[name](), CommentFacts(sha="HEAD"))) == ""
 
 
@@ -234,7 +236,9 @@ def test_of_very_many_checks_only_the_verdict_is_remembered() -> None:
     assert found.checks is None
     assert changes_since(found, many) is not None
     most = run(spec("s", cell("c", *(check(f"n{n}") for n in range(MAX_CHECKS)))))
-    assert len(Remembered.of(most, "1" * 64).encode()) <= MAX_REMEMBERED
+    ended: dict[str, tuple[int, Verdict]] = {f"{number:012x}": (99_999, "error") for number in range(2 * MAX_JOBS)}
+    jobs = Jobs("9" * 20, "0" * 12, ended)
+    assert len(Remembered.of(most, "1" * 64).encode(commit="2" * 64, jobs=jobs)) <= MAX_REMEMBERED < SMALLER
     assert Remembered.decode(Remembered.of(most, "1" * 64).encode()) == Remembered.of(most, "1" * 64)
 
 
@@ -277,18 +281,22 @@ def test_what_was_not_written_by_us_is_not_remembered(text: str) -> None:
     assert Remembered.decode(text) is None
 
 
+def commit_in(memory: str) -> str:
+    return Previous.read(MARKER.sign("text", memory), MARKER).commit
+
+
 def test_the_commit_of_a_comment_is_a_commit_or_nothing() -> None:
-    assert decode_commit(encoded(sha="1" * 40)) == "1" * 40
-    assert decode_commit(encoded(sha="1" * 40, commit="2" * 40)) == "2" * 40
+    assert commit_in(encoded(sha="1" * 40)) == "1" * 40
+    assert commit_in(encoded(sha="1" * 40, commit="2" * 40)) == "2" * 40
     for text in ("", "!", encoded(commit="HEAD"), encoded(commit=["x"]), encoded(commit={}, sha=None), encoded(v=2)):
-        assert decode_commit(text) == ""
+        assert commit_in(text) == ""
 
 
 @given(st.binary(max_size=200))
 def test_no_memory_breaks_the_reader(content: bytes) -> None:
     Remembered.decode(base64.b64encode(content).decode())
     Remembered.decode(content.decode("latin-1"))
-    decode_commit(base64.b64encode(content).decode())
+    commit_in(base64.b64encode(content).decode())
 
 
 def test_only_the_line_before_the_marker_is_a_memory() -> None:

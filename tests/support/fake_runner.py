@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from support.runner_rules import Issue, ReadLog, RunnerRejects, parse_env_file, read_log, read_summary
+from support.workflow_expressions import interpolate
 
 from keystone_action import action
 
@@ -99,6 +100,9 @@ class FakeRunner:
         self.actor = actor
         self.run_number = str(secrets.randbelow(10**10))
         self.attempt = 1
+        self.job = "evaluate"
+        self.job_index, self.job_total = 0, 1
+        """Of the jobs of a matrix."""
         self.owner = os.geteuid() if owner is None else owner
         name = repository.split("/")[1]
         self.work = root / "_work"
@@ -268,14 +272,10 @@ class FakeRunner:
         return {f"INPUT_{name.replace(' ', '_').upper()}": value for name, value in values.items()}
 
     def _expand(self, text: str) -> str:
-        contexts = {
-            "github.token": TOKEN,
-            "github.workflow_ref": f"{self.repository}/.github/workflows/evaluate.yml@refs/heads/main",
-            "github.action": "__self",
-            "github.job": "evaluate",
-            "strategy.job-index": "0",
-        }
-        return re.sub(r"\$\{\{\s*([\w.-]+)\s*\}\}", lambda match: contexts[match[1]], text)
+        workflow = f"{self.repository}/.github/workflows/evaluate.yml@refs/heads/main"
+        github = {"token": TOKEN, "workflow_ref": workflow, "action": "__self", "job": self.job}
+        strategy = {"job-index": self.job_index, "job-total": self.job_total}
+        return interpolate(text, {"github": github, "strategy": strategy})
 
     def _github(self) -> dict[str, str]:
         return {
@@ -286,7 +286,7 @@ class FakeRunner:
             "GITHUB_API_URL": self.github.url if self.github else "http://127.0.0.1:9",
             "GITHUB_EVENT_NAME": self.event_name,
             "GITHUB_EVENT_PATH": str(self.event_file),
-            "GITHUB_JOB": "evaluate",
+            "GITHUB_JOB": self.job,
             "GITHUB_REPOSITORY": self.repository,
             "GITHUB_REPOSITORY_OWNER": self.repository.split("/")[0],
             "GITHUB_RUN_ATTEMPT": str(self.attempt),

@@ -42,7 +42,11 @@ class Description:
         self._registry = Registry().with_resource(_URI, resource)
         self._validators: dict[str, Draft202012Validator] = {}
         self._routes = [
-            (re.compile(re.sub(r"\{[^}]+\}", "([^/]+)", template)), re.findall(r"\{([^}]+)\}", template), template)
+            (
+                re.compile(re.sub(r"\{[^}]+\}", "([^/]+)", template.replace("{path}", "(.+)"))),
+                re.findall(r"\{([^}]+)\}", template),
+                template,
+            )
             for template in self.document["paths"]
         ]
 
@@ -115,6 +119,11 @@ def description() -> Description:
 def _is_known_gap(error: Any) -> bool:
     """A pull request's fork that was deleted is null in GitHub's answers, which the description leaves out."""
     return list(error.absolute_path)[-2:] == ["head", "repo"] and error.instance is None
+
+
+def _pattern(template: str) -> str:
+    """Of the paths of a template; a parameter that is a path itself may have several parts."""
+    return re.sub(r"\{[^}]+\}", "([^/]+)", template.replace("{path}", "(.+)"))
 
 
 def _as_json_schema(node: Any) -> Any:

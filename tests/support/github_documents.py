@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from typing import Any
 
 from support.github_description import description
@@ -82,6 +84,19 @@ def status(state: GitHubState, given: dict[str, Any], creator: str) -> dict[str,
     texts = {name: given.get(name) for name in ("state", "description", "target_url")}
     context = given.get("context", "default")
     return description().sample("status", id=state.new_id(), context=context, creator=user(creator), **texts)
+
+
+def content(path: str, data: bytes) -> dict[str, Any]:
+    """A file of a commit."""
+    return description().sample(
+        "content-file",
+        name=path.rpartition("/")[2],
+        path=path,
+        sha=hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest(),
+        size=len(data),
+        encoding="base64",
+        content=base64.b64encode(data).decode(),
+    )
 
 
 def workflow_run(one: FakeRun, repository_name: str) -> dict[str, Any]:

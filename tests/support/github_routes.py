@@ -19,6 +19,8 @@ _PERMISSIONS = {
     "issues/create-comment": ("pull_requests", "write"),
     "issues/update-comment": ("pull_requests", "write"),
     "repos/create-commit-status": ("statuses", "write"),
+    "repos/list-commit-statuses-for-ref": ("statuses", "read"),
+    "repos/get-content": ("contents", "read"),
     "repos/list-pull-requests-associated-with-commit": ("pull_requests", "read"),
     "repos/compare-commits-with-basehead": ("contents", "read"),
     "pulls/list": ("pull_requests", "read"),
@@ -137,6 +139,20 @@ def _create_status(state: GitHubState, asked: Asked) -> Result:
     return Result(201, documents.status(state, asked.body, asked.token.login))
 
 
+def _list_statuses(state: GitHubState, asked: Asked) -> Result:
+    sha = asked.operation.values["ref"]
+    found = [one for one in reversed(state.statuses) if one["sha"] == sha]
+    return Result(200, entries=found, show=lambda one: documents.status(state, one, "github-actions[bot]"))
+
+
+def _get_content(state: GitHubState, asked: Asked) -> Result:
+    """Only files, and only by a commit."""
+    content = state.files.get((asked.query.get("ref", ""), asked.operation.values["path"]))
+    if content is None:
+        return error(404, "Not Found")
+    return Result(200, documents.content(asked.operation.values["path"], content))
+
+
 def _pulls_of_commit(state: GitHubState, asked: Asked) -> Result:
     """A fork's commit is not in this repository: GitHub then answers an empty list."""
     sha = asked.operation.values["commit_sha"]
@@ -214,6 +230,8 @@ _HANDLERS: dict[str, Callable[[GitHubState, Asked], Result]] = {
     "issues/create-comment": _create_comment,
     "issues/update-comment": _update_comment,
     "repos/create-commit-status": _create_status,
+    "repos/list-commit-statuses-for-ref": _list_statuses,
+    "repos/get-content": _get_content,
     "repos/list-pull-requests-associated-with-commit": _pulls_of_commit,
     "repos/compare-commits-with-basehead": _compare,
     "pulls/list": _list_pulls,

@@ -90,7 +90,8 @@ class FakeArtifact:
 @dataclass
 class GitHubState:
     """Everything is public, to be looked at and changed by tests. private: what a token has no permission for can't be
-    read either. merge_bases: by a branch and a commit; None where they have nothing in common."""
+    read either. files: by a commit and a path. merge_bases: by a branch and a commit; None where they have nothing in
+    common."""
 
     repository: str = REPOSITORY
     private: bool = False
@@ -98,6 +99,7 @@ class GitHubState:
     comments: list[FakeComment] = field(default_factory=list)
     pulls: dict[int, FakePull] = field(default_factory=dict)
     statuses: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[tuple[str, str], bytes] = field(default_factory=dict)
     merge_bases: dict[tuple[str, str], str | None] = field(default_factory=dict)
     runs: list[FakeRun] = field(default_factory=list)
     artifacts: dict[int, FakeArtifact] = field(default_factory=dict)

@@ -37,7 +37,7 @@ OURS = ("keystone-action/keystone-action@", "./")
 """How a step names our action: from elsewhere, and within its own repository."""
 _DEFAULTS: dict[str, Any] = {"string": "", "boolean": False, "number": 0}
 
-_READ_ONLY = ("pull_request_fork", "pull_request_deleted_fork", "pull_request_dependabot")
+_READ_ONLY = ("pull_request_fork", "pull_request_deleted_fork")
 """Where the token may only read, whatever a workflow says, and there are no secrets."""
 _EVENTS = (
     "pull_request_target",
@@ -200,6 +200,7 @@ class Player:
         root.mkdir()
         server, token = self._github_server, self._token_of(job)
         runner = FakeRunner(root, event=self._event, payload=self._payload, github=server, token=token)
+        runner.job, runner.job_index, runner.job_total = name, index, total
         steps: dict[str, Any] = {}
         strategy = {"job-index": index, "job-total": total}
         contexts = {
@@ -235,6 +236,8 @@ class Player:
         if self._event in _READ_ONLY:
             return "read-only"
         rights = job.get("permissions", self._document.get("permissions"))
+        if rights is None and self._event == "pull_request_dependabot":
+            return "read-only"
         return self._token if rights is None else "write" if "write" in rights.values() else "read-only"
 
     def _step(
