@@ -33,6 +33,7 @@ from keystone_action.github.results import commented_values, output_values, plan
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import Summaries, append_text
 from keystone_action.github.summary_template import SummaryTemplate
+from keystone_action.github.whose_code import whose_code
 from keystone_action.github.wording import in_workflow
 from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
@@ -103,7 +104,8 @@ class _Step:
         self._say(settings, event)
         if settings.mode == "comment":
             return self._comment(settings)
-        event.refuse_foreign_code(allowed=settings.allow_pull_request_target)
+        if not settings.allow_pull_request_target:
+            whose_code(event, settings, self.environ, self.commands.log).refuse_foreign_code()
         self.needs_checkout = settings.mode != "merge"
         if settings.mode == "plan":
             return self._plan(settings, event)
@@ -125,7 +127,7 @@ class _Step:
     def _read_settings(self, event: Event) -> Settings:
         """Who is to be told of a wrong input is known, as far as the inputs that say so are right."""
         reader = InputReader(self.environ)
-        settings = read_settings(reader)
+        settings = read_settings(reader, is_committed=_is_committed)
         if settings.mode in ("run", "merge"):
             self.reporting = Reporting(settings, event, self.environ, self.commands)
         reader.raise_problems()
@@ -288,6 +290,12 @@ class _Step:
                 self.commands.warning("the summary of this step is full; see the file that summary-path names")
         except OutputError as error:
             self.commands.warning(error.message)
+
+
+def _is_committed(directory: Path, path: Path) -> bool:
+    from keystone_action.runner.changed_baseline import is_committed
+
+    return is_committed(directory, path)
 
 
 def _is_empty(folder: Path) -> bool:

@@ -236,6 +236,15 @@ def test_a_fork_gets_its_comment_from_the_second_workflow(tmp_path: Path, github
     assert second.jobs["comment"][0].ours.outputs["comment-id"] == str(comment.id)
 
 
+def test_a_forks_run_that_left_no_artifact_breaks_no_second_workflow(tmp_path: Path, github: FakeGitHub) -> None:
+    github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="mallory/agents")
+    second = play(
+        tmp_path / "second", "forks-comment", github, event="workflow_run_fork", artifacts=Artifacts(tmp_path / "none")
+    )
+    assert second.result("comment") == "success"
+    assert github.state.comments == []
+
+
 def test_a_fork_with_a_bad_spec_leaves_its_comment_and_breaks_no_second_workflow(
     tmp_path: Path, github: FakeGitHub
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,14 @@ def test_front_doors_are_not_imported_from_inside():
     for name, path in files():
         if name in ROOMS:
             assert not imports_of(path) & FRONT_DOORS, path
+
+
+def test_no_message_sends_anybody_to_a_file_of_our_repository() -> None:
+    """Whoever reads it has the action or a wheel, not our checkout: `github/links.py` has addresses."""
+    strings = re.compile(r"""["'](?:[^"'\n]*[ (`;:])?(?:docs|examples)/[a-z_-]+\.(?:md|yml)""")
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.j2")]
+        if strings.search(path.read_text("utf-8"))
+    }
+    assert found == set()

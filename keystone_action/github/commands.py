@@ -101,6 +101,10 @@ class Commands:
         """A warning annotation without a place."""
         self.annotate(Annotation("warning", message, title))
 
+    def notice(self, message: str, *, title: str = "Keystone") -> None:
+        """A notice annotation without a place."""
+        self.annotate(Annotation("notice", message, title))
+
     def group(self, title: str) -> None:
         """Opens a folded part of the log; groups don't nest, so an open one is closed first."""
         self.endgroup()

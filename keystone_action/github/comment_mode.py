@@ -8,6 +8,7 @@ the workflow of a fork could choose what it says.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from keystone_action.errors import OutputError
 from keystone_action.github.api_errors import GitHubError
@@ -44,6 +45,11 @@ class ForeignComment:
         """Whether all went well is the second: nobody else would notice that no comment is there. Raises UsageError for
         results that can't be used."""
         posted, folder = Posted(), self._settings.results[0]
+        if not folder.exists():
+            self._commands.notice(
+                f"there is nothing to post: {self._shown(folder)} is not there, so the other run has left no results"
+            )
+            return posted, True
         if ended_without_results(folder):
             self._commands.log(
                 "that run ended before it had results, for a reason that its log tells: nothing is posted"
@@ -59,6 +65,10 @@ class ForeignComment:
             self._leave(posted)
             return posted, False
         return posted, True
+
+    def _shown(self, folder: Path) -> Path:
+        workspace = self._settings.workspace
+        return folder.relative_to(workspace) if folder.is_relative_to(workspace) else folder
 
     def _post(self, posted: Posted) -> None:
         settings = self._settings

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from keystone_action.errors import UsageError
+from keystone_action.github.links import FORKS
 
 DEPENDABOT = "dependabot[bot]"
 MAX_EVENT = 32 * 1024 * 1024
 """Bytes; GitHub caps a payload at 25 MB."""
 
-_TRUSTED_CONTEXT = frozenset({"pull_request_target", "workflow_run"})
+_COMMENTED = "issue_comment"
+_TRUSTED_CONTEXT = frozenset({"pull_request_target", "workflow_run", _COMMENTED})
 """Events that run with secrets and a token that may write, whoever proposed the code."""
 _MERGE_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([0-9]{1,10})-[0-9a-f]+")
 
@@ -38,6 +40,7 @@ class Event:
     name: as GITHUB_EVENT_NAME has it; empty outside of a workflow. is_fork: the code comes from another repository.
     is_dependabot: started by Dependabot, whose runs get no Actions secrets. pull_request: its number, when there is
     exactly one. head_sha: the commit that people see on the pull request (GITHUB_SHA is the merge commit there).
+    commented: the pull request that a comment was made on; the event does not say whose code that proposes.
     problem: a sentence when the event file could not be read; the rest is then what the environment says.
     """
 
@@ -46,6 +49,7 @@ class Event:
     is_dependabot: bool = False
     pull_request: int | None = None
     head_sha: str | None = None
+    commented: int | None = None
     problem: str = ""
 
     @property
@@ -73,16 +77,22 @@ class Event:
         """Raises UsageError when code of a fork would run beside secrets and a token that may write.
 
         An event of this kind that can't be read is refused too: nothing then says whose code it is. allowed: the input
-        allow-pull-request-target.
+        allow-pull-request-target. Of a comment on a pull request `of_commented_pull` is asked before.
         """
-        if allowed or self.name not in _TRUSTED_CONTEXT or not (self.is_fork or self.problem):
+        if allowed or self.name not in _TRUSTED_CONTEXT or not (self.is_fork or self.problem or self.commented):
             return
-        whose = "the code of a fork" if self.is_fork else f"code of unknown origin ({self.problem})"
+        why = self.problem or f"whose pull request #{self.commented} is was not asked"
+        whose = "the code of a fork" if self.is_fork else f"code of unknown origin ({why})"
         raise UsageError(
             f"{self.name} would run {whose} with this repository's secrets and token; "
             f"that is refused (input allow-pull-request-target is false)\n{_REFUSED}",
-            help="docs/forks.md has workflows that work for forks, in full",
+            help=f"{FORKS} has workflows that work for forks, in full",
         )
+
+    def of_commented_pull(self, head_repository: str, repository: str) -> Event:
+        """The event when it is known whose code the pull request that was commented on proposes. head_repository:
+        empty for a fork that was deleted."""
+        return replace(self, commented=None, is_fork=_is_other(head_repository or None, repository))
 
 
 def read_event(environ: Mapping[str, str]) -> Event:
@@ -149,6 +159,8 @@ def _interpret(name: str, payload: dict[str, Any], environ: Mapping[str, str], *
             pull_request=_number(only, "number"),
             head_sha=_text(payload, "workflow_run", "head_sha") or sha,
         )
+    if name == _COMMENTED:
+        return _of_comment(payload, sha, is_dependabot=is_dependabot)
     queued = _MERGE_QUEUE_REF.fullmatch(_text(payload, "merge_group", "head_ref") or "")
     return Event(
         name=name,
@@ -156,6 +168,15 @@ def _interpret(name: str, payload: dict[str, Any], environ: Mapping[str, str], *
         pull_request=int(queued[1]) if queued else None,
         head_sha=_text(payload, "merge_group", "head_sha") or sha,
     )
+
+
+def _of_comment(payload: dict[str, Any], sha: str | None, *, is_dependabot: bool) -> Event:
+    """A pull request is an issue too, with a field that says so."""
+    issue, number = _at(payload, "issue"), _number(payload, "issue", "number")
+    event = Event(name=_COMMENTED, is_dependabot=is_dependabot, head_sha=sha)
+    if not isinstance(issue, dict) or number is None:
+        return replace(event, problem="the event does not say what was commented on")
+    return replace(event, commented=number) if issue.get("pull_request") else event
 
 
 def _is_other(head: str | None, repository: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -102,8 +102,13 @@ class Settings:
         return settings
 
 
-def read_settings(reader: InputReader) -> Settings:
-    """Asks the reader for every input there is. What is wrong is in `reader.problems`, with a default in its place."""
+IsCommitted = Callable[[Path, Path], bool]
+"""Whether the commit that is checked out in a folder holds something at a path."""
+
+
+def read_settings(reader: InputReader, *, is_committed: IsCommitted = lambda *_: False) -> Settings:
+    """Asks the reader for every input there is. What is wrong is in `reader.problems`, with a default in its place.
+    is_committed: asked of results that are there already, only to say who has left them."""
     _refuse_what_this_version_lacks(reader)
     workspace = reader.workspace()
     directory = reader.directory("working-directory", workspace)
@@ -111,7 +116,7 @@ def read_settings(reader: InputReader) -> Settings:
     return Settings(
         workspace=workspace,
         directory=directory,
-        output_dir=_output_dir(reader, mode, workspace, directory),
+        output_dir=_output_dir(reader, mode, workspace, directory, is_committed),
         mode=mode,
         shards=_shards(reader, mode),
         results=_results(reader, mode, directory, inside=(workspace, *reader.runner_temp())),
@@ -191,7 +196,7 @@ def _annotations(reader: InputReader) -> int:
     return DEFAULT_ANNOTATIONS if count is None else count
 
 
-def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path) -> Path:
+def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path, is_committed: IsCommitted) -> Path:
     output = reader.path("output-dir", directory, inside=(workspace,)) or directory / DEFAULT_OUTPUT
     if output == workspace or directory.is_relative_to(output):
         reader.problem("output-dir", "a folder of its own, below the workspace")
@@ -200,9 +205,16 @@ def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path
     elif any(os.path.lexists(one) and not one.is_dir() for one in (output, *output.parents)):
         reader.problem("output-dir", "a folder; there is a file of that name")
     elif mode in ("run", "merge") and _is_taken(output):
-        expected = "a folder without results or links: remove those that are committed; two steps need a folder each"
+        expected = f"a folder without results or links: {_LEFT[is_committed(workspace, output)]}"
         reader.problem("output-dir", expected, found=str(output.relative_to(workspace)))
     return output
+
+
+_LEFT = {
+    True: "remove from the repository what the commit holds there",
+    False: "none are in the commit, so an earlier step or run has left these; remove them before this step, "
+    "or give each step a folder of its own",
+}
 
 
 def _is_taken(output: Path) -> bool:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+_DOCS = "https://github.com/keystone-action/keystone-action/blob/main/docs"
+"""Where our pages are read; a message must not send anybody to a file that is only in our repository."""
+FORKS = f"{_DOCS}/forks.md"
+TEMPLATES = f"{_DOCS}/templates.md"
 _SERVER = re.compile(r"https?://[A-Za-z0-9.:-]+")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 _NUMBER = re.compile(r"[0-9]{1,20}")

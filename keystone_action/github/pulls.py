@@ -11,6 +11,7 @@ from keystone_action.errors import UsageError
 from keystone_action.github.api_types import PullRequest
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.event import load_event
+from keystone_action.github.links import FORKS
 from keystone_action.github.status import status_sha_of
 
 MAX_PULLS = 10
@@ -38,7 +39,7 @@ def read_triggering_run(environ: Mapping[str, str]) -> TriggeringRun:
     if name != "workflow_run":
         raise UsageError(
             f"input mode is 'comment', which works in workflows on workflow_run; the event is {name or 'missing'}",
-            help="docs/forks.md has both workflows in full",
+            help=f"{FORKS} has both workflows in full",
         )
     try:
         return _triggering_run(load_event(environ.get("GITHUB_EVENT_PATH", "")).get("workflow_run"))

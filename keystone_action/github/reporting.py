@@ -23,7 +23,7 @@ from keystone_action.github.comment import StickyComment
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
 from keystone_action.github.job import job_of
-from keystone_action.github.links import run_url
+from keystone_action.github.links import FORKS, run_url
 from keystone_action.github.live import Live, Pace
 from keystone_action.github.outputs import write_outputs
 from keystone_action.github.ownership import hand_over, missing_folders
@@ -232,7 +232,7 @@ class Reporting:
         """Whether nothing is left that another try could change."""
         if not self._may_write:
             reason = self._event.read_only_reason
-            why = f"{reason}; see docs/forks.md" if reason else "the input github-token is empty"
+            why = f"{reason}; see {FORKS}" if reason else "the input github-token is empty"
             asked_for = not reason and self._wants_comment and self._settings.comment != "auto"
             say = self._commands.warning if asked_for else self._commands.log
             say(f"neither comment nor status is posted: {why}")

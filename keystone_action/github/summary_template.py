@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone_action.errors import HarnessError, UsageError
+from keystone_action.github.links import TEMPLATES
 from keystone_action.report.results import results_pieces
 from keystone_action.scoring.results import RunResult
 
@@ -87,7 +88,7 @@ class SummaryTemplate:
                 f"{self.name}: the process that renders it ended with {code}; it may have taken too much memory"
             ) from None
         if "problem" in answer:
-            raise TemplateError(answer["problem"], help="docs/templates.md has what a template may use")
+            raise TemplateError(answer["problem"], help=f"{TEMPLATES} has what a template may use")
         return answer["text"]
 
 

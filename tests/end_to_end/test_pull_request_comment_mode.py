@@ -219,6 +219,15 @@ def test_what_it_is_compared_with_is_held_to_its_range(
     assert code == 0 or "out of range" in done.issues[0].message
 
 
+def test_a_run_that_left_nothing_at_all_breaks_no_workflow(tmp_path: Path, github: FakeGitHub) -> None:
+    runner = job(tmp_path, github, None)
+    (runner.workspace / "downloaded").rmdir()
+    done = post(runner)
+    assert (done.exit_code, github.calls(), done.rejected) == (0, [], [])
+    (issue,) = done.issues
+    assert (issue.level, "downloaded is not there" in issue.message) == ("notice", True)
+
+
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "[" * 100_000, "\0", '"x"'])
 def test_what_is_no_document_is_refused(tmp_path: Path, github: FakeGitHub, content: str | None) -> None:
     done = post(job(tmp_path, github, content))

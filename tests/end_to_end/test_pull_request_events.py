@@ -13,7 +13,7 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, MERGE_SHA, FakeRunner, StepResult
 
-from keystone_action.github import reporting
+from keystone_action.github import reporting, whose_code
 from keystone_action.github.waiting import Limits
 
 HEAD, OLD = "2" * 40, "1" * 40
@@ -290,6 +290,46 @@ def test_it_runs_where_it_is_allowed(tmp_path: Path, github: FakeGitHub, fixture
     assert (done.exit_code, done.outputs["verdict"]) == (0, "pass")
     assert states(github) == [("pending", HEAD), ("success", HEAD)]
     assert len(github.state.comments) == (1 if fixture.startswith("pull_request") else 0)
+
+
+@pytest.mark.parametrize("head", ["mallory/agents", None])
+@pytest.mark.parametrize("mode", [{}, {"mode": "plan", "shards": "2"}])
+def test_a_comment_on_a_forks_pull_request_runs_nothing(
+    tmp_path: Path, github: FakeGitHub, head: str | None, mode: dict[str, str]
+) -> None:
+    github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository=head)
+    done = step(tmp_path, github, "issue_comment", **mode)
+    assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
+    assert "issue_comment would run the code of a fork" in done.issues[0].message
+    assert "allow-pull-request-target" in done.issues[0].message
+    assert not list(tmp_path.rglob("results.json"))
+
+
+@pytest.mark.parametrize("fault", [{"status": 404}, {"status": 403}, {"how": "reset"}])
+def test_a_comment_on_a_pull_request_that_nobody_knows_runs_nothing(
+    tmp_path: Path, github: FakeGitHub, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whose_code, "_PATIENCE", Limits(tries=1, waiting=0.0))
+    github.fault("GET", "/pulls/17", times=None, **fault)
+    done = step(tmp_path, github, "issue_comment")
+    assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
+    assert "code of unknown origin (pull request #17 could not be read" in done.issues[0].message
+
+
+@pytest.mark.parametrize("fixture", ["issue_comment", "issue_comment_on_issue"])
+def test_a_comment_on_a_pull_request_of_ones_own_and_on_an_issue_runs(
+    tmp_path: Path, github: FakeGitHub, fixture: str
+) -> None:
+    """The honest twins."""
+    done = step(tmp_path, github, fixture)
+    assert (done.exit_code, done.outputs["verdict"]) == (0, "pass")
+    assert github.calls() == (["GET /pulls/17"] if fixture == "issue_comment" else [])
+
+
+def test_a_comment_on_a_forks_pull_request_runs_where_it_is_allowed(tmp_path: Path, github: FakeGitHub) -> None:
+    github.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="mallory/agents")
+    done = step(tmp_path, github, "issue_comment", **{"allow-pull-request-target": "true"})
+    assert (done.exit_code, done.outputs["verdict"], github.calls()) == (0, "pass", [])
 
 
 @pytest.mark.parametrize("inputs", [{"shard": "1/1"}, {"mode": "plan", "shards": "2"}])

@@ -216,11 +216,28 @@ def test_answers_of_judges_that_a_change_brings_along_are_refused(tmp_path: Path
     assert ("input cache-dir is 'kept', and the commit has files there" in step.text) is committed
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_who_has_left_results_is_asked_of_git(tmp_path: Path, committed: bool) -> None:
+    """A workspace that stays has those of the run before, which no change has brought along."""
+    runner = job(tmp_path, "true")
+    (runner.workspace / "keystone-results").mkdir()
+    (runner.workspace / "keystone-results" / "results.json").write_text("{}")
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    added = "." if committed else "keystone.yaml"
+    for words in (("init", "--quiet"), ("add", added), (*identity, "commit", "--quiet", "-m", "x")):
+        subprocess.run(["git", *words], cwd=runner.workspace, check=True)
+    runner.own()
+    step = runner.step()
+    assert step.exit_code == 2
+    assert ("remove from the repository what the commit holds there" in step.text) is committed
+    assert ("none are in the commit, so an earlier step or run has left these" in step.text) is not committed
+
+
 @pytest.mark.parametrize(
     ("event", "inputs"),
     [
         ("workflow_run_fork", {}),
-        ("workflow_run_fork", {"mode": "comment", "results": "nowhere"}),
+        ("workflow_run_fork", {"mode": "comment", "results": "."}),
         ("push", {"mode": "merge", "results": "nowhere"}),
     ],
 )

@@ -124,6 +124,25 @@ def test_an_event_of_another_shape_is_not_trusted(tmp_path: Path, name: str, con
         event(name, GITHUB_EVENT_PATH=str(path)).refuse_foreign_code()
 
 
+@pytest.mark.parametrize("content", ["{}", '{"issue": {}}', '{"issue": {"number": "17", "pull_request": {}}}', "{"])
+def test_a_comment_on_what_is_not_known_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "event.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="unknown origin"):
+        event("issue_comment", GITHUB_EVENT_PATH=str(path)).refuse_foreign_code()
+
+
+def test_a_comment_on_a_pull_request_is_refused_until_it_is_known_whose_that_is() -> None:
+    found = event("issue_comment")
+    assert found.commented == 17
+    with pytest.raises(UsageError, match="whose pull request #17 is was not asked"):
+        found.refuse_foreign_code()
+    found.of_commented_pull("Octo/Agents", "octo/agents").refuse_foreign_code()
+    for head in ("mallory/agents", ""):
+        with pytest.raises(UsageError, match="the code of a fork"):
+            found.of_commented_pull(head, "octo/agents").refuse_foreign_code()
+
+
 def test_why_a_run_gets_no_secrets() -> None:
     assert "fork" in event("pull_request", "pull_request_fork").no_secrets_reason
     assert "Dependabot" in event("push", GITHUB_ACTOR="dependabot[bot]").no_secrets_reason

@@ -368,5 +368,13 @@ def _translate(value: str, mounts: list[tuple[Path, str]]) -> str:
 
 
 def _event_name(fixture: str) -> str:
-    known = ("pull_request_target", "pull_request", "merge_group", "workflow_run", "workflow_dispatch", "push")
+    known = (
+        "pull_request_target",
+        "pull_request",
+        "merge_group",
+        "workflow_run",
+        "workflow_dispatch",
+        "issue_comment",
+        "push",
+    )
     return next((name for name in known if fixture.startswith(name)), fixture)
