@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.environment import prompt_bytes
-from keystone_action.agents.output import recorded, with_output
+from keystone_action.agents.output import STDERR, STDOUT, recorded, with_output
 from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox import library
-from keystone_action.sandbox.base import Command, Completed, Sandbox
+from keystone_action.sandbox.base import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole, Sandbox
 from keystone_action.sandbox.programs import hidden_by_sandbox, ways_to_show
 from keystone_action.spec.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
 
@@ -41,11 +41,13 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One call of an agent. stdout_to: a file of ours for all of its stdout.
+    """One call of an agent.
 
     environment: complete, as `agent_environment` makes it. agent_directory: the agent's own code, as the sandbox sees
     it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
-    for the cell, None = no limit but the agent's own. stdout_to: a file of ours for all of its stdout.
+    for the cell, None = no limit but the agent's own. private: a directory of ours for what is too long to be held in
+    memory; None = only its head and tail are kept, and what is longer can't be judged. transcript: whether stdout is
+    the declared trace, which is kept as a file whatever its length.
     """
 
     prompt: str
@@ -54,14 +56,28 @@ class Task:
     agent_directory: Path | None = None
     context: Mapping[str, Any] | None = field(default_factory=dict)
     timeout: float | None = None
-    stdout_to: Path | None = None
+    private: Path | None = None
+    transcript: bool = False
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""
         if stdin is None:
             stdin = prompt_bytes(self.prompt) if agent.stdin == "prompt" else b""
         timeout = agent.timeout if self.timeout is None else min(agent.timeout, self.timeout)
-        return Command(tuple(argv), env=self.environment, timeout=timeout, stdin=stdin, stdout_to=self.stdout_to)
+        return Command(
+            tuple(argv),
+            env=self.environment,
+            timeout=timeout,
+            stdin=stdin,
+            stdout_to=self._kept(STDOUT, transcript=self.transcript),
+            stderr_to=self._kept(STDERR),
+        )
+
+    def _kept(self, name: str, *, transcript: bool = False) -> KeptWhole | None:
+        if self.private is None:
+            return None
+        path = self.private / name
+        return KeptWhole(path, above=0, limit=TRANSCRIPT_LIMIT) if transcript else KeptWhole(path)
 
 
 def write_inputs(directory: Path, prompt: str, agent: AgentBase) -> Inputs:
@@ -95,7 +111,8 @@ async def run_agent(
     agent_directory: Path | None = None,
     context: Mapping[str, Any] | None = MappingProxyType({}),
     timeout: float | None = None,
-    stdout_to: Path | None = None,
+    private: Path | None = None,
+    transcript: bool = False,
 ) -> AgentRun:
     """Run an interpolated agent to its end; every process of it is gone when this returns.
 
@@ -109,10 +126,11 @@ async def run_agent(
         agent_directory=agent_directory,
         context=context,
         timeout=timeout,
-        stdout_to=stdout_to,
+        private=private,
+        transcript=transcript,
     )
     run = await _run(agent, sandbox, task)
-    return run if stdout_to is None else replace(run, stdout_file=stdout_to)
+    return run if private is None or not transcript else replace(run, transcript=private / STDOUT)
 
 
 async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
@@ -139,7 +157,12 @@ async def run_program(agent: AgentBase, sandbox: Sandbox, task: Task, argv: Sequ
     """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
     completed = await sandbox.run(task.command(agent, argv))
     require_found(completed, argv[0], sandbox)
-    return with_output(recorded(completed), completed, agent.output, sandbox.workspace)
+    run = recorded(completed, task.private)
+    if agent.output == "stdout":
+        return with_output(run, completed, agent.output, sandbox.workspace, task.private)
+    import anyio.to_thread
+
+    return await anyio.to_thread.run_sync(with_output, run, completed, agent.output, sandbox.workspace, task.private)
 
 
 def require_found(completed: Completed, program: str, sandbox: Sandbox, help: str = "") -> None:  # noqa: A002 - as in errors

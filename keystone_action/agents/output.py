@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from keystone_action.agents.result import MalformedResult, parse_result
-from keystone_action.evidence.model import AgentRun
-from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture, Completed
-from keystone_action.sandbox.paths import PathProblem, read_head_inside
+from keystone_action.evidence.model import AgentRun, LongText, TooMuchPrinted
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Completed
+from keystone_action.sandbox.paths import PathProblem, open_inside, read_head_inside
 from keystone_action.spec.agents import AgentOutput
 
-OUTPUT_LIMIT = CAPTURE_HEAD + CAPTURE_TAIL
-"""Bytes of an answer that are kept, from wherever it comes."""
+SHOWN_LIMIT = CAPTURE_HEAD + CAPTURE_TAIL
+"""Bytes of an answer that are shown, from wherever it comes; a longer one is kept as a file."""
+STDOUT, STDERR, ANSWER = "agent.stdout", "agent.stderr", "agent.output"
+"""Names of these files, in a directory of ours."""
 
 
-def recorded(completed: Completed) -> AgentRun:
-    """How the command ended, with its streams; no output yet."""
+def recorded(completed: Completed, private: Path | None) -> AgentRun:
+    """How the command ended, with its streams; no output yet. private: where `STDOUT` and `STDERR` are, None without
+    them."""
     return AgentRun(
         exit_code=completed.exit_code,
         signal=completed.signal,
@@ -29,52 +34,87 @@ def recorded(completed: Completed) -> AgentRun:
         stdout_bytes=completed.stdout.total,
         stderr_bytes=completed.stderr.total,
         leftovers=completed.leftovers,
+        long_stdout=_long(completed.stdout, private and private / STDOUT),
+        long_stderr=_long(completed.stderr, private and private / STDERR),
     )
 
 
+def _long(capture: Capture, file: Path | None) -> LongText | None:
+    return LongText(capture.total, file, WHOLE_LIMIT) if capture.cut else None
+
+
 def with_output(
-    run: AgentRun, completed: Completed, source: Literal["stdout"] | AgentOutput, workspace: Path
+    run: AgentRun,
+    completed: Completed,
+    source: Literal["stdout"] | AgentOutput,
+    workspace: Path,
+    private: Path | None,
 ) -> AgentRun:
-    """The run with its answer; `problem` says why one that was asked for is missing."""
+    """The run with its answer; `problem` says why one that was asked for is missing. Blocks for a while where it is
+    long."""
     if source == "stdout":
-        return replace(run, output=run.stdout)
+        return replace(run, output=run.stdout, long_output=run.long_stdout)
     if source.file is not None:
-        return _from_file(run, workspace, source.file)
-    return _from_stdout_document(run, completed.stdout)
+        return _from_file(run, workspace, source.file, private)
+    return _from_stdout_document(run, completed.stdout, private)
 
 
-def with_document(run: AgentRun, data: bytes, what: str) -> AgentRun:
+def with_document(run: AgentRun, data: bytes, what: str, private: Path | None) -> AgentRun:
     """The run with what an AgentResult document says; what names the document in `problem`."""
     try:
         result = parse_result(data)
     except MalformedResult as malformed:
         return replace(run, problem=f"{what} is malformed: {malformed}")
-    output = _bounded(result.output.encode()[: OUTPUT_LIMIT + 1], len(result.output.encode()))
+    output, long = _kept(result.output, private)
     return replace(
         run,
         output=output,
+        long_output=long,
         tool_calls=result.tool_calls,
         token_usage=result.token_usage,
         reported=result.reported,
     )
 
 
-def _from_file(run: AgentRun, workspace: Path, path: str) -> AgentRun:
+def _from_file(run: AgentRun, workspace: Path, path: str, private: Path | None) -> AgentRun:
     try:
-        head, size = read_head_inside(workspace, path, limit=OUTPUT_LIMIT)
+        head, size = read_head_inside(workspace, path, limit=SHOWN_LIMIT)
+        if size <= SHOWN_LIMIT:
+            return replace(run, output=head.decode("utf-8", "replace"))
+        copy = None if private is None else _copied(workspace, path, private / ANSWER)
     except PathProblem as problem:
         return replace(run, problem=f"the output file could not be read: {problem}")
-    return replace(run, output=_bounded(head, size))
+    return replace(run, output=_shown(head, size), long_output=LongText(size, copy, WHOLE_LIMIT))
 
 
-def _from_stdout_document(run: AgentRun, stdout: Capture) -> AgentRun:
-    if stdout.cut:
-        problem = f"the JSON document on stdout is too large: {stdout.total:,} bytes, at most {OUTPUT_LIMIT:,} are kept"
-        return replace(run, problem=problem)
-    return with_document(run, stdout.head + stdout.tail, "the JSON document on stdout")
+def _copied(workspace: Path, path: str, copy: Path) -> Path:
+    """Out of the reach of what checks do to the workspace."""
+    with os.fdopen(open_inside(workspace, path), "rb") as source, copy.open("wb") as file:
+        # Of one that is too long, nothing is ever read: its holes may have any size.
+        if os.fstat(source.fileno()).st_size <= WHOLE_LIMIT:
+            shutil.copyfileobj(source, file)
+    return copy
 
 
-def _bounded(head: bytes, size: int) -> str:
-    if size <= OUTPUT_LIMIT:
-        return head.decode("utf-8", "replace")
-    return Capture(head[:OUTPUT_LIMIT], b"", size).text()
+def _from_stdout_document(run: AgentRun, stdout: Capture, private: Path | None) -> AgentRun:
+    what = "the JSON document on stdout"
+    try:
+        data = stdout.head + stdout.tail if run.long_stdout is None else run.long_stdout.read(what)
+    except TooMuchPrinted as problem:
+        return replace(run, problem=str(problem))
+    return with_document(run, data, what, private)
+
+
+def _kept(text: str, private: Path | None) -> tuple[str, LongText | None]:
+    """What is shown of a text, and where all of it is when that is not all."""
+    data = text.encode()
+    if len(data) <= SHOWN_LIMIT:
+        return text, None
+    file = None if private is None else private / ANSWER
+    if file is not None:
+        file.write_bytes(data)
+    return _shown(data, len(data)), LongText(len(data), file, WHOLE_LIMIT)
+
+
+def _shown(data: bytes, size: int) -> str:
+    return Capture(data[:SHOWN_LIMIT], b"", size).text()

@@ -54,15 +54,15 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: Task) -> AgentR
             sandbox,
             "a python agent runs under the sandbox's python3: install one, or set `base:` to an image",
         )
-        run = recorded(completed)
+        run = recorded(completed, task.private)
         if isinstance(agent.output, AgentOutput) and agent.output.file is not None:
-            return with_output(run, completed, agent.output, sandbox.workspace)
-        return _with_result(run, sandbox.workspace, result_name)
+            return with_output(run, completed, agent.output, sandbox.workspace, task.private)
+        return _with_result(run, sandbox.workspace, result_name, task.private)
     finally:
         _remove(sandbox.workspace, result_name)
 
 
-def _with_result(run: AgentRun, workspace: Path, name: str) -> AgentRun:
+def _with_result(run: AgentRun, workspace: Path, name: str, private: Path | None) -> AgentRun:
     try:
         data = read_inside(workspace, name, limit=RESULT_LIMIT)
     except PathMissing:
@@ -72,7 +72,7 @@ def _with_result(run: AgentRun, workspace: Path, name: str) -> AgentRun:
     raised = _raised(data) if run.exit_code else None
     if raised is not None:
         return replace(run, problem=f"the agent raised {raised}")
-    return with_document(run, data, "the agent's result")
+    return with_document(run, data, "the agent's result", private)
 
 
 def _raised(data: bytes) -> str | None:

@@ -6,14 +6,19 @@ Everything in it is data of a hostile author: checked, bounded and brought into 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.spec.limits import MOST_COUNTED
 
-RESULT_LIMIT = 16 << 20
+RESULT_LIMIT = 64 << 20
 """Bytes of a document that are read."""
+_VALUES_LIMIT = 1_000_000
+"""Values in a document: each takes a hundred bytes of memory and more, so that a list of nothing but zeros is many
+times as large as its text."""
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 REPORTED = ("reasoning_trace", "latency_ms", "raw_response")
 """Keys that no check of ours believes or needs; scorers of a suite's author may."""
@@ -41,6 +46,10 @@ class AgentResult:
 
 def parse_result(data: bytes) -> AgentResult:
     """Read a document. Keys that are not known are passed over. Raises MalformedResult."""
+    if len(data) > _VALUES_LIMIT:
+        structure = _TEXT.sub(b"", data)
+        if sum(map(structure.count, (b",", b"[", b"{"))) > _VALUES_LIMIT:
+            raise MalformedResult(f"it has more than {_VALUES_LIMIT:,} values")
     try:
         # Twice: lone surrogates are legal in JSON, but can't be written anywhere; 1e999 is, and becomes infinite.
         value = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant)

@@ -1,7 +1,8 @@
 """The audit log of a cell: one JSON line for each thing that happened, written only by us (spec 5.3, `custom`).
 
 The lines of `http_call` have exactly the keys that the source document's `validate_api_responses.py` reads:
-`{"ts", "type": "http_call", "details": {"service", "method", "url", "request_body", "status", "response_body"}}`.
+`{"ts", "type": "http_call", "details": {"service", "method", "url", "request_body", "status", "response_body"}}`; where
+not all of the request's body was kept, `request_body_cut` says how many bytes are missing.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class AuditLog:
             "status": request.status,
             "response_body": request.response_body,
         }
+        if request.cut:
+            details["request_body_cut"] = request.cut
         self.write("http_call", details, ts=request.ts)
 
     def close(self) -> None:

@@ -28,13 +28,42 @@ class Address:
         return {name: value for name, value in values.items() if value not in ("", None)}
 
 
+class TooMuchPrinted(Exception):  # noqa: N818 - an outcome: the checks that read it fail
+    """The agent gave more than is kept, so nobody may judge what there is of it; a sentence without its full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongText:
+    """A text of an agent's that is longer than what is shown of it. size: its bytes. file: ours, with all of it, or
+    with the first `limit` bytes and more; None when none was kept."""
+
+    size: int
+    file: Path | None
+    limit: int
+
+    def read(self, what: str) -> bytes:
+        """All of it. Raises TooMuchPrinted, OSError."""
+        if self.file is None or self.size > self.limit:
+            raise TooMuchPrinted(f"{what} has {self.size:,} bytes, of which at most {self.limit:,} can be judged")
+        return self.file.read_bytes()
+
+    def start(self, size: int) -> bytes:
+        """The first bytes of it. Raises OSError."""
+        if self.file is None:
+            return b""
+        with self.file.open("rb") as file:
+            return file.read(size)
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRun:
     """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
     an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise; `advice` is for
     people alone: why its program may not have run, and what to do. stdout and
     stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came.
-    stdout_file: a file of ours with all of it, where it was asked for, up to `sandbox.base.WHOLE_LIMIT` bytes.
+    What is cut, `long_output` and the like have whole: checks that judge one of the texts ask for `whole_output()`,
+    `whole_stdout()` or `whole_stderr()`, never for what is shown. transcript: all of stdout as a file, where it is the
+    declared trace.
     reported: what else its AgentResult document says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked."""
 
     exit_code: int | None = None
@@ -49,11 +78,30 @@ class AgentRun:
     stderr: str = ""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    stdout_file: Path | None = None
+    long_output: LongText | None = None
+    long_stdout: LongText | None = None
+    long_stderr: LongText | None = None
+    transcript: Path | None = None
     leftovers: int = 0
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
     token_usage: Mapping[str, Any] | None = None
     reported: Mapping[str, Any] = field(default_factory=dict)
+
+    def whole_output(self) -> str:
+        """All of the answer. Raises TooMuchPrinted, OSError."""
+        return self.output if self.long_output is None else _text(self.long_output, "the output")
+
+    def whole_stdout(self) -> str:
+        """All of stdout. Raises TooMuchPrinted, OSError."""
+        return self.stdout if self.long_stdout is None else _text(self.long_stdout, "stdout")
+
+    def whole_stderr(self) -> str:
+        """All of stderr. Raises TooMuchPrinted, OSError."""
+        return self.stderr if self.long_stderr is None else _text(self.long_stderr, "stderr")
+
+
+def _text(long: LongText, what: str) -> str:
+    return long.read(what).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +192,9 @@ class Evidence:
 
     workspace: the workspace as the agent left it (its processes are gone). changes: against the snapshot that was
     taken before the agent started. audit_log and trace: our own copies, always there, possibly empty. patch: the same
-    changes as a unified diff, as `diff.patch` has it. observed: what the agent did, as far as a trace or a result with
-    tool calls tells; None where neither was declared or observed.
+    changes as a unified diff, as `diff.patch` has it; patch_cut: what it does not have whole, in sentences. observed:
+    what the agent did, as far as a trace or a result with tool calls tells; None where neither was declared or
+    observed.
     """
 
     cell_id: str
@@ -163,4 +212,5 @@ class Evidence:
     trace: Path
     secrets: tuple[str, ...] = ()
     patch: str = ""
+    patch_cut: tuple[str, ...] = ()
     observed: Trace | None = None

@@ -36,6 +36,14 @@ class Filter:
         found = self.find(request)
         return not isinstance(found, Missing) and self.holds(found)
 
+    def is_sure(self, request: RecordedRequest) -> bool:
+        """Whether all of the request's body would let it through, or not, as what is kept of it does."""
+        if not request.cut or self.name in ("method", "path", "query"):
+            return True
+        if self.name == "body":
+            return self.matches(request)
+        return self.name.lower() in map(str.lower, request.headers)
+
 
 def wire_text(value: object) -> object:
     """Headers, queries and forms have nothing but text: a number or boolean of the spec is meant by its text."""

@@ -54,6 +54,9 @@ def _document(stdout: Capture) -> Any:
         except ValueError as error:
             problem = error
     lines = (stdout.tail or stdout.head).decode("utf-8", "replace").rstrip().rsplit("\n", 1)
+    if stdout.cut and len(lines) == 1:
+        # The end of a line is not the line: what is in it may be what the agent wrote.
+        raise BadResult(f"printed {stdout.total:,} bytes; the line with its result may have {len(stdout.tail):,}")
     try:
         return parse(lines[-1])
     except ValueError as error:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from keystone_action.evidence.fields import Missing, look_up, parse_field
-from keystone_action.evidence.model import Evidence, FileState
+from keystone_action.evidence.model import Evidence, FileState, LongText
+from keystone_action.sandbox.base import WHOLE_LIMIT
 from keystone_action.sandbox.paths import PathProblem, display_path, read_head_inside
 
 MATERIAL_LIMIT = 200_000
-"""Bytes of a workspace that are put together for a judge (spec 5.3)."""
+"""Bytes that a judge gets to see (spec 5.2 "Output"); of a workspace, changed files come first."""
 FILE_LIMIT = 64_000
 """Bytes of one file of a workspace, so that one long log can't push everything else out."""
-_READ_LIMIT = 4 << 20
+_SPARE = 64_000
+"""Bytes that are read beyond what a judge sees: a secret at the cut is masked whole."""
 _VENDORED = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "vendor", "__pycache__", ".mypy_cache", ".tox"})
 
 
@@ -33,48 +36,72 @@ class BadSource(Exception):  # noqa: N818 - an outcome: the check is in error
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The text to judge; notes are sentences about what is not in it."""
+    """The text to judge; notes are sentences about what is not in it. size: how many bytes there are in all, where the
+    text is only the first of them; else 0."""
 
     text: str
     notes: tuple[str, ...] = ()
+    size: int = 0
 
 
 def collect(evidence: Evidence, source: str) -> Material:
-    """The material that a valid `input_from` names, for a judge; blocking. An empty one is never given to a judge: it
-    fails the check without asking. Raises NothingToJudge, NoTrace, BadSource."""
-    material = gather(evidence, source)
-    if not material.text.strip():
+    """The material that a valid `input_from` names, for a judge: at most MATERIAL_LIMIT bytes of it; blocking. An empty
+    one is never given to a judge: it fails the check without asking. Raises NothingToJudge, NoTrace, BadSource."""
+    found = _gather(evidence, source, MATERIAL_LIMIT + _SPARE)
+    if not found.text.strip():
         raise NothingToJudge(f"{source} is empty: there is nothing to judge")
-    return Material(_without_secrets(material.text, evidence.secrets), material.notes)
+    masked = _without_secrets(found.text, evidence.secrets).encode("utf-8", "surrogatepass")
+    size = found.size or (len(masked) if len(masked) > MATERIAL_LIMIT else 0)
+    return Material(masked[:MATERIAL_LIMIT].decode("utf-8", "ignore"), found.notes, size)
 
 
 def gather(evidence: Evidence, source: str) -> Material:
-    """The same as it is, possibly empty, secrets and all: for checks that send it nowhere. Raises as `collect`."""
+    """All of it as it is, possibly empty, secrets and all: for checks that send it nowhere, and may not take a part for
+    the whole. Raises as `collect`, NothingToJudge also where not all of it was kept, and TooMuchPrinted."""
+    return _gather(evidence, source, None)
+
+
+def _gather(evidence: Evidence, source: str, most: int | None) -> Material:
+    """most: bytes that are enough; None = all of it is wanted, or nothing."""
     named = _SOURCES.get(source)
     if named is not None:
-        return named(evidence)
+        return named(evidence, most)
     if source.startswith("file:"):
-        return _file(evidence, source.removeprefix("file:"))
-    return _request(evidence, source)
+        return _file(evidence, source.removeprefix("file:"), most)
+    return _request(evidence, source, most)
 
 
-def _output(evidence: Evidence) -> Material:
-    if evidence.agent.problem:
-        raise NothingToJudge(f"there is no output: {evidence.agent.problem}")
-    return Material(evidence.agent.output)
+def _output(evidence: Evidence, most: int | None) -> Material:
+    agent = evidence.agent
+    if agent.problem:
+        raise NothingToJudge(f"there is no output: {agent.problem}")
+    return _printed(agent.output, agent.long_output, most) or Material(agent.whole_output())
 
 
-def _stdout(evidence: Evidence) -> Material:
-    return Material(evidence.agent.stdout)
+def _stdout(evidence: Evidence, most: int | None) -> Material:
+    agent = evidence.agent
+    return _printed(agent.stdout, agent.long_stdout, most) or Material(agent.whole_stdout())
 
 
-def _diff(evidence: Evidence) -> Material:
+def _printed(shown: str, long: LongText | None, most: int | None) -> Material | None:
+    """What is enough; None where all of it is wanted."""
+    if most is None:
+        return None
+    if long is None or long.file is None:
+        return Material(shown, size=long.size if long is not None else 0)
+    return Material(long.start(most).decode("utf-8", "replace"), size=long.size)
+
+
+def _diff(evidence: Evidence, most: int | None) -> Material:
     if not evidence.changes:
         raise NothingToJudge("the agent changed no file: there is no diff")
-    return Material(evidence.patch or "\n".join(f"{c.change}: {display_path(c.path)}" for c in evidence.changes))
+    if evidence.patch_cut and most is None:
+        raise NothingToJudge(f"the diff does not show all that changed: {'; '.join(evidence.patch_cut[:3])}")
+    text = evidence.patch or "\n".join(f"{c.change}: {display_path(c.path)}" for c in evidence.changes)
+    return Material(text, evidence.patch_cut[:3])
 
 
-def _trace(evidence: Evidence) -> Material:
+def _trace(evidence: Evidence, most: int | None) -> Material:
     observed = evidence.observed
     if observed is not None and observed.problem:
         raise NothingToJudge(observed.problem)
@@ -82,28 +109,34 @@ def _trace(evidence: Evidence) -> Material:
         raise NoTrace
     try:
         with evidence.trace.open("rb") as file:
-            text = file.read(_READ_LIMIT).decode("utf-8", "replace")
+            size = os.fstat(file.fileno()).st_size
+            if most is None and size > WHOLE_LIMIT:
+                raise NothingToJudge(f"the trace has {size:,} bytes, of which at most {WHOLE_LIMIT:,} can be judged")
+            text = file.read(most or WHOLE_LIMIT).decode("utf-8", "replace")
     except FileNotFoundError:
-        text = ""
+        text, size = "", 0
     if not text.strip() and evidence.agent.tool_calls is not None:
         text = "\n".join(json.dumps(dict(call), ensure_ascii=False, default=str) for call in evidence.agent.tool_calls)
     if not text.strip():
         raise NoTrace
-    return Material(text)
+    return Material(text, size=size if most is not None and size > most else 0)
 
 
-def _file(evidence: Evidence, path: str) -> Material:
+def _file(evidence: Evidence, path: str, most: int | None) -> Material:
     try:
-        head, size = read_head_inside(evidence.workspace, path, limit=_READ_LIMIT)
+        head, size = read_head_inside(evidence.workspace, path, limit=most or WHOLE_LIMIT)
     except PathProblem as problem:
         raise NothingToJudge(str(problem)) from None
-    text = _text(head, cut=size > len(head))
+    is_cut = size > len(head)
+    if is_cut and most is None:
+        raise NothingToJudge(f"{display_path(path)} has {size:,} bytes; at most {WHOLE_LIMIT:,} are read")
+    text = _text(head, cut=is_cut)
     if text is None:
         raise NothingToJudge(f"{display_path(path)} is no text: its bytes are not UTF-8")
-    return Material(text)
+    return Material(text, size=size if is_cut else 0)
 
 
-def _request(evidence: Evidence, source: str) -> Material:
+def _request(evidence: Evidence, source: str, most: int | None) -> Material:
     service, _, field = source.partition(".")
     log = evidence.request_logs.get(service)
     if log is None:
@@ -119,14 +152,17 @@ def _request(evidence: Evidence, source: str) -> Material:
     index = -1 if parsed.request == "last" else parsed.request
     cut = requests[index].cut if isinstance(index, int) else 0
     notes = (f"{cut:,} bytes of the request's body were not kept",) if cut else ()
+    if cut and most is None:
+        raise NothingToJudge(f"{service}: {cut:,} bytes of the request's body were not kept, so it can't be judged")
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False, indent=2, default=str)
     return Material(value, notes)
 
 
-def _workspace(evidence: Evidence) -> Material:
+def _workspace(evidence: Evidence, most: int | None) -> Material:
     """Changed files first, then the others, each under a header that no file's content can forge: it carries a digest
     of all that follows."""
+    limit = WHOLE_LIMIT if most is None else MATERIAL_LIMIT
     changed = {change.path: change.change for change in evidence.changes}
     entries = {path: state for path, state in evidence.after.items() if state.kind != "directory"}
     hidden = {path for path in entries if not _VENDORED.isdisjoint(path.split("/"))}
@@ -136,14 +172,16 @@ def _workspace(evidence: Evidence) -> Material:
     notes: list[str] = []
     for path in order:
         label = changed.get(path, "unchanged")
-        header, body = _entry(evidence, path, entries[path], label)
+        header, body = _entry(evidence, path, entries[path], label, most)
         size += len(header.encode("utf-8", "replace")) + len(body.encode()) + 40
-        if size > MATERIAL_LIMIT:
+        if size > limit and most is None:
+            raise NothingToJudge(f"the workspace has more than {limit:,} bytes of text, and no more are judged")
+        if size > limit:
             break
         parts.append((header, body))
         shown += 1
     if shown < len(order):
-        notes.append(f"{len(order) - shown} of {len(order)} files are not shown: a judge gets {MATERIAL_LIMIT:,} bytes")
+        notes.append(f"{len(order) - shown} of {len(order)} files are not shown: a judge gets {limit:,} bytes")
     if hidden:
         notes.append(f"{len(hidden)} files in .git, node_modules and the like are not shown")
     removed = sorted(path for path, change in changed.items() if change == "removed")[:200]
@@ -155,19 +193,23 @@ def _workspace(evidence: Evidence) -> Material:
     )
 
 
-def _entry(evidence: Evidence, path: str, state: FileState, label: str) -> tuple[str, str]:
+def _entry(evidence: Evidence, path: str, state: FileState, label: str, most: int | None) -> tuple[str, str]:
     name = display_path(path)
     if state.kind == "link":
         return f"{name} ({label}, a link to {display_path(state.target)})", ""
     if state.kind != "file":
         return f"{name} ({label}, no regular file)", ""
     try:
-        head, size = read_head_inside(evidence.workspace, path, limit=FILE_LIMIT)
+        head, size = read_head_inside(evidence.workspace, path, limit=WHOLE_LIMIT if most is None else FILE_LIMIT)
     except PathProblem as problem:
+        if most is None:
+            raise NothingToJudge(f"{name} can't be read: {problem}") from None
         return f"{name} ({label}, not shown: {problem})", ""
     text = _text(head, cut=size > len(head))
     if text is None:
         return f"{name} ({label}, {size:,} bytes, binary)", ""
+    if most is None and size > len(head):
+        raise NothingToJudge(f"{name} has {size:,} bytes; at most {WHOLE_LIMIT:,} are read")
     cut = f", cut to its first {len(head):,}" if size > len(head) else ""
     return f"{name} ({label}, {size:,} bytes{cut})", text
 
@@ -192,7 +234,7 @@ def _without_secrets(text: str, secrets: tuple[str, ...]) -> str:
     return text
 
 
-_SOURCES: dict[str, Callable[[Evidence], Material]] = {
+_SOURCES: dict[str, Callable[[Evidence, int | None], Material]] = {
     "agent_output": _output,
     "stdout": _stdout,
     "workspace": _workspace,

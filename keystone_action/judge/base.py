@@ -12,12 +12,15 @@ class JudgeRequest:
     """One thing to judge.
 
     models: as the spec names them (aliases unresolved); more than one is a jury whose mean counts. judged: the
-    untrusted text, fenced by the judge. template: replaces the whole prompt when given (`prompt_template`).
-    samples: answers asked of each model; the mean counts. timeout: seconds for everything.
+    untrusted text, fenced by the judge. judged_size: how many bytes there are in all, where that is only the first of
+    them; else 0. remarks: sentences of ours about it. template: replaces the whole prompt when given
+    (`prompt_template`). samples: answers asked of each model; the mean counts. timeout: seconds for everything.
     """
 
     criteria: str
     judged: str
+    judged_size: int = 0
+    remarks: tuple[str, ...] = ()
     task: str = ""
     models: tuple[str, ...] = ("judge-fast",)
     rubric: Mapping[str, str] = field(default_factory=dict)

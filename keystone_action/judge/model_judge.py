@@ -111,7 +111,7 @@ class ModelJudge:
             raise JudgeFailed(self._scrub(message), usage=asker.tally.usage)
         if sitting.failures:
             raise JudgeFailed(self._scrub(sitting.failures[0]), usage=asker.tally.usage)
-        cut = bounded(request.judged)[1]
+        cut = bounded(request.judged, size=request.judged_size)[1]
         if cut:
             notes.append(f"what was judged was cut: {cut}")
         return _judgement(sitting, len(jurors), notes)

@@ -53,10 +53,11 @@ def build(request: JudgeRequest, *, nonce: str | None = None) -> Prompt:
     """The prompt of a request. nonce: for the cache's key, which must not depend on chance; None draws one."""
     if nonce is None:
         nonce = secrets.token_hex(16)
-    shown, cut = bounded(request.judged)
+    shown, cut = bounded(request.judged, size=request.judged_size)
     material = fence("WORK", shown, nonce)
     if cut:
         material += f"\n(The work above was cut: {cut}.)"
+    material += "".join(f"\n({visible(remark)}.)" for remark in request.remarks)
     task_text, task_cut = bounded(request.task)
     task = fence("TASK", task_text, nonce) + (f"\n(The task above was cut: {task_cut}.)" if task_cut else "")
     parts = {
@@ -94,15 +95,16 @@ def fence(label: str, text: str, nonce: str) -> str:
     return f"<<<BEGIN {nonce} {label}>>>\n{text.replace(nonce, '[marker]')}\n<<<END {nonce} {label}>>>"
 
 
-def bounded(text: str, limit: int = JUDGED_LIMIT) -> tuple[str, str]:
+def bounded(text: str, limit: int = JUDGED_LIMIT, *, size: int = 0) -> tuple[str, str]:
     """(what is shown, how it was cut). At most `limit` bytes of UTF-8, invisible characters written out; the second
-    is empty when everything is shown."""
-    total = len(text.encode("utf-8", "surrogatepass"))
+    is empty when everything is shown. size: how many bytes there are in all, where the text is not all of them."""
+    total = size or len(text.encode("utf-8", "surrogatepass"))
     shown = visible(text[:limit])  # a character is a byte at least: never works on more than it can show
     encoded = shown.encode()
-    if total <= limit and len(encoded) <= limit:
+    if not size and total <= limit and len(encoded) <= limit:
         return shown, ""
-    return encoded[:limit].decode("utf-8", "ignore"), f"only the first {limit:,} bytes of {total:,} are shown"
+    seen = min(limit, len(encoded))
+    return encoded[:limit].decode("utf-8", "ignore"), f"only the first {seen:,} bytes of {total:,} are shown"
 
 
 def visible(text: str) -> str:

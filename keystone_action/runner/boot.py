@@ -173,7 +173,8 @@ class _Boot:
             inputs=inputs,
             agent_directory=agent_directory,
             context=self._context(names),
-            stdout_to=self.roots.private / "agent.stdout" if agent.trace and agent.trace.stdout else None,
+            private=self.roots.private,
+            transcript=bool(agent.trace and agent.trace.stdout),
         )
 
     def _names(self, secrets: Mapping[str, str], agent_directory: Path | None) -> dict[str, Any]:

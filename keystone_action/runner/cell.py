@@ -143,10 +143,11 @@ class _Life:
             audit_log=booted.audit_log,
             trace=booted.trace,
             secrets=tuple(booted.secrets.values()),
-            patch=patch,
+            patch=patch.text,
+            patch_cut=patch.cut,
             observed=self.observed,
         )
-        return evidence, patch
+        return evidence, patch.text
 
     async def _check(self, booted: Booted, evidence: Evidence) -> None:
         checks = CheckWorld(

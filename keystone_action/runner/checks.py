@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from keystone_action.errors import KeystoneError
+from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.context import CheckWorld, Context
 from keystone_action.scoring.results import InvariantResult
@@ -110,6 +111,9 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
             return await check.evaluate(context)
         late = failed if check.late_fails else broken
         return late(f"the check took longer than {timeout:g} s and was stopped")
+    except TooMuchPrinted as problem:
+        # Whichever check asked for it: none may judge a part as if it were all.
+        return failed(f"{problem}.")
     except KeystoneError as error:
         return broken(error.sentences)
     except Exception as error:  # noqa: BLE001 - a defect of a check is that check's error, not the run's end

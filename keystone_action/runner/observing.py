@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from keystone_action.evidence.trace import Trace
-from keystone_action.sandbox.base import WHOLE_LIMIT
+from keystone_action.sandbox.base import TRANSCRIPT_LIMIT
 from keystone_action.sandbox.paths import PathProblem, PathUnreadable, display_path, open_inside
 from keystone_action.spec.agents import AgentOutput, PythonAgent
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun
     from keystone_action.spec.agents import AgentBase, AgentTrace
 
-TRACE_LIMIT = WHOLE_LIMIT
+TRACE_LIMIT = TRANSCRIPT_LIMIT
 """Bytes of a transcript that are read."""
 _WITHOUT_ANSWERS = frozenset({"otel"})
 
@@ -51,7 +51,8 @@ def answered(agent: AgentBase, run: AgentRun, trace: Trace | None) -> AgentRun:
     if declared.format in _WITHOUT_ANSWERS:
         return run
     problem = trace.problem or ("" if trace.final_output else "the trace on stdout tells no final answer")
-    return replace(run, output="" if problem else trace.final_output, problem=run.problem or problem)
+    answer = "" if problem else trace.final_output
+    return replace(run, output=answer, long_output=None, problem=run.problem or problem)
 
 
 def notices(trace: Trace | None) -> tuple[str, ...]:
@@ -95,13 +96,13 @@ def _from_stdout(declared: AgentTrace, run: AgentRun) -> Trace:
     from keystone_action.evidence.trace_readers.reading import read_trace
 
     what = "the trace on stdout"
-    if run.stdout_file is None or not run.stdout_bytes:
+    if run.transcript is None or not run.stdout_bytes:
         return Trace(source=declared.format, problem=f"{what} is empty")
     if run.stdout_bytes > TRACE_LIMIT:
         # What was not kept may hold any number of calls: a count of the rest would be a wrong one.
         problem = f"{what} has {run.stdout_bytes:,} bytes; of a trace at most {TRACE_LIMIT:,} are read"
         return Trace(source=declared.format, problem=problem)
-    with run.stdout_file.open("rb") as file:
+    with run.transcript.open("rb") as file:
         return read_trace(file, declared.format, what)
 
 

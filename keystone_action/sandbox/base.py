@@ -15,8 +15,10 @@ from typing import Protocol
 
 CAPTURE_HEAD = 1 << 20
 CAPTURE_TAIL = 1 << 20
-WHOLE_LIMIT = 512 << 20
 """Bytes kept of each stream: the first and the last; what lies between is counted and said."""
+WHOLE_LIMIT = 64 << 20
+TRANSCRIPT_LIMIT = 512 << 20
+"""Bytes of a stream that a file of ours gets, where all of it is wanted (spec 5.2 "Output")."""
 
 
 DEFAULT_PIDS = 4096
@@ -59,13 +61,23 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptWhole:
+    """Where all of a stream is wanted: a file of ours, which is made once there are more than `above` bytes, and gets
+    up to `limit` of them."""
+
+    path: Path
+    above: int = CAPTURE_HEAD + CAPTURE_TAIL
+    limit: int = WHOLE_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command to run: `argv` exactly, no shell unless argv says so (`("sh", "-c", text)`).
 
     env is complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where env lacks them.
     cwd is relative to the workspace ("." = the workspace itself). as_root: as the root user of a container, for the
-    author's setup; a sandbox without containers ignores it. stdout_to: a file of ours, made or emptied, that gets all
-    of stdout as it comes, up to WHOLE_LIMIT bytes.
+    author's setup; a sandbox without containers ignores it. stdout_to, stderr_to: files of ours that get all of these
+    streams as it comes; without one, what is between head and tail is lost.
     """
 
     argv: tuple[str, ...]
@@ -74,7 +86,13 @@ class Command:
     timeout: float | None = None
     stdin: bytes = b""
     as_root: bool = False
-    stdout_to: Path | None = None
+    stdout_to: KeptWhole | None = None
+    stderr_to: KeptWhole | None = None
+
+    @property
+    def kept_whole(self) -> tuple[KeptWhole | None, KeptWhole | None]:
+        """What is wanted whole of stdout and of stderr."""
+        return self.stdout_to, self.stderr_to
 
 
 @dataclass(frozen=True, slots=True)

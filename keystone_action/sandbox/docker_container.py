@@ -14,15 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Capture, Completed
+from keystone_action.sandbox.base import Capture, Completed, KeptWhole
 from keystone_action.sandbox.docker_errors import engine_errors, explanation, is_not_found, status_of
 from keystone_action.sandbox.docker_plan import Plan, connect, create
 from keystone_action.sandbox.docker_streams import Demultiplexer
-from keystone_action.sandbox.output_file import OutputFile
 from keystone_action.sandbox.watching import human
 
 T = TypeVar("T")
@@ -41,7 +39,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: we were asked to
 class Run:
     """A container's life. prepare, collect: called with the container's id before its start and after its end; collect
     may return the sentence for a limit. look: called now and then while it runs, returns the sentence for a limit.
-    on_stop: ends a prepare or collect that is under way. stdout_to: as in `Command`."""
+    on_stop: ends a prepare or collect that is under way. kept_whole: as in `Command`."""
 
     def __init__(
         self,
@@ -53,7 +51,7 @@ class Run:
         collect: Callable[[str], str | None] | None = None,
         look: Callable[[str], str | None] | None = None,
         on_stop: Callable[[], None] | None = None,
-        stdout_to: Path | None = None,
+        kept_whole: tuple[KeptWhole | None, KeptWhole | None] = (None, None),
     ) -> None:
         self.stopped = False
         self.identifier: str | None = None
@@ -66,8 +64,7 @@ class Run:
         self._prepare = prepare
         self._collect = collect
         self._look = look
-        self._stdout_to = stdout_to
-        self._output = Demultiplexer()
+        self._output = Demultiplexer(*kept_whole)
         self._limit: str | None = None
         self._timed_out = False
 
@@ -89,10 +86,7 @@ class Run:
                 self._go_on()
                 identifier = create(self._api, self._plan)
                 connect(self._api, self._plan, identifier)
-                if self._stdout_to is None:
-                    return self._live(identifier)
-                with contextlib.closing(OutputFile(self._stdout_to)) as copy:
-                    self._output = Demultiplexer(copy)
+                with contextlib.closing(self._output):
                     return self._live(identifier)
         finally:
             if identifier is not None:

@@ -204,7 +204,7 @@ class DockerSandbox:
             collect=self.transfer.collect,
             on_stop=self.transfer.stop,
             look=self.transfer.look if self.limits.disk is not None else None,
-            stdout_to=command.stdout_to,
+            kept_whole=command.kept_whole,
         )
 
     def extras(self) -> list[Iterable[bytes]]:

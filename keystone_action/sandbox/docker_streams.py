@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture, KeptWhole
 from keystone_action.sandbox.output_file import OutputFile
 
 _HEADER = struct.Struct(">BxxxL")
@@ -13,21 +13,22 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Kept:
-    """The first and the last bytes of one stream, in bounded memory. copy: a file that gets the first WHOLE_LIMIT
-    bytes of it."""
+    """The first and the last bytes of one stream, in bounded memory. whole: where all of it goes besides."""
 
-    def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, copy: OutputFile | None = None) -> None:
+    def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, whole: KeptWhole | None = None) -> None:
         self._head = bytearray()
         self._head_size = head
         self._tail = bytearray()
         self._tail_size = tail
         self._total = 0
-        self._copy = copy
+        self._whole = whole
+        self._file = None if whole is None else OutputFile(whole.path)
+        self._copied = 0
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes of the stream. Raises SandboxError when the copy can't be written."""
-        if self._copy is not None:
-            self._copy.write(data[: max(0, WHOLE_LIMIT - self._total)])
+        """Take the next bytes of the stream. Raises SandboxError when the file can't be written."""
+        if self._whole is not None and self._file is not None and self._total + len(data) > self._whole.above:
+            self._write(self._file, self._whole.limit, data)
         self._total += len(data)
         room = self._head_size - len(self._head)
         if room > 0:
@@ -36,6 +37,18 @@ class Kept:
         self._tail += data
         if len(self._tail) > 2 * self._tail_size:
             del self._tail[: -self._tail_size or None]
+
+    def _write(self, file: OutputFile, limit: int, data: bytes) -> None:
+        # The first time, nothing has been dropped yet: head and tail are all that came before.
+        for piece in (data,) if self._copied else (self._head, self._tail, data):
+            if piece and self._copied < limit:
+                file.write(piece[: limit - self._copied])
+            self._copied += len(piece)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._file is not None:
+            self._file.close()
 
     def capture(self) -> Capture:
         """What was kept."""
@@ -50,15 +63,15 @@ class Demultiplexer:
     (Docker Engine API, "Attach to a container", stream format).
     """
 
-    def __init__(self, copy: OutputFile | None = None) -> None:
-        self.stdout = Kept(copy=copy)
-        self.stderr = Kept()
+    def __init__(self, stdout: KeptWhole | None = None, stderr: KeptWhole | None = None) -> None:
+        self.stdout = Kept(whole=stdout)
+        self.stderr = Kept(whole=stderr)
         self._header = b""
         self._left = 0
         self._stream: Kept | None = None
 
     def feed(self, data: bytes) -> None:
-        """Raises SandboxError when this can't be what an engine sends, or the copy can't be written."""
+        """Raises SandboxError when this can't be what an engine sends, or a file can't be written."""
         position = 0
         while position < len(data):
             if self._left:
@@ -73,6 +86,11 @@ class Demultiplexer:
             position += missing
             if len(self._header) == _HEADER.size:
                 self._begin()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.stdout.close()
+        self.stderr.close()
 
     def _begin(self) -> None:
         kind, self._left = _HEADER.unpack(self._header)

@@ -25,19 +25,32 @@ _STAGED_LIMIT = 64 << 20
 _QUOTED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
-def write_patch(originals: Path | None, workspace: Path, changes: Sequence[Change], *, limit: int = PATCH_LIMIT) -> str:
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """The text, and a sentence without its full stop for each change whose text is not all in it (what is no text is
+    not meant)."""
+
+    text: str
+    cut: tuple[str, ...] = ()
+
+
+def write_patch(
+    originals: Path | None, workspace: Path, changes: Sequence[Change], *, limit: int = PATCH_LIMIT
+) -> Patch:
     """The patch, with text that is no UTF-8 decoded with replacement; empty without changes.
 
     originals: the tree as it was (`keep_originals`), None when it was empty. Never raises for what the agent left.
     """
     pieces: list[str] = []
     modified: dict[int, _Pair] = {}
+    cut: list[str] = []
     size = staged = 0
     single = [part for change in changes for part in one_kind(change)]
     for index, change in enumerate(single):
         if size > limit or staged > _STAGED_LIMIT:
             break
         pair = _load(change, originals, workspace)
+        cut += [pair.note] if pair.note and not pair.is_no_text else []
         if pair.is_two_sided:
             modified[index] = pair
             staged += len(pair.old or b"") + len(pair.new or b"")
@@ -45,7 +58,11 @@ def write_patch(originals: Path | None, workspace: Path, changes: Sequence[Chang
         size += len(pieces[-1])
     for index, piece in _compare(modified):
         pieces[index] = piece
-    return "".join(_bounded(pieces, len(single), limit))
+        cut += [modified[index].note] if modified[index].note else []
+    shown = list(_bounded(pieces, len(single), limit))
+    if shown != pieces or len(pieces) < len(single):
+        cut.append(f"the changes are more than the {limit:,} bytes that are kept of a patch")
+    return Patch("".join(shown), tuple(cut))
 
 
 def one_kind(change: Change) -> tuple[Change, ...]:
@@ -80,6 +97,7 @@ class _Pair:
     old: bytes | None = None
     new: bytes | None = None
     note: str = ""
+    is_no_text: bool = False
     header: list[str] = field(default_factory=list)
 
     @property
@@ -119,12 +137,16 @@ def _load(change: Change, originals: Path | None, workspace: Path) -> _Pair:
         pair.old = _side(originals, change.path, change.before)
         pair.new = _side(workspace, change.path, change.after)
     except _Unshown as unshown:
-        pair.note = f"{_name('', change.path)}: {unshown}"
+        pair.note, pair.is_no_text = f"{_name('', change.path)}: {unshown}", unshown.is_no_text
     return pair
 
 
 class _Unshown(Exception):  # noqa: N818 - an outcome
     """Why the bytes of a side are not shown."""
+
+    def __init__(self, why: str, *, is_no_text: bool = False) -> None:
+        super().__init__(why)
+        self.is_no_text = is_no_text
 
 
 def _side(root: Path | None, path: str, state: FileState | None) -> bytes | None:
@@ -133,7 +155,7 @@ def _side(root: Path | None, path: str, state: FileState | None) -> bytes | None
     if state.kind == "link":
         return os.fsencode(state.target)
     if state.kind == "other":
-        raise _Unshown("a FIFO, socket or device")
+        raise _Unshown("a FIFO, socket or device", is_no_text=True)
     if state.size > FILE_LIMIT:
         raise _Unshown(f"{state.size:,} bytes, too large to be shown")
     if root is None:
@@ -143,7 +165,7 @@ def _side(root: Path | None, path: str, state: FileState | None) -> bytes | None
     except PathProblem as problem:
         raise _Unshown(str(problem)) from None
     if b"\0" in data:
-        raise _Unshown(f"binary, {len(data):,} bytes")
+        raise _Unshown(f"binary, {len(data):,} bytes", is_no_text=True)
     return data
 
 

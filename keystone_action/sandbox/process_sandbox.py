@@ -15,7 +15,6 @@ from keystone_action.sandbox.base import (
     CAPTURE_HEAD,
     CAPTURE_TAIL,
     DEFAULT_PIDS,
-    WHOLE_LIMIT,
     Capture,
     Command,
     Completed,
@@ -119,14 +118,13 @@ class ProcessSandbox:
         with contextlib.ExitStack() as ours:
             passed = [_standard_input(command.stdin), *([self._lease.lock] if self._lease else [])]
             ours.callback(os.close, passed[0])
-            whole = None if command.stdout_to is None else ours.enter_context(PipeToFile(command.stdout_to))
-            if whole is not None:
-                passed.append(whole.writer)
+            whole = [ours.enter_context(PipeToFile(one.path)) for one in command.kept_whole if one is not None]
+            passed += [one.writer for one in whole]
             answer = await self._supervised(request, passed, stopper)
         if answer is None:
             raise SandboxError("the sandbox's supervisor was killed")
-        if whole is not None:
-            await whole.written()
+        for one in whole:
+            await one.written()
         return completed(*answer)
 
     async def _supervised(
@@ -182,7 +180,7 @@ class ProcessSandbox:
             disk_roots=[str(self.workspace), str(self._home), str(self._temporary)],
             head=CAPTURE_HEAD,
             tail=CAPTURE_TAIL,
-            whole=0 if command.stdout_to is None else WHOLE_LIMIT,
+            whole=[None if one is None else (one.above, one.limit) for one in command.kept_whole],
             service=False,
         )
 

@@ -14,9 +14,11 @@ _F_SETPIPE_SZ = 1031
 
 class Stream:
     """Reads a non-blocking pipe; keeps `head` bytes of its beginning and `tail` bytes of its end. copy: a descriptor
-    that gets the first `limit` bytes of it."""
+    that gets the first `limit` bytes of it, once there are more than `above` (at most head and tail together)."""
 
-    def __init__(self, descriptor: int, head: int, tail: int, *, copy: int | None = None, limit: int = 0) -> None:
+    def __init__(
+        self, descriptor: int, head: int, tail: int, *, copy: int | None = None, above: int = 0, limit: int = 0
+    ) -> None:
         self.descriptor = descriptor
         self.open = True
         self.total = 0
@@ -27,6 +29,8 @@ class Stream:
         self._tail_size = tail
         self._chunk = _CHUNK
         self._copy = copy
+        self._copied = 0
+        self._above = above
         self._limit = limit
 
     def read(self) -> int:
@@ -44,8 +48,8 @@ class Stream:
         if len(data) == _CHUNK == self._chunk:
             self._enlarge()
         taken = len(data)
-        if self._copy is not None:
-            write_all(self._copy, data[: max(0, self._limit - self.total)])
+        if self._copy is not None and self.total + taken > self._above:
+            self._write_copy(self._copy, data)
         self.total += taken
         room = self._head_size - len(self._head)
         if room > 0:
@@ -54,6 +58,13 @@ class Stream:
         if data:
             self._keep(data)
         return taken
+
+    def _write_copy(self, copy: int, data: bytes) -> None:
+        # The first time, nothing has been dropped yet: head and tail are all that came before.
+        pieces: tuple[bytes | bytearray, ...] = (data,) if self._copied else (self._head, *self._tail, data)
+        for piece in pieces:
+            write_all(copy, piece[: max(0, self._limit - self._copied)])
+            self._copied += len(piece)
 
     def _enlarge(self) -> None:
         """A talkative program: fewer, larger reads."""
@@ -80,7 +91,7 @@ class Stream:
         return bytes(self._head), tail[-self._tail_size :] if self._tail_size else b""
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | bytearray) -> None:
     """Write every byte. Raises OSError."""
     view = memoryview(data)
     while view:

@@ -113,7 +113,7 @@ class Supervisor:
         self._handlers: dict[int, Callable[[], None]] = {}
 
     def start(self, passed: list[int]) -> None:
-        """Start the command. passed: its standard input; for a service, the log; last, where all of stdout goes.
+        """Start the command. passed: its standard input; for a service, the log; last, where all of a stream goes.
 
         Raises OSError.
         """
@@ -122,15 +122,17 @@ class Supervisor:
             self._spawn(passed[0], passed[1], passed[1])
         else:
             with contextlib.ExitStack() as stack:
-                copies = [passed[-1] if self._request["whole"] else None, None]
-                writers = [self._pipe(stack, copy) for copy in copies]
+                wanted = self._request["whole"]
+                copies = iter(passed[len(passed) - sum(one is not None for one in wanted) :])
+                writers = [self._pipe(stack, one and (next(copies), *one)) for one in wanted]
                 self._spawn(passed[0], *writers)
         self._listen(self._wakeup, self._child_signal)
         self._listen(self._channel.fileno(), self._channel_message)
         if self._log is not None and self._refusal is None:
             self._channel.sendall(wire.pack({"started": self._pid}))
 
-    def _pipe(self, stack: contextlib.ExitStack, copy: int | None) -> int:
+    def _pipe(self, stack: contextlib.ExitStack, copy: tuple[int, int, int] | None) -> int:
+        """The end to write to. copy: where all of the stream goes, above and up to how many bytes."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, writer)
         os.set_blocking(reader, False)
@@ -138,7 +140,8 @@ class Supervisor:
             # Pipes belong to who made them; /dev/stdout and /dev/stderr are opened anew by many a script.
             os.fchown(writer, self._user.uid, self._user.uid)
         request = self._request
-        stream = Stream(reader, request["head"], request["tail"], copy=copy, limit=request["whole"])
+        place, above, limit = copy or (None, 0, 0)
+        stream = Stream(reader, request["head"], request["tail"], copy=place, above=above, limit=limit)
         self._streams.append(stream)
         self._listen(reader, lambda: self._output(stream))
         return writer

@@ -27,9 +27,10 @@ class Request(TypedDict):
     inside: cwd must be this directory or lie below it. uid: the user (and group) it runs as. groups: further ones of
     that user. guard: a user that nothing runs as, see `killing`. rules: Landlock rules as (path, access), see
     `landlock`, None = not confined; lasting_rules: further ones, the same in every request of a run. disk_roots: the
-    trees whose size is watched. head, tail: how much of each stream is kept. whole: how much of stdout goes to the last
-    of the descriptors that came with the order; 0 = there is none. service: report the start, take signals, and write
-    to the log that came with the order instead of keeping streams.
+    trees whose size is watched. head, tail: how much of each stream is kept. whole: for stdout and for stderr, above
+    how many bytes and up to how many all of it goes to one of the last of the descriptors that came with the order;
+    None = to none. service: report the start, take signals, and write to the log that came with the order instead of
+    keeping streams.
     """
 
     argv: list[str]
@@ -48,7 +49,7 @@ class Request(TypedDict):
     disk_roots: list[str]
     head: int
     tail: int
-    whole: int
+    whole: list[tuple[int, int] | None]
     service: bool
 
 

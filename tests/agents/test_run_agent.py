@@ -38,6 +38,8 @@ async def _run(
 ) -> tuple[AgentRun, dict[str, bytes]]:
     agent = _AGENTS.validate_python(dict(document))
     async with process_world() as world:
+        private = world.area / "private"
+        private.mkdir()
         directory = None
         if module:
             directory = world.area / "agent"
@@ -64,6 +66,7 @@ async def _run(
             agent_directory=directory,
             context={"params": {"model": "m"}},
             timeout=timeout,
+            private=private,
         )
         return found, _files(world)
 
@@ -174,9 +177,11 @@ class TestOutput:
         assert problem in found.problem
 
     def test_a_large_file_is_cut_and_that_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(output, "OUTPUT_LIMIT", 100)
+        monkeypatch.setattr(output, "SHOWN_LIMIT", 100)
         found, _ = run({"type": "command", "command": "yes | head -c 5000 > a", "output": {"file": "a"}})
         assert found.output == "y\n" * 50 + "\n[… 4,900 bytes cut …]\n"
+        assert found.long_output is not None
+        assert found.long_output.size == 5000
 
     def test_from_a_json_document(self) -> None:
         document = '{"output": "yes", "tool_calls": [{"name": "t"}], "token_usage": {"input_tokens": 1}}'

@@ -311,6 +311,11 @@ def test_after_a_cut_the_last_line_counts() -> None:
     assert outcome.status == "fail"
 
 
+def test_the_end_of_a_line_is_not_taken_for_the_line() -> None:
+    with pytest.raises(BadResult, match="printed 1,000 bytes; the line with its result may have 21"):
+        read_result(Capture(b"x" * 10, b'{"passed": true    }\n', 1000))
+
+
 @pytest.mark.parametrize("text", [b"\xff\xfe", "[" * 100_000, '{"passed": true, "score": ' + "9" * 5000 + "}"])
 def test_documents_that_break_parsers_are_told_as_any_other(text: str | bytes) -> None:
     with pytest.raises(BadResult):

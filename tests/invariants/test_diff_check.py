@@ -220,7 +220,7 @@ def test_counts_are_those_of_the_texts(tmp_path_factory: pytest.TempPathFactory,
     old = snapshot(workspace)
     (workspace / "f").write_bytes("\n".join(after).encode())
     found = changes(old, snapshot(workspace))
-    counted = list(line_counts(write_patch(originals, workspace, found), found, originals, workspace))
+    counted = list(line_counts(write_patch(originals, workspace, found).text, found, originals, workspace))
     assert len(counted) == (before != after and "\n".join(before) != "\n".join(after))
     for count in counted:
         assert count.added is not None

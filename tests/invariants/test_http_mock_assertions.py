@@ -294,6 +294,27 @@ def test_a_count_of_all_requests_lists_nothing_it_did_not_look_for(outcome):
     assert message == "request_count: expected 2 (integer), found 1 (integer). 1 request came altogether."
 
 
+@pytest.mark.parametrize(
+    ("assertion", "passes"),
+    [
+        # What was not kept may hold it, or not.
+        ({"field": "request_count", "filters": {"body": "hunter2"}, "equals": 0}, False),
+        ({"field": "request_count", "filters": {"to": "a@b"}, "equals": 0}, False),
+        ({"field": "last_request.body", "not_contains": "hunter2"}, False),
+        ({"field": "last_request.body", "equals": "begin"}, False),
+        # All that these ask is known.
+        ({"field": "last_request.body", "contains": "begin"}, True),
+        ({"field": "request_count", "filters": {"body": "begin"}, "equals": 1}, True),
+        ({"field": "request_count", "filters": {"body": "hunter2", "method": "GET"}, "equals": 0}, True),
+        ({"field": "request_count", "equals": 1}, True),
+        ({"field": "last_request.method", "equals": "POST"}, True),
+    ],
+)
+def test_a_part_of_a_body_is_not_judged_as_the_whole(outcome, assertion, passes):
+    found = outcome(assertion, request(body="begin", cut=7))
+    assert (found.status == "pass") is passes, found.message
+
+
 def test_a_cut_body_is_said(outcome):
     assert (
         "7 bytes of that request's body were not kept"

@@ -234,9 +234,17 @@ def test_a_whole_request_is_shown_as_json(tmp_path: Path) -> None:
 
 def test_a_body_that_was_not_kept_whole_is_said(tmp_path: Path) -> None:
     logs = {"smtp": Log([request("hi", cut=1234)])}
-    assert "1,234 bytes of the request's body were not kept" in sent(
-        tmp_path, "smtp.last_request.body", request_logs=logs
-    )
+    with ModelServer([answer(1)]) as server:
+        outcome = run(check(input_from="smtp.last_request.body"), evidence(tmp_path, request_logs=logs), server)
+    sentence = "1,234 bytes of the request's body were not kept"
+    assert f"({sentence}.)" in server.requests[0].prompt
+    assert sentence in outcome.message
+
+
+def test_a_secret_at_the_cut_is_masked_whole(tmp_path: Path) -> None:
+    agent = AgentRun(output="x" * 199_990 + "the-long-secret-of-this-run" + "y" * 1000)
+    shown = sent(tmp_path, "agent_output", agent=agent, secrets=("the-long-secret-of-this-run",))
+    assert shown.startswith("x" * 199_990 + "***yyy")
 
 
 @pytest.mark.parametrize(

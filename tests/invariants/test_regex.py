@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from support.context import grade, make_check
+from support.changed import grade_changes
+from support.context import grade, make_check, make_evidence
 from support.observed import evidence
 
-from keystone_action.evidence.model import Change, RecordedRequest
+from keystone_action.evidence.model import AgentRun, Change, FileState, LongText, RecordedRequest, TooMuchPrinted
+from keystone_action.invariants.judged_material import NothingToJudge, collect, gather
 
 HERE = Path(__file__).parent
 
@@ -126,3 +128,68 @@ def test_without_a_trace_there_is_nothing_to_look_at(tmp_path: Path) -> None:
 def test_malformed_fields_are_refused_when_the_spec_is_read(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         make_check({"type": "regex", **fields})
+
+
+NO_PASSWORD = r"(?s)\A(?!.*hunter2).*\Z"
+
+
+def long(folder: Path, text: str, *, limit: int = 1 << 20) -> LongText:
+    (folder / "kept").write_text(text[:limit])
+    return LongText(len(text), folder / "kept", limit)
+
+
+@pytest.mark.parametrize(("word", "status"), [("hunter2", "fail"), ("", "pass")])
+@pytest.mark.parametrize("source", ["agent_output", "stdout"])
+def test_an_output_is_looked_at_whole(tmp_path: Path, source: str, word: str, status: str) -> None:
+    kept = long(tmp_path, "x" * 5000 + word + "x" * 5000)
+    agent = AgentRun(output="cut", stdout="cut", long_output=kept, long_stdout=kept)
+    assert over(tmp_path, NO_PASSWORD, source, agent=agent).status == status
+
+
+@pytest.mark.parametrize("source", ["agent_output", "stdout"])
+def test_an_output_that_was_not_kept_whole_is_not_looked_at(tmp_path: Path, source: str) -> None:
+    kept = long(tmp_path, "x" * 5000, limit=4999)
+    agent = AgentRun(output="cut", stdout="cut", long_output=kept, long_stdout=kept)
+    with pytest.raises(TooMuchPrinted, match=r"has 5,000 bytes, of which at most 4,999 can be judged"):
+        over(tmp_path, NO_PASSWORD, source, agent=agent)
+
+
+def test_a_diff_that_does_not_show_all_is_not_judged(tmp_path: Path) -> None:
+    """A file of 2 MB with the password is one line in it: `too large to be shown`."""
+
+    def write(size: int) -> str:
+        workspace = tmp_path / str(size)
+        workspace.mkdir()
+        document = {"type": "regex", "pattern": NO_PASSWORD, "input_from": "diff"}
+        outcome = grade_changes(document, workspace, lambda place: (place / "a").write_text("x" * size) and None)
+        return f"{outcome.status}: {outcome.message}"
+
+    assert write(1000).startswith("pass: ")
+    assert write(2_000_000).startswith("fail: the diff does not show all that changed: a: 2,000,000 bytes")
+
+
+@pytest.mark.parametrize(("word", "status"), [("hunter2", "fail"), ("", "pass")])
+def test_a_workspace_is_looked_at_whole(tmp_path: Path, word: str, status: str) -> None:
+    text = "x" * (5 << 20) + word
+    (tmp_path / "large.log").write_text(text)
+    state = FileState("file", 0o644, len(text))
+    assert over(tmp_path, NO_PASSWORD, "workspace", after={"large.log": state}).status == status
+
+
+def test_a_trace_is_looked_at_whole(tmp_path: Path) -> None:
+    found = make_evidence(tmp_path, tmp_path / "private")
+    found.trace.write_text("x" * (5 << 20) + "hunter2")
+    assert gather(found, "trace").text.endswith("hunter2")
+    os.truncate(found.trace, (64 << 20) + 1)
+    with pytest.raises(NothingToJudge, match="the trace has 67,108,865 bytes, of which at most 67,108,864"):
+        gather(found, "trace")
+    assert collect(found, "trace").size == (64 << 20) + 1
+
+
+def test_a_body_that_was_not_kept_whole_is_not_judged(tmp_path: Path) -> None:
+    class Log:
+        def requests(self) -> list[RecordedRequest]:
+            return [RecordedRequest("m", "POST", "/", "/", {}, {}, "begin", 12, 7, 200, "", "")]
+
+    outcome = over(tmp_path, NO_PASSWORD, "m.last_request.body", request_logs={"m": Log()})
+    assert (outcome.status, "7 bytes of the request's body were not kept" in outcome.message) == ("fail", True)

@@ -54,7 +54,7 @@ def test_stdout(workspace):
 def printed(workspace, data):
     file = workspace.parent / "agent.stdout"
     file.write_bytes(data)
-    return AgentRun(stdout="cut in the middle", stdout_bytes=len(data), stdout_file=file)
+    return AgentRun(stdout="cut in the middle", stdout_bytes=len(data), transcript=file)
 
 
 def test_stdout_that_is_too_large_is_not_counted(workspace, monkeypatch):

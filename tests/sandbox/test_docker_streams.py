@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.base import KeptWhole
 from keystone_action.sandbox.docker_streams import Demultiplexer, Kept
-from keystone_action.sandbox.output_file import OutputFile
 
 FRAMES = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=12)
 
@@ -54,6 +55,20 @@ def test_what_is_no_output_is_refused() -> None:
 
 
 def test_a_file_for_stdout_that_can_not_be_written_is_named_and_not_taken_for_an_engine_that_is_gone() -> None:
-    file = OutputFile(Path("/dev/full"))
-    with contextlib.closing(file), pytest.raises(SandboxError, match=r"^/dev/full can't be written: No space left"):
-        Demultiplexer(file).feed(framed([(2, b"fine"), (1, b"lost")]))
+    demultiplexer = Demultiplexer(KeptWhole(Path("/dev/full"), above=4))
+    with contextlib.closing(demultiplexer):
+        demultiplexer.feed(framed([(1, b"fine")]))
+        with pytest.raises(SandboxError, match=r"^/dev/full can't be written: No space left"):
+            demultiplexer.feed(framed([(2, b"fine"), (1, b"lost")]))
+
+
+@given(st.lists(st.binary(max_size=30), max_size=30), st.integers(0, 20), st.integers(0, 20), st.integers(0, 300))
+def test_a_file_gets_all_of_a_stream_up_to_its_limit(parts: list[bytes], head: int, tail: int, limit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "stdout"
+        kept = Kept(head, tail, whole=KeptWhole(file, above=head + tail, limit=limit))
+        for part in parts:
+            kept.add(part)
+        kept.close()
+        whole = b"".join(parts)
+        assert (file.read_bytes() if file.exists() else b"") == (whole[:limit] if kept.capture().cut else b"")

@@ -34,7 +34,8 @@ class Scene:
         return path
 
     def patch(self, **options: int) -> str:
-        return write_patch(self.originals, self.workspace, changes(self.before, snapshot(self.workspace)), **options)
+        found = changes(self.before, snapshot(self.workspace))
+        return write_patch(self.originals, self.workspace, found, **options).text
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_a_file_that_was_swapped_for_a_link_out_is_not_read(scene: Scene) -> Non
     found = changes(scene.before, snapshot(scene.workspace))
     (scene.workspace / "file").unlink()
     (scene.workspace / "file").symlink_to("../secret")
-    text = write_patch(None, scene.workspace, found)
+    text = write_patch(None, scene.workspace, found).text
     assert "secret" not in text
     assert "file: file leads out of the workspace" in text
 

@@ -15,7 +15,7 @@ import pytest
 from process_world import another, in_shell, run, shell, world
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, Limits
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, KeptWhole, Limits
 from keystone_action.sandbox.streams import Stream
 
 
@@ -173,17 +173,35 @@ def test_a_gigabyte_costs_two_megabytes() -> None:
 
 
 def test_all_of_stdout_goes_to_a_file_of_ours_whatever_files_the_command_may_make(tmp_path: Path) -> None:
-    file = tmp_path / "stdout"
-    file.write_bytes(b"of an earlier attempt" * 1000)
-    result = in_shell("head -c 5M /dev/zero; exec >&-; echo late >&2", Limits(disk=2 << 20), stdout_to=file)
-    assert (result.limit, result.exit_code, result.stderr.text()) == (None, 0, "late\n")
-    assert file.read_bytes() == bytes(5 << 20)
+    files = [tmp_path / "stdout", tmp_path / "stderr"]
+    files[0].write_bytes(b"of an earlier attempt" * 1000)
+    result = in_shell(
+        "head -c 5M /dev/zero; exec >&-; yes | head -c 3M >&2",
+        Limits(disk=2 << 20),
+        stdout_to=KeptWhole(files[0]),
+        stderr_to=KeptWhole(files[1]),
+    )
+    assert (result.limit, result.exit_code) == (None, 0)
+    assert files[0].read_bytes() == bytes(5 << 20)
+    assert files[1].read_bytes() == b"y\n" * (3 << 19)
+
+
+def test_a_file_gets_no_more_than_its_limit_and_is_made_above_its_size_alone(tmp_path: Path) -> None:
+    files = [tmp_path / "stdout", tmp_path / "stderr"]
+    command = "head -c 3M /dev/zero; head -c 2M /dev/zero >&2"
+    kept = {"stdout_to": KeptWhole(files[0], limit=(5 << 19) + 1), "stderr_to": KeptWhole(files[1])}
+    result = in_shell(command, **kept)
+    assert files[0].read_bytes() == bytes((5 << 19) + 1)
+    assert not files[1].exists()
+    assert (result.stdout.total, result.stderr.total) == (3 << 20, 2 << 20)
+    in_shell("echo short", stdout_to=KeptWhole(files[1], above=0))
+    assert files[1].read_bytes() == b"short\n"
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "/nowhere/stdout"])
 def test_a_file_for_stdout_that_can_not_be_written_is_our_failure(place: str) -> None:
     with pytest.raises(SandboxError, match=f"{place} can't be written: No "):
-        in_shell("head -c 5M /dev/zero", stdout_to=Path(place))
+        in_shell("head -c 5M /dev/zero", stdout_to=KeptWhole(Path(place)))
 
 
 def test_who_goes_on_writing_out_of_our_reach_does_not_hold_us_up() -> None:

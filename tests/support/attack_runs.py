@@ -17,6 +17,8 @@ Attack = Callable[..., Called]
 
 _DOCKER = [pytest.param(mode, marks=pytest.mark.docker, id=f"docker-{mode}") for mode in ("bind", "copy")]
 in_both = pytest.mark.parametrize("attack", ["process", *_DOCKER], indirect=True)
+in_each = pytest.mark.parametrize("attack", ["process", _DOCKER[0]], indirect=True)
+"""Once a sandbox, where the way that files go in makes no difference."""
 as_processes = pytest.mark.parametrize("attack", ["process"], indirect=True)
 
 
@@ -30,7 +32,7 @@ def area() -> Iterator[Path]:
 
 @pytest.fixture(name="attack")
 def attack_fixture(request: pytest.FixtureRequest, area: Path) -> Attack:
-    """See `Attack`; which sandbox it runs in is up to `in_both` or `as_processes`."""
+    """See `Attack`; which sandbox it runs in is up to the marks above."""
     if request.param == "process":
         return partial(attack, area)
     request.getfixturevalue("image")("python:3.12-slim")

@@ -22,5 +22,6 @@ def grade_changes(document: dict[str, Any], workspace: Path, agent: Act, **field
     after = snapshot(workspace)
     found = changes(before, after)
     patch = write_patch(originals, workspace, found)
-    evidence = {"before": before, "after": after, "changes": found, "patch": patch}
+    parts = {"patch": patch.text, "patch_cut": patch.cut}
+    evidence = {"before": before, "after": after, "changes": found, **parts}
     return grade(document, workspace, evidence=evidence, originals=originals, **fields)

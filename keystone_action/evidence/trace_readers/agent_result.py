@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.model import AgentRun, TooMuchPrinted
 from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
 from keystone_action.evidence.trace_readers.values import MalformedTrace, amount, as_arguments, as_text, text, tokens
@@ -21,7 +21,11 @@ def trace_of_result(run: AgentRun) -> Trace | None:
     """
     if run.tool_calls is None and run.token_usage is None:
         return None
-    builder = TraceBuilder(SOURCE, final_output=run.output, calls_known=run.tool_calls is not None)
+    try:
+        output = run.whole_output()
+    except TooMuchPrinted:
+        output = run.output
+    builder = TraceBuilder(SOURCE, final_output=output, calls_known=run.tool_calls is not None)
     try:
         for number, call in enumerate(run.tool_calls or (), 1):
             _add(builder, str(number), call)

@@ -28,7 +28,7 @@ class Exact(Check):
         agent = context.evidence.agent
         if agent.problem:
             return failed(f"There is no output: {agent.problem}.")
-        wanted, found = self._form(self.expected), self._form(agent.output)
+        wanted, found = self._form(self.expected), self._form(agent.whole_output())
         if wanted == found:
             return passed("The output is what was expected.", normalize=self.normalize)
         return failed(

@@ -163,8 +163,12 @@ class _View:
         self._filters = assertion.compiled_filters()
         self._selected = _Selection(requests)
         self._near = NearMisses(self._filters)
+        self._undecided = 0
 
     def see(self, index: int, request: RecordedRequest) -> None:
+        unsure = [one for one in self._filters if not one.is_sure(request)]
+        if unsure and all(one.matches(request) for one in self._filters if one not in unsure):
+            self._undecided += 1
         if all(one.matches(request) for one in self._filters):
             self._selected.indices.append(index)
         else:
@@ -185,9 +189,10 @@ class _View:
         message = "; ".join(problems)
         if problems and (self._field.request == "count" or isinstance(found, Missing)):
             message += f". {self._near.sentence(matched)}"
-        cut = self._cut()
-        if problems and cut:
-            message += f". {cut:,} bytes of that request's body were not kept"
+        unsure = self._unsure(holds=not problems)
+        if unsure:
+            problems.append(unsure)
+            message = f"{message}. {unsure}" if message else unsure
         return {
             "field": assertion.field,
             "filters": as_json(assertion.filters),
@@ -197,6 +202,16 @@ class _View:
             "passed": not problems,
             "message": f"{message}." if problems else f"holds: found {_described(found)}",
         }
+
+    def _unsure(self, *, holds: bool) -> str:
+        """Why what was kept of the requests can't answer; empty when it can."""
+        if self._undecided:
+            requests = "1 request" if self._undecided == 1 else f"{self._undecided:,} requests"
+            return f"not all of the body of {requests} was kept, so the filters can't tell"
+        cut = self._cut()
+        # What is found in a part is in the whole.
+        found = holds and self._field.part == "body" and self._assertion.operators().keys() <= {"contains", "exists"}
+        return f"{cut:,} bytes of that request's body were not kept" if cut and not found else ""
 
     def _cut(self) -> int:
         index = len(self._selected) - 1 if self._field.request == "last" else self._field.request

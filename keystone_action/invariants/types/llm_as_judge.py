@@ -152,10 +152,12 @@ class LlmAsJudge(Check):
         if isinstance(criteria, TextFile):
             criteria = context.author_file(criteria.file).decode("utf-8", "replace")
         rubric = self.rubric.model_dump(by_alias=True, exclude_none=True) if self.rubric else {}
-        notes = "".join(f"\n[{note}]" for note in material.notes if self.input_from != "workspace")
         return JudgeRequest(
             criteria=criteria,
-            judged=material.text + notes,
+            judged=material.text,
+            judged_size=material.size,
+            # A workspace's are in its text.
+            remarks=material.notes if self.input_from != "workspace" else (),
             task=context.evidence.task_prompt,
             models=self.judges,
             rubric=rubric,

@@ -57,7 +57,7 @@ class PassFail(Check):
         return (passed if holds else failed)(" ".join(sentences), checks={what: one for what, one, _ in done})
 
     def _steps(self, evidence: Evidence) -> Iterator[_Step]:
-        output = evidence.agent.output
+        output = evidence.agent.whole_output()
         produced = bool(output.strip()) and not evidence.agent.problem
         yield "Output produced", produced, "" if produced else evidence.agent.problem or "it is blank"
         if self.expected_tools is not None:

@@ -7,19 +7,19 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from keystone_action.evidence.model import Evidence
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.input_from import InputFrom
-from keystone_action.invariants.judged_material import BadSource, Material, NothingToJudge, NoTrace, gather
+from keystone_action.invariants.judged_material import BadSource, NothingToJudge, NoTrace, gather
 from keystone_action.invariants.patterns import PatternTimeout, search
-from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
 from keystone_action.spec.base import RegexPattern
 
 
 class Regex(Check):
     """Passes when a regular expression matches somewhere in what the agent said or left.
 
-    An input that is missing, a file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail.
+    An input that is missing or not to be had whole, a file that is no UTF-8, anything above 64 MiB, and a pattern that
+    hits its time limit fail. Of a workspace, binary files and what is in `.git`, `node_modules` and the like are left
+    out.
     """
 
     type_name: ClassVar[str] = "regex"
@@ -45,9 +45,9 @@ class Regex(Check):
     def _evaluate(self, context: CheckContext) -> Outcome:
         deadline = time.monotonic() + context.timeout
         try:
-            material = _material(context.evidence, self.input_from)
+            material = gather(context.evidence, self.input_from)
             found = search(self.pattern, material.text, deadline=deadline)
-        except (NothingToJudge, PathProblem, PatternTimeout) as problem:
+        except (NothingToJudge, PatternTimeout) as problem:
             return failed(f"{problem}.")
         except NoTrace:
             return skipped("There is no trace of this agent.")
@@ -63,14 +63,3 @@ class Regex(Check):
             return passed(f"{self.input_from} matches the pattern {self.pattern!r}.{notes}", **details)
         empty = ", which is empty," if not material.text else ""
         return failed(f"{self.input_from}{empty} does not match the pattern {self.pattern!r}.{notes}", **details)
-
-
-def _material(evidence: Evidence, source: str) -> Material:
-    if not source.startswith("file:"):
-        return gather(evidence, source)
-    # Read whole: what a judge can't be given because of its size, a pattern can still look at.
-    path = source.removeprefix("file:")
-    try:
-        return Material(read_inside(evidence.workspace, path).decode("utf-8"))
-    except UnicodeDecodeError:
-        raise NothingToJudge(f"{display_path(path)} is no text: its bytes are not UTF-8") from None

@@ -81,7 +81,8 @@ class Scorer(Check):
 
 def agent_result(agent: AgentRun) -> dict[str, Any]:
     """An agent's run as the fields of an AgentResult."""
-    found: dict[str, Any] = {"output": agent.output, "tool_calls": [dict(call) for call in agent.tool_calls or ()]}
+    calls = [dict(call) for call in agent.tool_calls or ()]
+    found: dict[str, Any] = {"output": agent.whole_output(), "tool_calls": calls}
     found["latency_ms"] = agent.duration_s * 1000
     found |= {name: value for name, value in agent.reported.items() if value is not None}
     usage: Mapping[str, Any] = agent.token_usage or {}

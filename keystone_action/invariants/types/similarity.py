@@ -53,7 +53,8 @@ class Similarity(Check):
         import anyio.to_thread
 
         agent = context.evidence.agent
-        return await anyio.to_thread.run_sync(self._evaluate, agent.output, agent.problem, abandon_on_cancel=True)
+        output = await anyio.to_thread.run_sync(agent.whole_output)
+        return await anyio.to_thread.run_sync(self._evaluate, output, agent.problem, abandon_on_cancel=True)
 
     def _evaluate(self, output: str, problem: str) -> Outcome:
         try:
