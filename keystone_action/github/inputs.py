@@ -14,6 +14,7 @@ from keystone_action.github.api_errors import BadSetting
 from keystone_action.github.reader import InputReader, variable
 from keystone_action.github.tls import read_ca_bundle
 from keystone_action.spec.registry_names import parse_mirror
+from keystone_action.spec.walking import walk
 
 DEFAULT_SPECS = ("keystone.yaml", "evals/**")
 DEFAULT_OUTPUT = "keystone-results"
@@ -198,7 +199,10 @@ def _annotations(reader: InputReader) -> int:
 
 def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path, is_committed: IsCommitted) -> Path:
     output = reader.path("output-dir", directory, inside=(workspace,)) or directory / DEFAULT_OUTPUT
-    if output == workspace or directory.is_relative_to(output):
+    link = _link_on_the_way(directory / (reader.text("output-dir") or DEFAULT_OUTPUT), workspace)
+    if link is not None:
+        reader.problem("output-dir", "a folder that no link leads to", found=str(link.relative_to(workspace)))
+    elif output == workspace or directory.is_relative_to(output):
         reader.problem("output-dir", "a folder of its own, below the workspace")
     elif ".git" in output.parts[len(workspace.parts) :]:
         reader.problem("output-dir", "a folder outside of .git")
@@ -217,11 +221,24 @@ _LEFT = {
 }
 
 
+def _link_on_the_way(output: Path, workspace: Path) -> Path | None:
+    """The first part of a path below the workspace that is a link: a change can commit one, and have our files written
+    wherever it leads, over those of the checkout, too."""
+    if not output.is_relative_to(workspace):
+        return None
+    here = workspace
+    for part in output.parts[len(workspace.parts) :]:
+        here = here / part
+        if os.path.islink(here):  # noqa: PTH114 - which never raises
+            return here
+    return None
+
+
 def _is_taken(output: Path) -> bool:
     """Whether it holds results, or a link: whoever uploads the folder would follow that to files of the machine."""
     if any(os.path.lexists(output / name) for name in RESULTS):
         return True
-    entries = (Path(top) / name for top, folders, files in os.walk(output) for name in (*folders, *files))
+    entries = (Path(top) / name for top, folders, files in walk(output) for name in (*folders, *files))
     return any(entry.is_symlink() for entry in entries)
 
 

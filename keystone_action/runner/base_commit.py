@@ -29,7 +29,7 @@ _ONLY_FOLDERS = frozenset({"workspace", "dir"})
 _DEFAULTS = tuple(
     f"refs/remotes/{remote}/{branch}" for branch in ("HEAD", "main", "master") for remote in ("upstream", "origin")
 )
-_MOST_ATTRIBUTES = 100
+_LINE_ENDS = frozenset({"true", "false", "input", "lf", "crlf", "native"})
 _LONGEST = 1_000
 """Characters of a text that can be a path."""
 
@@ -125,18 +125,6 @@ class BaseFiles:
                 wanted.update(dict.fromkeys(self._named(relative)))
         self._write(wanted)
 
-    def any_line_ends(self) -> bool:
-        """Whether the checkout may have other line ends than the commit: by an attribute that the base has already,
-        or by a setting of the machine. An attribute that a change brings along is its own doing."""
-        attributes = [path for path in self.tree.entries if posixpath.basename(path) == ".gitattributes"]
-        try:
-            if any(b"crlf" in content for content in self.tree.read(attributes[:_MOST_ATTRIBUTES]).values()):
-                return True
-            said = git.run("config", "--get", "core.autocrlf", directory=self.root, accept=1)
-        except git.GitFailed:
-            return False
-        return said.strip().lower() == b"true"
-
     def _around(self, spec: str) -> Iterator[str]:
         """Of another tool's file: all beside and below it, and the files in the folders above, where those tools look
         for what belongs to it."""
@@ -190,7 +178,17 @@ class BaseFiles:
         size = sum(self.tree.entries[path].size for path in wanted)
         if len(wanted) > MOST_FILES or size > MOST_BYTES:
             raise git.GitFailed(f"its specs name {len(wanted):,} files of {size:,} bytes, which is too much to read")
-        self.tree.write(wanted, self.top)
+        self.tree.write(wanted, self.top, settings=self._line_ends())
+
+    def _line_ends(self) -> dict[str, str]:
+        """What this machine's checkout says of line ends. Attributes are those of the base: one that a change brings
+        along is its own doing."""
+        found = {}
+        for name in ("core.autocrlf", "core.eol"):
+            said = git.run("config", "--get", name, directory=self.root, accept=1).decode("ascii", "replace").strip()
+            if said.lower() in _LINE_ENDS:
+                found[name] = said.lower()
+        return found
 
 
 def open_base(base: BaseCommit, directory: Path) -> BaseFiles:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
 from keystone_action.runner.base_commit import BaseCommit, BaseFiles, open_base, unreadable
-from keystone_action.runner.named_files import Named, changed_files, line_counts, named_files, same_content
+from keystone_action.runner.named_files import changed_files, line_counts, named_files, same_content
 from keystone_action.runner.preflight import GatedSpecs, load_paths, load_specs
 from keystone_action.runner.workflow_files import workflow_changes
 from keystone_action.sandbox import git
@@ -23,7 +23,7 @@ from keystone_action.sandbox.git_tree import submodules_of
 from keystone_action.scoring.results import SpecChange, SpecChanges
 from keystone_action.spec.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.discovery import discover
-from keystone_action.spec.gate_changes import differences
+from keystone_action.spec.gate_changes import ranked_differences
 from keystone_action.spec.loader import LoadedSpec
 
 if TYPE_CHECKING:
@@ -33,17 +33,18 @@ _NO_BASE = (
     "on a branch that is pushed, check out with `fetch-depth: 0`, which tells where it left the default one; where no"
     " base is meant, leave spec-from out"
 )
+_GRAVEST = 8
+"""Differences of a spec that stand before its changed files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The specs of one commit by their paths relative to the root; errors of those that can't be loaded. any_line_ends:
-    as `Named` has it. submodules: path → commit; of those of the base only the names are known."""
+    """The specs of one commit by their paths relative to the root; errors of those that can't be loaded. submodules:
+    path → commit; of those of the base only the names are known."""
 
     root: Path
     specs: dict[str, LoadedSpec]
     errors: dict[str, SpecError]
-    any_line_ends: bool = False
     submodules: Mapping[str, str] = field(default_factory=dict)
 
     def file(self, relative: str) -> Path:
@@ -129,7 +130,6 @@ def _side_of_base(files: BaseFiles, options: RunOptions) -> _Side:
         files.top,
         {names[one.path]: one for one in specs},
         {names[path]: error for path, error in errors.items()},
-        files.any_line_ends(),
         files.tree.submodules,
     )
 
@@ -201,8 +201,8 @@ def _at_head(diagnostic: Diagnostic, files: BaseFiles) -> Diagnostic:
 
 
 def _changes(before: _Side, after: _Side, options: RunOptions) -> tuple[SpecChange, ...]:
-    """Joined by path; a spec that moved is joined by its id."""
-    found: list[SpecChange] = []
+    """Joined by path; a spec that moved is joined by its id. What can weaken the gate comes first."""
+    found: list[tuple[int, SpecChange]] = []
     shown = options.directory.resolve()
     names = {*before.specs, *before.errors}
     moved = _moved(before, after)
@@ -210,13 +210,14 @@ def _changes(before: _Side, after: _Side, options: RunOptions) -> tuple[SpecChan
         there = name if name in names else moved.get(name)
         path = os.path.relpath(after.file(name), shown)
         if there is None:
-            found.append(SpecChange(path, "added"))
-        elif sentences := _compared(before, there, after, name):
-            found.append(SpecChange(path, "changed", sentences))
+            found.append((3, SpecChange(path, "added")))
+        else:
+            said = _compared(before, there, after, name)
+            if said.sentences:
+                found.append((1 if said.weakens else 2, SpecChange(path, "changed", said.sentences)))
     gone = names - {*after.specs, *after.errors} - set(moved.values())
-    found += [SpecChange(os.path.relpath(after.file(name), shown), "deleted") for name in sorted(gone)]
-    order = {"deleted": 0, "changed": 1, "added": 2}
-    return tuple(sorted(found, key=lambda one: order[one.change]))
+    found += [(0, SpecChange(os.path.relpath(after.file(name), shown), "deleted")) for name in sorted(gone)]
+    return tuple(change for _, change in sorted(found, key=lambda one: one[0]))
 
 
 def _moved(before: _Side, after: _Side) -> dict[str, str]:
@@ -226,47 +227,49 @@ def _moved(before: _Side, after: _Side) -> dict[str, str]:
     return {name: gone[spec_id] for name in new if (spec_id := after.specs[name].spec.id) in gone}
 
 
-def _compared(before: _Side, there: str, after: _Side, here: str) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What became of one spec. weakens: whether any of it can let more pass."""
+
+    sentences: tuple[str, ...]
+    weakens: bool = True
+
+
+def _compared(before: _Side, there: str, after: _Side, here: str) -> _Said:
     if not after.file(here).is_file():  # opening a FIFO would wait for ever
-        return ("the spec is no regular file in this commit",)
+        return _Said(("the spec is no regular file in this commit",))
     try:
         return _differences(before, there, after, here)
     except OSError as error:
-        return (f"its files can't be compared: {error.filename}: {error.strerror}",)
+        return _Said((f"its files can't be compared: {error.filename}: {error.strerror}",))
 
 
-def _differences(before: _Side, there: str, after: _Side, here: str) -> tuple[str, ...]:
-    sentences = [f"moved from {there}"] if there != here else []
+def _differences(before: _Side, there: str, after: _Side, here: str) -> _Said:
+    """The gravest differences of the spec, its files, then all others: a report has room for the first of them only."""
+    head = [f"moved from {there}"] if there != here else []
     old, new = before.specs.get(there), after.specs.get(here)
-    moved = tuple(_changed_submodules(before, after, new))
-    same_text = same_content(before.file(there), after.file(here), any_line_ends=before.any_line_ends)
+    submodules = [*_changed_submodules(before, after, new)]
+    same_text = same_content(before.file(there), after.file(here))
     if old is None or new is None:
         lines = "" if same_text else f" ({line_counts(before.file(there), after.file(here))})"
         errors = before.errors.get(there) or after.errors.get(here)
         where = "the base commit" if old is None else "this commit"
         why = errors.diagnostics[0].message if errors is not None else "no reason"
-        sentences.append(f"the spec{lines} can't be read as it is at {where}: {why}")
-        return (*sentences, *moved)
-    meant = differences(old, new, places=(before.root, after.root))
-    sentences += meant
-    files = changed_files(_named(old, before), _named(new, after))
-    sentences += moved
-    if files:
-        sentences.append(f"changed files: {', '.join(files)}")
-    if not meant and not same_text:
-        sentences.append("only its text changed, not what it means")
-    return tuple(sentences)
+        return _Said((*head, f"the spec{lines} can't be read as it is at {where}: {why}", *submodules))
+    meant = ranked_differences(old, new, places=(before.root, after.root))
+    files = changed_files(named_files(old, before.root), named_files(new, after.root))
+    weakening, others = list(meant.weakening), list(meant.others)
+    beside = [*submodules, f"changed files: {', '.join(files)}"] if files else submodules
+    text = ["only its text changed, not what it means"] if not (weakening or others or same_text) else []
+    sentences = (*head, *weakening[:_GRAVEST], *beside, *weakening[_GRAVEST:], *others, *text)
+    return _Said(sentences, weakens=bool(weakening or beside))
 
 
 def _changed_submodules(before: _Side, after: _Side, loaded: LoadedSpec | None) -> Iterator[str]:
     """Those that hold what a spec names; all, when nobody knows what it names. What is in them is in no commit of the
     repository, so that a base that needs them can't be read."""
-    named = None if loaded is None else _named(loaded, after).files
+    named = None if loaded is None else named_files(loaded, after.root).files
     for path, commit in before.submodules.items():
         now = after.submodules.get(path)
         if now != commit and (named is None or any(name.startswith(f"{path}/") for name in named)):
             yield f"submodule {path} {commit[:12]} → {now[:12] if now else 'none'}"
-
-
-def _named(loaded: LoadedSpec, side: _Side) -> Named:
-    return replace(named_files(loaded, side.root), any_line_ends=side.any_line_ends)

@@ -17,6 +17,7 @@ from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner import journal as journals
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell import run_cell
+from keystone_action.runner.committed import refuse_committed_link
 from keystone_action.runner.concurrency import most_at_once
 from keystone_action.runner.grading import is_earned
 from keystone_action.runner.identify import Identification, Reading, run_facts
@@ -209,10 +210,13 @@ def fail_fast_notices(schedule: Schedule) -> list[str]:
 
 
 def make_output_directory(options: RunOptions, run_id: str) -> Path:
-    """The directory for results, made. Raises OutputError, or UsageError when results are already there."""
+    """The directory for results, made. Raises OutputError, or UsageError when results are already there, or a commit
+    decides where it leads."""
     if options.resume is not None:
         return options.directory / options.resume
-    directory = options.directory / (options.output or Path(".keystone") / "runs" / run_id)
+    wanted = options.output or Path(".keystone") / "runs" / run_id
+    directory = options.directory / wanted
+    refuse_committed_link(options.directory, wanted)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if options.output is None:

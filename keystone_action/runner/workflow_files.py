@@ -25,6 +25,8 @@ MAX_FILES = 200
 """That are compared."""
 MAX_SHOWN = 10
 _OWN_NAME = "keystone-action"
+_HARMLESS = ("workflow added", "workflow changed", "action added", "action changed")
+"""What is said of one that came, or that calls us as before: it stands behind all others."""
 _IMAGE = "docker://"
 
 
@@ -55,7 +57,8 @@ def workflow_changes(
     after = _tree_of_the_change(files, workflow, remote)
     compared = _Compared(files.tree, after, workflow)
     shown = directory.resolve()
-    found = [SpecChange(_relative(files.root / path, shown), "changed", said) for path, said in compared.changes()]
+    changes = sorted(compared.changes(), key=lambda one: one[1][0].startswith(_HARMLESS))
+    found = [SpecChange(_relative(files.root / path, shown), "changed", said) for path, said in changes]
     more = len(found) - MAX_SHOWN
     if more > 0:
         found[MAX_SHOWN:] = [

@@ -11,6 +11,7 @@ import base64
 import os
 import posixpath
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,12 +117,16 @@ class Tree:
         """All files and links below a folder; `""` is the top."""
         return [path for path in self.entries if not folder or path.startswith(f"{folder}/")]
 
-    def write(self, paths: Iterable[str], top: Path) -> None:
-        """Write files and links below `top`, where they are not yet. A path that a link was written in the way of is
+    def write(self, paths: Iterable[str], top: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        """Write files and links below `top`, where they are not yet, as a checkout would: with the line ends that the
+        attributes of this very commit, and these settings, ask for. A path that a link was written in the way of is
         left out: nothing is written through links. Raises OSError too."""
         new = [path for path in dict.fromkeys(paths) if not os.path.lexists(top / path)]
+        contents = self.read(new)
+        if settings or any(posixpath.basename(path) == ".gitattributes" for path in self.entries):
+            contents |= self._checked_out([path for path in new if not self.entries[path].is_link], settings or {})
         # Links last: no file of the same call can be led astray by one.
-        for path, content in sorted(self.read(new).items(), key=lambda item: self.entries[item[0]].is_link):
+        for path, content in sorted(contents.items(), key=lambda item: self.entries[item[0]].is_link):
             place = top / path
             if place.parent.resolve() != place.parent and place.parent.exists():
                 continue
@@ -133,6 +138,24 @@ class Tree:
             mode = 0o755 if self.entries[path].is_executable else 0o644
             with os.fdopen(os.open(place, flags, mode), "wb") as file:
                 file.write(content)
+
+    def _checked_out(self, paths: Sequence[str], settings: Mapping[str, str]) -> dict[str, bytes]:
+        """The bytes of files as git would write them; programs that filter run only where a configuration names them,
+        and ours names none."""
+        if not paths:
+            return {}
+        with tempfile.TemporaryDirectory(prefix="checked-out-", dir=self._repository) as folder:
+            work = Path(folder).resolve()
+            place = {"GIT_DIR": str(self._repository.resolve()), "GIT_WORK_TREE": folder}
+            extra = {**self._extra, **place, "GIT_INDEX_FILE": f"{folder}.index"}
+            options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+            try:
+                git.run("read-tree", self.sha, directory=work, extra=extra)
+                asked = b"".join(os.fsencode(path) + b"\0" for path in paths)
+                git.run(*options, "checkout-index", "-q", "-z", "--stdin", directory=work, extra=extra, stdin=asked)
+            finally:
+                Path(f"{folder}.index").unlink(missing_ok=True)
+            return {path: (work / path).read_bytes() for path in paths}
 
 
 def open_tree(checkout: Path, sha: str, private: Path, remote: Remote | None = None) -> Tree:

@@ -7,8 +7,8 @@ What can let more pass comes first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +25,72 @@ _PRIVATE = frozenset({"roots", "places", "where"})
 Plain = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Sentences on two versions of a spec. weakening: of what can let more pass by itself. others: of everything else;
+    the last one may count those that were left out."""
+
+    weakening: tuple[str, ...]
+    others: tuple[str, ...]
+
+
 def differences(before: LoadedSpec, after: LoadedSpec, *, places: tuple[Path, Path]) -> tuple[str, ...]:
+    """A sentence for each difference, as `ranked_differences` has them."""
+    found = ranked_differences(before, after, places=places)
+    return (*found.weakening, *found.others)
+
+
+def ranked_differences(before: LoadedSpec, after: LoadedSpec, *, places: tuple[Path, Path]) -> Differences:
     """A sentence for each difference, at most MAX_DIFFERENCES and one that counts the rest; none when both mean the
     same. places: the directories of the two versions, which count as one and the same."""
     old, new = (_plain(loaded.spec, str(place)) for loaded, place in zip((before, after), places, strict=True))
-    found = [*_all(old, new)]
+    checks = _Checks(old, new)
+    weakening = [*_weakening(old, new, checks)]
+    others = [*_others(old, new, checks)]
     additions = [_plain(one.additions, str(place)) for one, place in zip((before, after), places, strict=True)]
-    found += _leaves("", *additions)
-    more = len(found) - MAX_DIFFERENCES
-    return (*found[:MAX_DIFFERENCES], f"and {more:,} more differences") if more > 0 else tuple(found)
+    others += _leaves("", *additions)
+    more = len(weakening) + len(others) - MAX_DIFFERENCES
+    if more > 0:
+        weakening = weakening[:MAX_DIFFERENCES]
+        others = [*others[: MAX_DIFFERENCES - len(weakening)], f"and {more:,} more differences"]
+    return Differences(tuple(weakening), tuple(others))
 
 
-def _all(old: Plain, new: Plain) -> Iterator[str]:
+class _Checks:
+    """The invariants of both versions, of the spec and of each scenario that both have, taken out of the documents."""
+
+    def __init__(self, old: Plain, new: Plain) -> None:
+        self.pairs = [(old.pop("invariants"), new.pop("invariants"))]
+        self.was, self.now = map(_by_id, _popped("scenarios", old, new))
+        self.both = [name for name in self.was if name in self.now]
+        self.pairs += [(self.was[name].pop("invariants"), self.now[name].pop("invariants")) for name in self.both]
+        self.places = ["", *(f"scenario {name}: " for name in self.both)]
+
+    def each(self, compare: Callable[[Mapping[str, Plain], Mapping[str, Plain]], Iterator[str]]) -> Iterator[str]:
+        for place, (before, after) in zip(self.places, self.pairs, strict=True):
+            yield from (f"{place}{one}" for one in compare(before, after))
+
+
+def _weakening(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
+    """Whatever else a change holds, however much of it, nothing stands before what was taken away."""
     yield from _leaves("", old.pop("scoring"), new.pop("scoring"))
-    checks, was, now = [(old.pop("invariants"), new.pop("invariants"))], *map(_by_id, _popped("scenarios", old, new))
-    both = [name for name in was if name in now]
-    checks += [(was[name].pop("invariants"), now[name].pop("invariants")) for name in both]
-    places = ["", *(f"scenario {name}: " for name in both)]
-    removed, added = [name for name in was if name not in now], [name for name in now if name not in was]
-    # Whatever else a change holds, however much of it, nothing stands before what was taken away.
-    yield from _losses(*checks[0])
+    yield from _losses(*checks.pairs[0])
+    removed = [name for name in checks.was if name not in checks.now]
     if removed:
         yield f"removed scenarios: {_listed(removed)}"
-    for place, (before, after) in zip(places[1:], checks[1:], strict=True):
+    for place, (before, after) in zip(checks.places[1:], checks.pairs[1:], strict=True):
         yield from (f"{place}{one}" for one in _losses(before, after))
-    for place, (before, after) in zip(places, checks, strict=True):
-        yield from (f"{place}{one}" for one in _changed_gates(before, after))
+    yield from checks.each(_changed_gates)
     yield from _leaves("forbidden", old.pop("forbidden"), new.pop("forbidden"))
     yield from _leaves("audit", old.pop("audit"), new.pop("audit"))
     yield from _leaves("resources.readable", old["resources"].pop("readable"), new["resources"].pop("readable"))
-    for place, (before, after) in zip(places, checks, strict=True):
-        yield from (f"{place}{one}" for one in _changed_invariants(before, after))
-    for name in both:
-        yield from (f"scenario {name}: {one}" for one in _leaves("", was[name], now[name]))
+
+
+def _others(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
+    yield from checks.each(_changed_invariants)
+    for name in checks.both:
+        yield from (f"scenario {name}: {one}" for one in _leaves("", checks.was[name], checks.now[name]))
+    added = [name for name in checks.now if name not in checks.was]
     if added:
         yield f"added scenarios: {_listed(added)}"
     yield from _leaves("", old, new)

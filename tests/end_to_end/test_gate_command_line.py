@@ -80,8 +80,8 @@ def test_a_weakened_gate_has_no_effect_and_is_said_first(tmp_path: Path) -> None
             "differences": [
                 "threshold 0.85 → 0.5",
                 "gate b removed",
-                "weight of a 2 → 1",
                 "changed files: evals/hidden/check.py (+2 −4)",
+                "weight of a 2 → 1",
             ],
         }
     ]

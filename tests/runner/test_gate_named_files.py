@@ -39,11 +39,6 @@ def test_line_ends_and_pointers_are_the_checkouts(tmp_path: Path, old: bytes, ne
     assert same_content(*pair(tmp_path, old, new)) is same
 
 
-def test_a_checkout_that_converts_line_ends_changes_no_file(tmp_path: Path) -> None:
-    assert same_content(*pair(tmp_path, b"a\nb\n", b"a\r\nb\r\n"), any_line_ends=True)
-    assert not same_content(*pair(tmp_path, b"a\rb", b"a\nb"), any_line_ends=True)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -69,7 +64,33 @@ def test_names_on_one_side(tmp_path: Path) -> None:
         return Named(root, {name: root / name for name in names})
 
     found = changed_files(named(before, "kept", "dropped", "gone"), named(after, "kept", "fresh", "new"))
-    assert found == ["dropped (no longer named)", "fresh (newly named)", "gone (deleted)", "new (added)"]
+    assert found == ["dropped (no longer named)", "gone (deleted)", "fresh (newly named)", "new (added)"]
+
+
+def test_a_crowd_hides_neither_what_went_nor_what_decides(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    names = [f"expected/{number:02}" for number in range(MAX_SHOWN)]
+    for root in (before, after):
+        (root / "expected").mkdir(parents=True)
+        for name in (*names, "z/gone.sh", "z/check.sh"):
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_text(f"{root.name}\n")
+    ranks = {**dict.fromkeys(names, 1), "z/check.sh": 0, "z/gone.sh": 2}
+    old = Named(before, {name: before / name for name in (*names, "z/gone.sh", "z/check.sh")}, ranks)
+    fresh = {f"a{number}": after / "new" for number in range(MAX_SHOWN)}
+    new = Named(after, {name: after / name for name in (*names, "z/check.sh")} | fresh)
+    (after / "z/gone.sh").unlink()
+    found = changed_files(old, new)
+    assert found[:3] == ["z/gone.sh (deleted)", "z/check.sh (+1 −1)", "expected/00 (+1 −1)"]
+    assert found[-1] == "and 22 more"
+
+
+def test_a_name_too_long_to_show_is_shown_by_its_end(tmp_path: Path) -> None:
+    name = "/".join(["x" * 60] * 3) + "/check.sh"
+    (found,) = changed_files(Named(tmp_path, {name: tmp_path}), Named(tmp_path, {}))
+    assert found.startswith("…")
+    assert found.endswith("x/check.sh (deleted)")
+    assert len(found) < 120
 
 
 def test_so_many_that_the_rest_is_counted(tmp_path: Path) -> None:

@@ -42,6 +42,27 @@ def test_files_modes_and_contents(tmp_path: Path, form: str, name: str) -> None:
     assert (top / "link" / "b").read_text() == "b"
 
 
+@pytest.mark.parametrize("form", ["sha1", "sha256"])
+def test_line_ends_are_those_of_a_checkout_of_this_very_commit(tmp_path: Path, form: str) -> None:
+    checkout = repository(tmp_path / "r", f"--object-format={form}")
+    attributes = {
+        ".gitattributes": "*.bat text eol=crlf\n*.id ident\n*.run filter=run\n",
+        "d/.gitattributes": "* -text\n",
+    }
+    files = {"a.bat": "a\n", "a.sh": "a\n", "d/b.bat": "b\n", "i.id": "$Id$\n", "f.run": "f\n"}
+    git(checkout, "config", "filter.run.smudge", f"touch {tmp_path}/ran; cat")
+    sha = commit(checkout, {**attributes, **files})
+    commit(checkout, {".gitattributes": "* text eol=crlf\n"})
+    tree = open_tree(checkout, sha, private(tmp_path))
+    tree.write(["a.bat", "a.sh", "d/b.bat", "i.id", "f.run"], top := private(tmp_path, "top"))
+    found = {name: (top / name).read_bytes() for name in ("a.bat", "a.sh", "d/b.bat", "f.run")}
+    assert found == {"a.bat": b"a\r\n", "a.sh": b"a\n", "d/b.bat": b"b\n", "f.run": b"f\n"}
+    assert (top / "i.id").read_bytes().startswith(b"$Id: ")
+    assert not (tmp_path / "ran").exists()
+    tree.write(["a.sh"], again := private(tmp_path, "again"), settings={"core.autocrlf": "true"})
+    assert (again / "a.sh").read_bytes() == b"a\r\n"
+
+
 def test_where_paths_lead(tmp_path: Path) -> None:
     checkout = repository(tmp_path / "r")
     write(checkout, {"real/file": "x"})
