@@ -84,10 +84,11 @@ def _weakening(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
     yield from _leaves("forbidden", old.pop("forbidden"), new.pop("forbidden"))
     yield from _leaves("audit", old.pop("audit"), new.pop("audit"))
     yield from _leaves("resources.readable", old["resources"].pop("readable"), new["resources"].pop("readable"))
+    yield from checks.each(_changed_checks)
 
 
 def _others(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
-    yield from checks.each(_changed_invariants)
+    yield from checks.each(_changed_words)
     for name in checks.both:
         yield from (f"scenario {name}: {one}" for one in _leaves("", checks.was[name], checks.now[name]))
     added = [name for name in checks.now if name not in checks.was]
@@ -122,20 +123,25 @@ def _changed_gates(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterat
             yield from (f"{name}: {one}" for one in _leaves("check", old[name]["check"], new[name]["check"]))
 
 
-def _changed_invariants(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
-    """All else about them."""
-    kept = [(name, dict(old[name]), dict(new[name])) for name in old if name in new]
-    for name, was, now in kept:
-        before, after = was.pop("gate"), now.pop("gate")
-        if before:  # what it checks has been told
-            del was["check"], now["check"]
-        elif after:
-            yield f"gate {name} added"
-    for name, was, now in kept:
-        before, after = was.pop("weight"), now.pop("weight")
+def _changed_checks(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
+    """What those that there are in both weigh and check; of gates this has been told."""
+    both = [name for name in old if name in new]
+    for name in both:
+        before, after = old[name]["weight"], new[name]["weight"]
         if before != after:
             yield f"weight of {name} {short_value(before)} → {short_value(after)}"
-    for name, was, now in kept:
+    for name in both:
+        if not old[name]["gate"]:
+            yield from (f"{name}: {one}" for one in _leaves("check", old[name]["check"], new[name]["check"]))
+
+
+def _changed_words(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
+    """All else about them, and what came."""
+    both = [name for name in old if name in new]
+    yield from (f"gate {name} added" for name in both if new[name]["gate"] and not old[name]["gate"])
+    told = ("gate", "weight", "check")
+    for name in both:
+        was, now = ({key: value for key, value in one.items() if key not in told} for one in (old[name], new[name]))
         yield from (f"{name}: {one}" for one in _leaves("", was, now))
     added = [name for name in new if name not in old]
     if added:

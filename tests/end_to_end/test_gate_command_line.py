@@ -80,8 +80,8 @@ def test_a_weakened_gate_has_no_effect_and_is_said_first(tmp_path: Path) -> None
             "differences": [
                 "threshold 0.85 → 0.5",
                 "gate b removed",
-                "changed files: evals/hidden/check.py (+2 −4)",
                 "weight of a 2 → 1",
+                "changed files: evals/hidden/check.py (+2 −4)",
             ],
         }
     ]
@@ -301,9 +301,9 @@ graders:
     called = run(clone, "--spec-from", "base")
     assert called.code == 0, called.err  # the base's harness, and what the base expects of it
     (one,) = called.document["spec_changes"]["specs"]
-    assert "command: check.command test -f done → true" in one["differences"]
-    files = "changed files: evals/add/expected/out.txt (+1 −1), harnesses.yaml (+1 −1)"
-    assert one["differences"][-1] == files
+    assert one["differences"][0] == "command: check.command test -f done → true"
+    files = "changed files: harnesses.yaml (+1 −1), evals/add/expected/out.txt (+1 −1)"
+    assert one["differences"][1] == files
 
 
 def _no_repository(_: Path) -> None:
