@@ -130,6 +130,10 @@ class _Boot:
         await self.reach.seal()
         originals, before = await apart(self._remember, inline=self.light)
         invariants = {**self.spec.invariants, **self.cell.scenario.invariants}
+        check_environment = {**opened.variables, **self.environment()}
+        missing = await missing_words(
+            first_words(invariants), opened.sandbox, check_environment.get("PATH"), inline=self.image is None
+        )
         return Booted(
             sandbox=opened.sandbox,
             provider=opened.provider,
@@ -148,8 +152,8 @@ class _Boot:
             unresolved_secrets=self.world.secrets[self.spec.id].missing,
             limits=self.limits,
             readable=opened.readable,
-            check_environment={**opened.variables, **self.environment()},
-            missing_programs=await missing_words(first_words(invariants), opened.sandbox, inline=self.image is None),
+            check_environment=check_environment,
+            missing_programs=missing,
             invariants=invariants,
             admit=self.reach.admit,
             incomplete=self.reach.incomplete,

@@ -144,10 +144,12 @@ def _content(directory: Path) -> Iterator[tuple[str, object]]:
             yield str(file.relative_to(git)), file.read_bytes()
 
 
-async def missing_words(words: frozenset[str], sandbox: Sandbox, *, inline: bool) -> frozenset[str]:
-    """Those of these programs that the sandbox has not."""
+async def missing_words(
+    words: frozenset[str], sandbox: Sandbox, search_path: str | None, *, inline: bool
+) -> frozenset[str]:
+    """Those of these programs that the sandbox has not. search_path: PATH, where `setup.env` sets it."""
 
     def look() -> frozenset[str]:
-        return frozenset(word for word in words if sandbox.which(word) is None)
+        return frozenset(word for word in words if sandbox.which(word, search_path) is None)
 
     return await apart(look, inline=inline)

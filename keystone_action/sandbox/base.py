@@ -169,8 +169,9 @@ class Sandbox(Protocol):
     def serve(self, command: Command) -> AbstractAsyncContextManager[Serving]:
         """Start a command and go on while it runs. When the context ends, the command has been stopped."""
 
-    def which(self, program: str) -> str | None:
-        """Where PATH has this program inside the sandbox for its user, or None."""
+    def which(self, program: str, search_path: str | None = None) -> str | None:
+        """Where PATH has this program inside the sandbox for its user, or None. search_path: the PATH of the command
+        that would start it, where that has one of its own."""
 
     def hidden(self, program: str) -> Path | None:
         """Where this machine has a program that the sandbox has not because it hides that place, or None."""

@@ -80,9 +80,9 @@ class DockerSandbox:
         """Why `workspace` is not what the last command left there; empty when it is."""
         return self.transfer.lost
 
-    def which(self, program: str) -> str | None:
+    def which(self, program: str, search_path: str | None = None) -> str | None:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
-        return self._find(program, self.environment["PATH"])
+        return self._find(program, self.environment["PATH"] if search_path is None else search_path)
 
     def hidden(self, program: str) -> Path | None:  # noqa: ARG002 - as the protocol has it
         """See `Sandbox.hidden`: what this machine has is nothing to an image."""

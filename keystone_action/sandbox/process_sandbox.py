@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from keystone_action.errors import SandboxError
+from keystone_action.errors import SandboxError, raise_unless_agent
 from keystone_action.sandbox import policy, trees
 from keystone_action.sandbox.base import (
     CAPTURE_HEAD,
@@ -70,14 +70,20 @@ class ProcessSandbox:
             **environment,
         }
 
-    def which(self, program: str) -> str | None:
+    def which(self, program: str, search_path: str | None = None) -> str | None:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
-        places = [""] if "/" in program else self._environment["PATH"].split(":")
-        for place in places:
-            path = self.workspace / place / program
-            if path.is_file() and self._may_execute(path.resolve()):
-                return str(path)
-        return None
+        path = self._environment["PATH"] if search_path is None else search_path
+        places = [""] if "/" in program else path.split(":")
+        found = (self.workspace / place / program for place in places)
+        return next((str(path) for path in found if program and self._is_program(path)), None)
+
+    def _is_program(self, path: Path) -> bool:
+        """Raises HarnessError."""
+        try:
+            return path.is_file() and self._may_execute(path.resolve())
+        except OSError as error:  # a directory of PATH may be closed to us: a shell passes over it, too
+            raise_unless_agent(error, f"looking for {path.name}")
+            return False
 
     def hidden(self, program: str) -> Path | None:
         """See `Sandbox.hidden`: looked for as we would find it ourselves."""
@@ -85,7 +91,7 @@ class ProcessSandbox:
             return None
         places = [str(self.workspace)] if "/" in program else own_search_path().split(":")
         found = (Path(place) / program for place in places)
-        return next((path for path in found if path.is_file() and os.access(path, os.X_OK)), None)
+        return next((path for path in found if _is_ours_to_run(path)), None)
 
     def _may_execute(self, path: Path) -> bool:
         if self._rules is not None and not policy.may_execute(self._rules + self._lasting_rules, path):
@@ -212,6 +218,14 @@ class ProcessSandbox:
             trees.remove_shared(self._lease.user, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)
             self._lease.release()
         self._forget(self)
+
+
+def _is_ours_to_run(path: Path) -> bool:
+    try:
+        return path.is_file() and os.access(path, os.X_OK)
+    except OSError as error:
+        raise_unless_agent(error, f"looking for {path.name}")
+        return False
 
 
 def _standard_input(data: bytes) -> int:
