@@ -19,6 +19,7 @@ from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox import library
 from keystone_action.sandbox.base import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole, Sandbox
 from keystone_action.sandbox.programs import hidden_by_sandbox, ways_to_show
+from keystone_action.sandbox.shortage import ShortageError
 from keystone_action.spec.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
 
 if TYPE_CHECKING:
@@ -155,14 +156,22 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
 
 async def run_program(agent: AgentBase, sandbox: Sandbox, task: Task, argv: Sequence[str]) -> AgentRun:
     """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
-    completed = await sandbox.run(task.command(agent, argv))
+    completed, shortage = await run_to_end(sandbox, task.command(agent, argv))
     require_found(completed, argv[0], sandbox)
-    run = recorded(completed, task.private)
+    run = replace(recorded(completed, task.private), shortage=shortage)
     if agent.output == "stdout":
         return with_output(run, completed, agent.output, sandbox.workspace, task.private)
     import anyio.to_thread
 
     return await anyio.to_thread.run_sync(with_output, run, completed, agent.output, sandbox.workspace, task.private)
+
+
+async def run_to_end(sandbox: Sandbox, command: Command) -> tuple[Completed, str]:
+    """How the agent's command ended, and what the machine ran out of when it failed: its streams are to be kept."""
+    try:
+        return await sandbox.run(command), ""
+    except ShortageError as short:
+        return short.completed, short.message
 
 
 def require_found(completed: Completed, program: str, sandbox: Sandbox, help: str = "") -> None:  # noqa: A002 - as in errors

@@ -15,7 +15,7 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from keystone_action.agents.base import Task, require_found
+from keystone_action.agents.base import Task, require_found, run_to_end
 from keystone_action.agents.output import recorded, with_document, with_output
 from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
@@ -47,14 +47,15 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: Task) -> AgentR
     }
     stdin = json.dumps(call, default=str).encode()
     try:
-        completed = await sandbox.run(task.command(agent, (PYTHON, str(task.inputs.runner)), stdin))
+        command = task.command(agent, (PYTHON, str(task.inputs.runner)), stdin)
+        completed, shortage = await run_to_end(sandbox, command)
         require_found(
             completed,
             PYTHON,
             sandbox,
             "a python agent runs under the sandbox's python3: install one, or set `base:` to an image",
         )
-        run = recorded(completed, task.private)
+        run = replace(recorded(completed, task.private), shortage=shortage)
         if isinstance(agent.output, AgentOutput) and agent.output.file is not None:
             return with_output(run, completed, agent.output, sandbox.workspace, task.private)
         return _with_result(run, sandbox.workspace, result_name, task.private)

@@ -59,7 +59,8 @@ class LongText:
 class AgentRun:
     """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
     an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise; `advice` is for
-    people alone: why its program may not have run, and what to do. stdout and
+    people alone: why its program may not have run, and what to do; `shortage` says what the machine ran out of
+    meanwhile, when it failed: then nothing is known about it. stdout and
     stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came.
     What is cut, `long_output` and the like have whole: checks that judge one of the texts ask for `whole_output()`,
     `whole_stdout()` or `whole_stderr()`, never for what is shown. transcript: all of stdout as a file, where it is the
@@ -74,6 +75,7 @@ class AgentRun:
     output: str = ""
     problem: str = ""
     advice: str = ""
+    shortage: str = ""
     stdout: str = ""
     stderr: str = ""
     stdout_bytes: int = 0

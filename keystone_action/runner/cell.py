@@ -97,7 +97,7 @@ class _Life:
             await booted.sandbox.close()
             if self.world.service_defects():
                 raise ServiceError(f"the mock server broke while it served: {self.world.service_defects()[0]}")
-            if problem := booted.incomplete():
+            if problem := self.agent.shortage or booted.incomplete():
                 raise HarnessError(problem)
             self.enter("checks")
             try:

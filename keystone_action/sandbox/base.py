@@ -164,7 +164,8 @@ class Sandbox(Protocol):
 
     async def run(self, command: Command) -> Completed:
         """Run to its end, its time limit or a resource limit. Every descendant is gone when this returns, also
-        when it is cancelled. Raises SandboxError when the sandbox itself broke."""
+        when it is cancelled. Raises SandboxError when the sandbox itself broke, ShortageError when the command failed
+        while the machine ran out of something."""
 
     def serve(self, command: Command) -> AbstractAsyncContextManager[Serving]:
         """Start a command and go on while it runs. When the context ends, the command has been stopped."""

@@ -19,6 +19,7 @@ from keystone_action.sandbox.docker_image import Image
 from keystone_action.sandbox.docker_plan import Plan
 from keystone_action.sandbox.docker_serving import DockerServing
 from keystone_action.sandbox.docker_transfer import HOME, TEMPORARY, Copied, Places, Transfer
+from keystone_action.sandbox.shortage import Supplies
 
 STANDARD_INPUT = "/.keystone-stdin"
 WORKSPACE_LINK = "/workspace"
@@ -121,8 +122,11 @@ class DockerSandbox:
 
     async def run(self, command: Command) -> Completed:
         """See `Sandbox.run`. A command in a sandbox that copies waits until the one before has ended."""
+        supplies = Supplies([str(self.workspace)])
         async with self.turn:
-            return await self._run(command, self._container(command))
+            completed = await self._run(command, self._container(command))
+        supplies.check(completed)
+        return completed
 
     @contextlib.asynccontextmanager
     async def serve(self, command: Command) -> AsyncIterator[DockerServing]:

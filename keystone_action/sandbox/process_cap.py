@@ -29,6 +29,11 @@ def sentence() -> str:
     return f"the machine caps processes (pids.max is {most}, {used} are in use)"
 
 
+def tightest() -> int | None:
+    """The smallest cap that holds for us; None where there is none."""
+    return min((most for most, _ in map(_use, _groups()) if most is not None), default=None)
+
+
 @functools.cache
 def _groups() -> tuple[Path, ...]:
     """The directories of our control group and of those above it that can have a cap, the innermost first."""

@@ -25,6 +25,7 @@ from keystone_action.sandbox.client import Channel, LauncherClient
 from keystone_action.sandbox.output_file import PipeToFile
 from keystone_action.sandbox.process_serving import ProcessServing, Stopper
 from keystone_action.sandbox.search_path import DEFAULT_PATH, own_search_path
+from keystone_action.sandbox.shortage import Supplies
 from keystone_action.sandbox.users import Lease
 from keystone_action.sandbox.wire import Message, Request
 
@@ -58,6 +59,7 @@ class ProcessSandbox:
         self._rules = rules
         self._lasting_rules = lasting_rules or []
         self._groups = list(groups)
+        self._disk_roots = [str(workspace), str(home), str(temporary)]
         self._running: set[Channel] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -115,7 +117,10 @@ class ProcessSandbox:
 
     async def run(self, command: Command) -> Completed:
         """See `Sandbox.run`."""
-        return await self._run(command, None)
+        supplies = Supplies(self._disk_roots)
+        completed = await self._run(command, None)
+        supplies.check(completed)
+        return completed
 
     async def _run(self, command: Command, stopper: Stopper | None) -> Completed:
         if self._closed:
@@ -183,7 +188,7 @@ class ProcessSandbox:
             memory=self._limits.memory,
             disk=self._limits.disk,
             pids=self._limits.pids or DEFAULT_PIDS,
-            disk_roots=[str(self.workspace), str(self._home), str(self._temporary)],
+            disk_roots=self._disk_roots,
             head=CAPTURE_HEAD,
             tail=CAPTURE_TAIL,
             whole=[None if one is None else (one.above, one.limit) for one in command.kept_whole],
