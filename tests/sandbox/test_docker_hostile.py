@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from docker_world import run_bounded, shell, world
+from support.attacks import hostile
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import docker_unpack
@@ -21,6 +22,12 @@ DEEP = "cd /tmp; n=$(printf 'd%.0s' $(seq 200)); for i in $(seq 40); do mkdir $n
 FILL = "i=0; while [ $i -lt 80 ]; do head -c 5000000 /dev/zero >/var/tmp/$i; i=$((i + 1)); sleep 0.2; done"
 
 
+@hostile(
+    "containers",
+    "leaves links, FIFOs and modes in HOME that engines refuse",
+    held_by="archives are checked by us, both ways",
+    sandbox="docker",
+)
 def test_links_that_lead_far_up_from_home_don_t_keep_it_from_the_next_command(engine: Any) -> None:
     """An engine takes such a link for an attack on itself, and refuses the archive that it is in."""
 
@@ -45,6 +52,9 @@ def test_links_that_lead_far_up_from_home_don_t_keep_it_from_the_next_command(en
 
 
 @MODES
+@hostile(
+    "containers", "removes its own program", held_by="what the image had before it started counts", sandbox="docker"
+)
 def test_a_program_that_takes_itself_away_was_there(engine: Any, mode: str) -> None:
     """Else an agent could make its failure look like ours: exit 3 is for programs that don't exist."""
 
@@ -62,6 +72,12 @@ def test_a_program_that_takes_itself_away_was_there(engine: Any, mode: str) -> N
 
 
 @MODES
+@hostile(
+    "containers",
+    "hides files in directories too deep to be counted",
+    held_by="what can't be counted stops it",
+    sandbox="docker",
+)
 def test_directories_too_deep_for_the_engine_don_t_lift_the_disk_limit(engine: Any, mode: str) -> None:
     """It can't tell then how much a container has written."""
 
@@ -74,6 +90,12 @@ def test_directories_too_deep_for_the_engine_don_t_lift_the_disk_limit(engine: A
     assert not done.timed_out
 
 
+@hostile(
+    "containers",
+    "leaves a workspace too large to be copied back",
+    held_by="what is lost counts as its failure",
+    sandbox="docker",
+)
 def test_a_file_of_terabytes_is_not_waited_for_and_what_was_lost_is_said(engine: Any) -> None:
     async def main() -> tuple[Any, Any, str]:
         async with world(engine, mode="copy") as (_, sandbox):

@@ -52,8 +52,9 @@ class AttackTable:
         if report.when == "call" or (report.when == "setup" and not report.passed):
             outcome = "error" if report.when == "setup" and report.failed else report.outcome
             for mark, told in dict(report.user_properties).get("attack", []):
-                tally = self.rows[told["family"], told["what"]]
-                tally.outcomes[mark].append(outcome)
+                for what in told.get("attacks", (told.get("what"),)):
+                    tally = self.rows[told["family"], what]
+                    tally.outcomes[mark].append(outcome)
                 if mark == "hostile":
                     tally.sandboxes.add(told["sandbox"])
                     tally.held_by.add(told["held_by"])

@@ -18,6 +18,6 @@ def hostile(family: str, what: str, *, held_by: str, sandbox: Kind = "process") 
     return pytest.mark.hostile(family=family, what=what, held_by=held_by, sandbox=sandbox)
 
 
-def honest(family: str, what: str, *, sandbox: Kind = "process") -> pytest.MarkDecorator:
-    """The twin of the attack of that name: somebody who does the like in good faith, and is not held off."""
-    return pytest.mark.honest(family=family, what=what, sandbox=sandbox)
+def honest(family: str, *attacks: str, sandbox: Kind = "process") -> pytest.MarkDecorator:
+    """The twin of the attacks of these names: somebody who does the like in good faith, and is not held off."""
+    return pytest.mark.honest(family=family, attacks=attacks, sandbox=sandbox)

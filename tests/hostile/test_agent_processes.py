@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.attacks import hostile
 from support.hostile import AS_ROOT, area, attack, statuses
 
 __all__ = ["area"]
@@ -45,6 +46,11 @@ def marked(number: str) -> list[str]:
     return found
 
 
+@hostile(
+    "processes",
+    "daemons rewrite the answer after the agent's end",
+    held_by="every descendant is killed before the first check",
+)
 def test_daemons_are_gone_before_the_first_check(area: Path) -> None:
     token = f"1{time.monotonic_ns()}.25"
     script = f"""{DAEMON}
@@ -77,6 +83,11 @@ os._exit(0)
     assert marked(token) == []
 
 
+@hostile(
+    "processes",
+    "a process that outlives the agent keeps its output open",
+    held_by="the agent's end counts, not its streams'",
+)
 def test_a_process_that_keeps_the_output_open_holds_nothing_up(area: Path) -> None:
     token = f"2{time.monotonic_ns()}.25"
     script = f"""{DAEMON}
@@ -92,6 +103,7 @@ print("the answer", flush=True)
     assert marked(token) == []
 
 
+@hostile("processes", "signals every process of the machine", held_by="a user of its own")
 def test_killing_everything_kills_the_agent_alone(area: Path) -> None:
     script = """
 import os, signal
@@ -116,6 +128,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert (cell["agent"]["exit_code"], cell["agent"]["signal"]) == (None, 9)
 
 
+@hostile("processes", "ignores signals, closes its streams and sleeps", held_by="SIGKILL at its time limit")
 def test_an_agent_that_closes_its_streams_and_sleeps_is_stopped_at_its_timeout(area: Path) -> None:
     script = """
 import os, signal, time
@@ -186,6 +199,9 @@ WORD = {"memory": "memory", "shared-memory": "memory", "processes": "processes"}
 
 
 @pytest.mark.parametrize("kind", LIMITED)
+@hostile(
+    "limits", "takes memory, processes, disk or depth without end", held_by="the whole tree of processes is watched"
+)
 def test_each_limit_stops_the_agent_says_so_and_grades(area: Path, kind: str) -> None:
     body, limits = LIMITED[kind]
     script = f"import os, signal, time\nopen('made.txt', 'w').write('x')\n{body}\nopen('late.txt', 'w').write('x')"
@@ -199,6 +215,11 @@ def test_each_limit_stops_the_agent_says_so_and_grades(area: Path, kind: str) ->
     assert statuses(called) == {"made": "pass", "late": "pass"}
 
 
+@hostile(
+    "limits",
+    "has code that a check runs take processes without end",
+    held_by="checks run under the limits of the agent",
+)
 def test_limits_hold_for_code_that_checks_run(area: Path) -> None:
     script = "open('test.sh', 'w').write('i=0; while [ $i -lt 60 ]; do sleep 50 & i=$((i+1)); done; wait')"
     called = attack(area, script, {"tests": {"type": "command_exit", "command": "sh test.sh"}}, resources={"pids": 30})
@@ -238,6 +259,9 @@ def attack_strictly(area: Path, body: str):
     return attack(area / "strict", f"import os, signal\n{body}", {"any": ABSENT}, agent={"must_exit_zero": True})
 
 
+@hostile(
+    "processes", "leaves files, jobs and System V objects on the machine", held_by="they go with the sandbox's user"
+)
 def test_leaves_nothing_on_the_machine(area: Path) -> None:
     token = f"keystone-test-{os.getpid()}-{time.monotonic_ns()}"
     script = f"""

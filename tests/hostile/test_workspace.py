@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.attacks import hostile
 from support.hostile import area, attack, everything_written, statuses
 
 __all__ = ["area"]
@@ -44,6 +45,11 @@ PATHS = {
 
 
 @pytest.mark.parametrize("kind", PATHS)
+@hostile(
+    "workspace",
+    "puts a link, FIFO, socket or huge file at the path of a check",
+    held_by="opened below the workspace, plain files alone",
+)
 def test_whatever_lies_at_the_path_the_check_fails_and_shows_nothing(area: Path, kind: str) -> None:
     (area / "keystone.txt").write_text(CANARY)
     script = "import os\n" + PATHS[kind].format(checkout=str(area / "keystone.txt"))
@@ -84,6 +90,9 @@ MESSES = {
 
 
 @pytest.mark.parametrize("kind", MESSES)
+@hostile(
+    "workspace", "leaves names, modes and links that break copies", held_by="one walker for trees that others wrote"
+)
 def test_every_mess_is_copied_and_graded(area: Path, kind: str) -> None:
     hidden_check(area)
     called = attack(area, f"import os, resource\nopen('made.txt', 'w').close()\n{MESSES[kind]}", COPIES)
@@ -104,6 +113,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("kind", ENDS)
+@hostile("workspace", "removes or closes its workspace", held_by="what can't be read counts as its failure")
 def test_a_workspace_that_is_gone_or_closed_is_the_agents_failure(area: Path, kind: str) -> None:
     hidden_check(area)
     body, status = ENDS[kind]
@@ -113,6 +123,11 @@ def test_a_workspace_that_is_gone_or_closed_is_the_agents_failure(area: Path, ki
     assert called.cells[0]["error"] is None
 
 
+@hostile(
+    "workspace",
+    "plants programs and modules where ours could find them",
+    held_by="nothing of the workspace is on our paths",
+)
 def test_nothing_planted_runs_outside_of_the_sandbox(area: Path) -> None:
     mark = area / "planted-code-ran"
     script = f"""
@@ -167,6 +182,11 @@ open("made.txt", "w").write("x")
         assert called.code == 0, called.out + called.err
 
 
+@hostile(
+    "workspace",
+    "has code under test change evidence and outlive its check",
+    held_by="evidence is out of reach; every check's processes end",
+)
 def test_code_under_test_changes_no_evidence_and_outlives_no_check(area: Path) -> None:
     script = """
 import os

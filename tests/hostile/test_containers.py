@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 from docker.errors import ImageNotFound
+from support.attacks import hostile
 from support.hostile_containers import attack_in_container
 
 pytestmark = pytest.mark.docker
@@ -13,6 +14,9 @@ MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
 
 
 @MODES
+@hostile(
+    "containers", "removes its own program", held_by="what the image had before it started counts", sandbox="docker"
+)
 def test_an_agent_that_removes_itself_has_run_and_is_graded(tmp_path, image, mode):
     """Its program was there; that it isn't any more is no error of ours."""
     image("python:3.12-slim")
@@ -31,6 +35,12 @@ def test_an_agent_that_removes_itself_has_run_and_is_graded(tmp_path, image, mod
     assert called.cells[0]["agent"]["exit_code"] == 127
 
 
+@hostile(
+    "containers",
+    "leaves a workspace too large to be copied back",
+    held_by="what is lost counts as its failure",
+    sandbox="docker",
+)
 def test_a_workspace_that_can_not_come_back_is_not_graded_as_it_was_before(tmp_path, image):
     """What it was before would pass."""
     image("python:3.12-slim")
@@ -47,6 +57,12 @@ def test_a_workspace_that_can_not_come_back_is_not_graded_as_it_was_before(tmp_p
     assert "larger than" in called.out + str(cell)
 
 
+@hostile(
+    "containers",
+    "changes its code while setup's image is cached",
+    held_by="the cache's key holds all that setup can see",
+    sandbox="docker",
+)
 def test_what_setup_made_of_other_code_of_the_agent_s_is_not_found_again(tmp_path, image, engine):
     """`pip install ../agent` would have the agent of before pass for the one of today; and a long prompt is only in
     its file."""

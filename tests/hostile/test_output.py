@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+from support.attacks import hostile
 from support.command_line import Called
 from support.hostile import area, attack, everything_written, statuses
 
@@ -32,6 +33,7 @@ TRICKS = [
 ]
 
 
+@hostile("output", "prints workflow commands, markup and control characters", held_by="escaped wherever it is shown")
 def test_what_is_printed_acts_nowhere(area: Path) -> None:
     (area / "says.py").write_text(
         "import json, os, pathlib, sys\nwhere = pathlib.Path(json.load(sys.stdin)['workspace_path'])\n"
@@ -86,6 +88,7 @@ sys.stdout.buffer.write(b"\\xff\\xfe\\xc3(")
     assert verdicts[0].startswith("fail ")
 
 
+@hostile("output", "prints a line of 100 MB and no end", held_by="head and tail in memory, the whole on disk")
 def test_a_line_of_100_megabytes_and_no_end(area: Path) -> None:
     script = "import sys\nfor _ in range(100): sys.stdout.write('x' * 1000000)\nsys.stdout.write('END')"
     called = attack(area, script, {"any": ABSENT})
@@ -98,6 +101,11 @@ def test_a_line_of_100_megabytes_and_no_end(area: Path) -> None:
 SECRET = 'sk-"canary"\\7-Zq9+é=tail'
 
 
+@hostile(
+    "secrets",
+    "prints a secret in every encoding, cut in pieces",
+    held_by="masked in all the shapes that programs print",
+)
 def test_a_secret_is_in_nothing_that_is_written(area: Path) -> None:
     script = """
 import base64, html, json, os, sys, time, urllib.parse, urllib.request
@@ -206,6 +214,11 @@ def printed(area: Path, documents: dict[str, str]) -> Called:
     )
 
 
+@hostile(
+    "output",
+    "returns a result document that is huge, deep or none",
+    held_by="read with limits; malformed is its failure",
+)
 def test_a_hostile_result_document_is_malformed_and_no_more(area: Path) -> None:
     called = printed(area, DOCUMENTS)
     assert called.code == 0, called.out + called.err

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.attacks import hostile
 from support.barrier import MEET, Barrier
 from support.hostile import AS_ROOT, area, attack, statuses
 
@@ -61,6 +62,11 @@ def barrier() -> Iterator[Barrier]:
     made.close()
 
 
+@hostile(
+    "databases",
+    "lies to our reader by rights, settings, locks and row security",
+    held_by="a role and a session of our own",
+)
 def test_a_database_tells_the_truth_whatever_was_done_to_it(area: Path) -> None:
     script = f"""{CLIENT}
 database = open_database()
@@ -94,6 +100,7 @@ os._exit(0)
             assert "found 3" in checks["empty"]["message"], (lie, checks)
 
 
+@hostile("databases", "leaves a statement running that writes later", held_by="its sessions are ended before grading")
 def test_a_statement_that_runs_on_after_the_agent_changes_nothing(area: Path) -> None:
     script = f"""{CLIENT}
 database = open_database()
@@ -128,6 +135,7 @@ def test_a_table_that_is_gone_is_the_agents_failure_not_ours(area: Path) -> None
     assert statuses(called) == {"rows": "fail"}
 
 
+@hostile("services", "reaches for the services of another cell", held_by="roles, tokens and ports of each cell's own")
 def test_two_cells_at_once_can_not_reach_each_others_services(area: Path, barrier: Barrier) -> None:
     script = f"""{CLIENT}{MEET}
 import urllib.error, urllib.request
@@ -195,6 +203,7 @@ print(json.dumps(done))
         assert "/own" in audit
 
 
+@hostile("services", "sends requests to a mock after its end", held_by="the mock is sealed at the agent's end")
 def test_a_mock_hears_nothing_after_the_agents_end_and_all_before_it(area: Path) -> None:
     script = """
 import os, socket, time
@@ -251,6 +260,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", FILES)
+@hostile("databases", "leaves a database file that is none", held_by="read in a process of its own")
 def test_a_database_file_that_is_none_fails_and_hangs_nothing(area: Path, kind: str) -> None:
     (area / "start").mkdir()
     sqlite3.connect(area / "start" / "data.db").execute("CREATE TABLE t (id)").connection.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.attacks import hostile
 from support.barrier import MEET, Barrier
 from support.command_line import keystone
 from support.hostile import AS_ROOT, area, attack
@@ -28,6 +29,11 @@ def report(cell: dict) -> dict:
     return json.loads(cell["agent"]["output"])
 
 
+@hostile(
+    "reading",
+    "searches the machine for the checkout, for us and another cell",
+    held_by="Landlock and a user of its own",
+)
 def test_finds_neither_the_checkout_nor_us_nor_another_cell(area: Path, barrier: Barrier) -> None:
     (area / "checks").mkdir()
     (area / "checks" / "hidden.py").write_text(f"# {MARK}script\nprint('{{\"passed\": true}}')\n")
@@ -84,6 +90,7 @@ print(json.dumps({{"found": [one for one in sorted(found) if one[1] != own], "li
     assert not AS_ROOT or len({report(cell)["uid"] for cell in called.cells}) == 2
 
 
+@hostile("reading", "searches for a secret of another spec", held_by="a user and an environment of its own")
 def test_finds_no_secret_of_another_spec_that_runs_beside_it(area: Path, barrier: Barrier) -> None:
     for name, body in {
         "searching": f"{SEARCH}{MEET}\nmeet()\nsearch({EVERYWHERE!r})\nmeet()\n"
@@ -144,6 +151,11 @@ def history_with_secrets(area: Path) -> None:
         (area / place / "results.json").write_text(f'"{MARK}earlier-results"')
 
 
+@hostile(
+    "reading",
+    "looks for hidden files in a copy of the checkout and its history",
+    held_by="withheld files are left out, the history is replaced",
+)
 def test_finds_nothing_withheld_in_a_workspace_that_is_the_checkout(area: Path) -> None:
     history_with_secrets(area)
     script = f"""{SEARCH}
@@ -181,6 +193,7 @@ print(json.dumps({{"found": sorted(found), "code": open("code.py").read(), "log"
     assert "the history of .git was replaced by one commit" in (called.output / "summary.md").read_text()
 
 
+@hostile("reading", "reads its environment", held_by="nothing of ours is in it")
 def test_the_environment_is_what_the_contract_says_and_no_more(area: Path) -> None:
     script = "import json, os\nprint(json.dumps(dict(os.environ)))"
     called = attack(
