@@ -83,7 +83,7 @@ def test_one_that_prints_a_report_with_markup_and_colours(area: Path) -> None:
     text = "\n".join([*lines, *(f"line {number}" for number in range(5000)), "the end"])
     script = f"import json\nprint(json.dumps({{'output': {text!r}, 'tool_calls': [{{'name': 'read'}}]}}))"
     checks = {
-        "whole": {"type": "regex", "pattern": r"(?s)\A# Report.*std::vector<int> & .*Grüße 🎉.*the end\Z"},
+        "whole": {"type": "regex", "pattern": r"(?s)\A# Report.*std::vector<int> & .*Grüße .*the end\Z"},
         "tools": {"type": "tool_correctness", "expected": ["read"]},
     }
     called = attack(area, script, checks, agent={"output": {"json": "stdout"}})
@@ -234,7 +234,7 @@ os.rename("keep.txt", "kept.txt")
     checks = {
         "linked": {"type": "file_content", "path": "src/alias.py", "contains": "helper"},
         "gone": {"type": "file_absent", "path": "old.txt"},
-        "kept": {"type": "file_content", "path": "kept.txt", "equals": "keep.txt"},
+        "kept": {"type": "file_content", "path": "kept.txt", "pattern": "^keep.txt$"},
         "runs": {"type": "command_exit", "command": "./tool.sh && python3 src/run.py | grep 42"},
         "named": {"type": "file_exists", "path": "with blank é.txt"},
         "host": {"type": "custom", "script": "there.py"},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from keystone_action.errors import UsageError
+from keystone_action.sandbox.removal import remove_tree
 from keystone_action.spec.discovery import discover, search
 from keystone_action.spec.walking import walk
 
@@ -62,8 +63,11 @@ def test_a_deep_folder_is_searched_as_far_as_paths_reach(tmp_path: Path, name: s
     (tmp_path / "keystone.yaml").touch()
     (tmp_path / "deep").mkdir()
     deep(tmp_path / "deep", name, levels)
-    assert list(search(tmp_path)) == [tmp_path / "keystone.yaml"]
-    assert discover(["**/keystone.yaml"], tmp_path) == [tmp_path / "keystone.yaml"]
+    try:
+        assert list(search(tmp_path)) == [tmp_path / "keystone.yaml"]
+        assert discover(["**/keystone.yaml"], tmp_path) == [tmp_path / "keystone.yaml"]
+    finally:
+        remove_tree(tmp_path / "deep")  # which pytest can't
 
 
 def test_a_walk_is_that_of_the_standard_library(tree: Path) -> None:
