@@ -114,12 +114,14 @@ class _Ours:
     async def _cell(self, service: RunningService, number: int, limit: object) -> None:
         import anyio
 
+        from keystone_action.evidence.audit import AuditLog
         from keystone_action.services.base import CellScope
 
         assert isinstance(limit, anyio.Semaphore)
         directory = self._directory
         async with limit:
-            scope = CellScope(f"cell-{number}", directory, directory, directory / "audit.jsonl", exclusive=False)
+            audit = AuditLog(directory / "audit.jsonl")
+            scope = CellScope(f"cell-{number}", directory, directory, audit, exclusive=False)
             attached = await service.attach(scope)
             await service.seal(attached)
             database = attached.database

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,30 +26,29 @@ def now() -> str:
 
 
 class LineFile:
-    """A file that grows by whole lines. Several writers may append to the same path: each line is one write() at the
-    end of the file, so lines don't mix.
-
-    bytes_written: by this writer. Raises OSError on opening.
+    """A file that grows by whole lines. It is the file's only writer: what can't be written whole is taken back, and
+    nobody else's line must be behind it. `append` may be called from any thread. Raises OSError on opening.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.bytes_written = 0
+        self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def append(self, document: object) -> None:
-        """One line, with the kernel when this returns. Raises OSError when it can't be written whole."""
+    def append(self, document: object) -> int:
+        """One line, with the kernel when this returns; its bytes. Raises OSError when it can't be written whole."""
         line = _dumps(document).encode("ascii") + b"\n"
-        written = os.write(self._descriptor, line)
-        try:
-            while written < len(line):  # a full disk says so at the second try
-                written += os.write(self._descriptor, line[written:])
-        except OSError:
-            # Half a line would spoil the next one.
-            os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_CUR) - written)
-            raise
-        self.bytes_written += written
+        with self._lock:
+            written = os.write(self._descriptor, line)
+            try:
+                while written < len(line):  # a full disk says so at the second try
+                    written += os.write(self._descriptor, line[written:])
+            except OSError:
+                # Half a line would spoil the next one.
+                os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_CUR) - written)
+                raise
+        return written
 
     def close(self) -> None:
         """Harmless when repeated."""
@@ -58,18 +58,19 @@ class LineFile:
 
 
 class AuditLog:
-    """Appends events to a cell's `audit.jsonl`."""
+    """A cell's `audit.jsonl`: the one object that writes it, for all that observe the cell."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
-        self.file = LineFile(path)
+        self.path = path
+        self._file = LineFile(path)
 
-    def write(self, event: str, details: dict[str, Any], *, ts: str) -> None:
-        """Raises OSError."""
-        self.file.append({"ts": ts, "type": event, "details": details})
+    def write(self, event: str, details: dict[str, Any], *, ts: str) -> int:
+        """Returns the bytes of the line. Raises OSError."""
+        return self._file.append({"ts": ts, "type": event, "details": details})
 
-    def http_call(self, request: RecordedRequest) -> None:
-        """A request that a mock answered. Raises OSError."""
+    def http_call(self, request: RecordedRequest) -> int:
+        """A request that a mock answered; returns the bytes of its line. Raises OSError."""
         details = {
             "service": request.service,
             "method": request.method,
@@ -80,8 +81,8 @@ class AuditLog:
         }
         if request.cut:
             details["request_body_cut"] = request.cut
-        self.write("http_call", details, ts=request.ts)
+        return self.write("http_call", details, ts=request.ts)
 
     def close(self) -> None:
         """Harmless when repeated."""
-        self.file.close()
+        self._file.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 from keystone_action.evidence.audit import AuditLog, now
@@ -121,9 +120,9 @@ class EgressLog:
     """Writes decisions into a cell's audit log. failure: why it is incomplete, else None. full: why nothing is let
     through any more, else None; what was let through before is still written. denied: how many were."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError."""
-        self._audit = AuditLog(path)
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+        self._bytes = 0
         self.failure: str | None = None
         self.full: str | None = None
         self.denied = 0
@@ -133,7 +132,7 @@ class EgressLog:
         self.denied += egress.decision == "deny"
         if self.full is None or egress.decision == "allow":
             self._write(egress)
-        if self.full is None and self._audit.file.bytes_written > LAST_RECORD:
+        if self.full is None and self._bytes > LAST_RECORD:
             self.full = f"more than {LAST_RECORD >> 20} MiB of decisions; those to deny are no longer recorded"
             self._write(Egress("", None, "", "deny", f"nothing is let through any more: {self.full}"))
 
@@ -143,13 +142,9 @@ class EgressLog:
             details[name] = _cut(details[name])
         details["duration_s"] = round(egress.duration_s, 3)
         try:
-            self._audit.write("egress", details, ts=now())
+            self._bytes += self._audit.write("egress", details, ts=now())
         except OSError as error:
             self.failure = f"a decision about the network could not be recorded: {error.strerror}"
-
-    def close(self) -> None:
-        """Harmless when repeated."""
-        self._audit.close()
 
 
 def _cut(text: str) -> str:

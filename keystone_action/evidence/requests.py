@@ -21,15 +21,15 @@ class RequestJournal:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
-        self.file = LineFile(path)
+        self._file = LineFile(path)
 
-    def append(self, request: RecordedRequest) -> None:
-        """With the kernel when this returns: it outlives us. Raises OSError."""
-        self.file.append(dict(zip(_FIELDS, _values(request), strict=True)))
+    def append(self, request: RecordedRequest) -> int:
+        """With the kernel when this returns: it outlives us. Returns its bytes. Raises OSError."""
+        return self._file.append(dict(zip(_FIELDS, _values(request), strict=True)))
 
     def close(self) -> None:
         """Harmless when repeated."""
-        self.file.close()
+        self._file.close()
 
 
 class JournalRequests(Sequence[RecordedRequest]):

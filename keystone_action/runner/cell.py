@@ -116,8 +116,6 @@ class _Life:
 
     def _observe(self, booted: Booted, agent: AgentRun) -> tuple[Evidence, str]:
         before = booted.before
-        if booted.attached:
-            self.world.settle_services()
         for attached in booted.attached.values():
             if attached.settle is not None:
                 attached.settle()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.errors import KeystoneError, ServiceError
+from keystone_action.errors import HarnessError, KeystoneError, ServiceError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.runner.layout import names_a_cell, shielded
 from keystone_action.runner.names import with_services
 from keystone_action.runner.opening import CellNetwork
@@ -52,7 +53,12 @@ class Reach:
 
     async def services(self, names: Mapping[str, Any], audit_log: Path) -> dict[str, Attached]:
         """Every service ready for this cell, in the order of the spec. Raises HarnessError."""
-        await self._enter_network(audit_log)
+        try:
+            audit = AuditLog(audit_log)
+        except OSError as error:
+            raise HarnessError(f"the audit log can't be written: {error.strerror}") from error
+        self._stack.callback(audit.close)
+        await self._enter_network(audit)
         if not self._spec.services:
             return {}
         knowing = [service for service in self._spec.services if uses_addresses(service)]
@@ -64,7 +70,7 @@ class Reach:
             cell_id=self._cell.id,
             private=self._roots.private,
             workspace=self._roots.workspace,
-            audit_log=audit_log,
+            audit_log=audit,
             exclusive=not self._company.own,
             allowed_users=self._users if "user" in self._world.provider.isolation else None,
             network=self._network,
@@ -112,7 +118,7 @@ class Reach:
         url = address.url.replace(f"{address.host}:{address.port}", f"{name}:{address.port}")
         return replace(address, host=name, url=url)
 
-    async def _enter_network(self, audit_log: Path) -> None:
+    async def _enter_network(self, audit: AuditLog) -> None:
         containers, declared = self._world.containers, self._spec.services
         if containers is None:
             return
@@ -130,7 +136,7 @@ class Reach:
         if self._denied and self._spec.network.egress.allow:
             proxies = await containers.egress()
             services = [service.name for service in self._spec.services]
-            self._proxy = await proxies.open(self._spec.network.egress, network, audit_log, services=services)
+            self._proxy = await proxies.open(self._spec.network.egress, network, audit, services=services)
             self._stack.push_async_callback(shielded, self._proxy.close)
 
     async def _attach(self, services: Sequence[RunningService], scope: CellScope) -> None:

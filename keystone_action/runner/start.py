@@ -99,7 +99,6 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         containers=containers,
         services=services,
         service_defects=lambda: starter.defects,
-        settle_services=starter.settle,
         judge=LazyJudge(options, progress),
         masker=masker,
         secrets=secrets,
@@ -201,11 +200,6 @@ class Starter:
     def defects(self) -> tuple[str, ...]:
         """What went wrong in the mock server itself: with any, what it recorded may be incomplete."""
         return tuple(self._mocks.defects) if self._mocks is not None else ()
-
-    def settle(self) -> None:
-        """Wait (blocking, bounded) until what has reached the mocks is on record."""
-        if self._mocks is not None:
-            self._mocks.settle()
 
     async def close(self) -> None:
         """Stop the mock server."""

@@ -31,7 +31,7 @@ class World:
     roots: private directories of the run. container_roots: those of cells in containers. results: the output directory.
     provider: the process sandbox, also of the author's own scripts. images: by spec id, for cells in containers.
     containers: the engine, where there is one. service_defects: what went wrong in our own
-    mock server so far. settle_services: waits until all that reached it is on record. secrets: by spec id.
+    mock server so far. secrets: by spec id.
     company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is
     so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
     read before the first agent started. identified: to be awaited before an agent starts, see `runner/identify.py`.
@@ -47,7 +47,6 @@ class World:
     containers: Containers | None
     services: ServicePool
     service_defects: Callable[[], tuple[str, ...]]
-    settle_services: Callable[[], None]
     judge: Judge
     masker: Masker
     secrets: Mapping[str, SpecSecrets]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
 
 if TYPE_CHECKING:
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 class CellScope:
     """What a service needs to know of the cell it serves.
 
-    private: a directory of ours that no sandbox can read. exclusive: whether this is the only cell at a time (then a
-    database service hands out exactly the user, password and database of its `env`). allowed_users: numeric users
-    whose connections belong to this cell, None when users don't tell cells apart. network: the cell's own network on
-    the container engine, where there is one; in_network: whether its agent runs in it, so that services are reached
-    by their names (else by address, from this machine).
+    private: a directory of ours that no sandbox can read. audit_log: open as long as the cell is served. exclusive:
+    whether this is the only cell at a time (then a database service hands out exactly the user, password and database
+    of its `env`). allowed_users: numeric users whose connections belong to this cell, None when users don't tell cells
+    apart. network: the cell's own network on the container engine, where there is one; in_network: whether its agent
+    runs in it, so that services are reached by their names (else by address, from this machine).
     """
 
     cell_id: str
     private: Path
     workspace: Path
-    audit_log: Path
+    audit_log: AuditLog
     exclusive: bool
     allowed_users: set[int] | None = None
     network: Network | None = None
@@ -39,7 +40,7 @@ class Attached:
     """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there.
 
     settle: called when the agent has ended, before anything is observed: what its clients left running on the server
-    ends too. Blocking; raises ServiceError.
+    ends too, and what they have sent is on record. Blocking; raises KeystoneError.
     """
 
     name: str

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import Denied, Egress, EgressLog, EgressPolicy
 from keystone_action.services.guarded_listener import CHUNK, Connection, GuardedListener, both_ways, hung_up
 from keystone_action.services.loop_thread import LoopThread
@@ -75,23 +75,15 @@ class EgressProxy:
             await cell.end()
 
     async def open(
-        self, policy: policies.Egress, network: Network, audit_log: Path, *, services: Iterable[str] = ()
+        self, policy: policies.Egress, network: Network, audit: AuditLog, *, services: Iterable[str] = ()
     ) -> EgressCell:
         """A cell's proxy. services: the names of those that the agent reaches directly. Raises ServiceError."""
         try:
             rules = EgressPolicy(policy.allow)
         except ValueError as error:
             raise ServiceError(f"network.egress.allow: {error}") from None
-        try:
-            log = EgressLog(audit_log)
-        except OSError as error:
-            raise ServiceError(f"the egress proxy's decisions can't be recorded: {error}") from error
-        cell = EgressCell(rules, log, network, self._thread, self._outside, tuple(services))
-        try:
-            await self._thread.call(cell.listen())
-        except BaseException:
-            log.close()
-            raise
+        cell = EgressCell(rules, EgressLog(audit), network, self._thread, self._outside, tuple(services))
+        await self._thread.call(cell.listen())
         self._cells.add(cell)
         cell.closed = lambda: self._cells.discard(cell)
         return cell
@@ -154,7 +146,6 @@ class EgressCell:
     async def end(self) -> None:
         """In the proxy's loop: ends every connection; each has its line in the audit log then."""
         await self._listener.close()
-        self._log.close()
         self.closed()
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from keystone_action.errors import OutputError, ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.evidence.requests import JournalLog
 from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.http_server import HOST, MockServer
+from keystone_action.services.http_server import HOST, SETTLE_SECONDS, MockServer
 from keystone_action.services.mock_cell import MockCell
 from keystone_action.services.routes import RouteTable
 
@@ -65,6 +65,7 @@ class HttpMock:
             for_agent=_address(cell.host, cell.port),
             for_host=_address(HOST, cell.port),
             requests=JournalLog(cell.journal_path, lambda: self._complete(cell)) if self._model.record else None,
+            settle=lambda: self._settle(cell),
             notices=(SHARED_USER,) if scope.allowed_users is None and not scope.in_network else (),
         )
 
@@ -80,13 +81,18 @@ class HttpMock:
         network.hosts[self.name] = network.host_address
         return port
 
-    def settle(self) -> None:
-        """Blocks until all that clients have sent is in journals and audit logs. `requests()` does this by itself;
-        who reads the audit log calls it first, after the agent's end."""
-        self._server.settle()
+    def _settle(self, cell: MockCell) -> None:
+        """Blocks until all that clients have sent is in journal and audit log. Raises OutputError when they don't stop
+        to send."""
+        if cell.endless or not self._server.settle(cell.port):
+            cell.endless = True
+            raise OutputError(
+                f"the record of {self.name} is incomplete: a client still sent after {SETTLE_SECONDS:g} s in which it"
+                " was waited for"
+            )
 
     def _complete(self, cell: MockCell) -> None:
-        self._server.settle()
+        self._settle(cell)
         cell.check_complete()
         if self._server.defects:
             raise OutputError(f"the mock server failed while serving: {self._server.defects[0]}")

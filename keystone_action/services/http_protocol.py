@@ -119,8 +119,12 @@ class MockConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._transport = None
         self._end_of_input()
+        self._forget_replies()
+
+    def _forget_replies(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._outgoing.clear()
 
     def _end_of_input(self) -> None:
@@ -241,11 +245,14 @@ class MockConnection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         transport = self._transport
+        if transport is not None and transport.is_closing():
+            # A client that went away: asyncio would say so in a line of its log for each write.
+            self._forget_replies()
         while self._outgoing and self._writable and self._timer is None and transport is not None:
             if self._outgoing[0].reply.delay:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(self._outgoing[0].reply.delay, self._after_delay)
-            elif self._send(transport, self._outgoing.popleft()):
+            elif self._send(transport, self._outgoing.popleft()) or transport.is_closing():
                 return
         if transport is None or self._deaf:
             return

@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import errno
 import socket
-from collections.abc import Callable
 from typing import Protocol
 
 from keystone_action.errors import ServiceError
@@ -23,6 +22,8 @@ CONNECTIONS = 256
 """Connections of one port at the same time; further ones wait until one is over."""
 _BACKLOG = 1024
 _QUIET_ROUNDS = 4
+SETTLE_SECONDS = 30.0
+"""How long clients that still send are waited for: what a killed one has left is read in far less."""
 _PORT_ATTEMPTS = 10
 
 
@@ -48,6 +49,8 @@ class Listener:
         self.port: int = self.sockets[0].getsockname()[1]
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.tasks: list[asyncio.Task[None]] = []
+        self.activity = 0
+        """Grows with everything that comes in."""
 
     def admits(self, peer: Endpoint, accepted_at: str, peers: PeerLookup) -> bool:
         """Users tell local connections apart, addresses those of containers."""
@@ -83,7 +86,6 @@ class MockServer:
         self.thread = LoopThread("keystone-mock", "the mock server")
         self._listeners: dict[int, Listener] = {}
         self._peers = PeerLookup()
-        self._activity = 0
 
     @property
     def defects(self) -> list[str]:
@@ -159,7 +161,7 @@ class MockServer:
                 listener.slots.release()
                 await asyncio.sleep(0.01)
                 continue
-            self._activity += 1
+            listener.activity += 1
             await self._admit(listener, accepted, listener.admits(peer, at, self._peers))
 
     async def _admit(self, listener: Listener, accepted: socket.socket, admitted: bool) -> None:
@@ -168,7 +170,7 @@ class MockServer:
             listener.slots.release()
             return
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _CountedConnection(listener, self)
+        connection = _CountedConnection(listener)
         listener.connections.add(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted)
@@ -190,29 +192,28 @@ class MockServer:
         finally:
             await self.close(port)
 
-    def touched(self) -> None:
-        """Something came in."""
-        self._activity += 1
-
-    def settle(self, timeout: float = 5.0) -> None:
-        """Blocks until everything that clients have sent so far was read and recorded, at most `timeout` seconds while
-        they still send. For readers of the record, from any thread but the server's own."""
-        loop = self.thread.loop
-        if loop is None:
-            return
-        future = asyncio.run_coroutine_threadsafe(self._quiet(), loop)
+    def settle(self, port: int, timeout: float = SETTLE_SECONDS) -> bool:
+        """Blocks until everything that clients have sent to a port so far was read and recorded; False when they still
+        send after `timeout` seconds. Other ports may be as busy as they like. From any thread but the server's own."""
+        loop, listener = self.thread.loop, self._listeners.get(port)
+        if loop is None or listener is None:
+            return True
+        future = asyncio.run_coroutine_threadsafe(_quiet(listener), loop)
         try:
             future.result(timeout)
         except concurrent.futures.TimeoutError:
             future.cancel()
+            return False
+        return True
 
-    async def _quiet(self) -> None:
-        # Each turn of the loop polls all sockets; some turns without anything in means that nothing is left.
-        quiet, seen = 0, self._activity
-        while quiet < _QUIET_ROUNDS:
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if self._activity == seen else 0
-            seen = self._activity
+
+async def _quiet(listener: Listener) -> None:
+    # Each turn of the loop polls all sockets; some turns without anything in means that nothing is left.
+    quiet, seen = 0, listener.activity
+    while quiet < _QUIET_ROUNDS:
+        await asyncio.sleep(0)
+        quiet = quiet + 1 if listener.activity == seen else 0
+        seen = listener.activity
 
 
 class _Probe:
@@ -235,19 +236,18 @@ class _Probe:
 
 
 class _CountedConnection(MockConnection):
-    """A connection that its listener and its server know of."""
+    """A connection that its listener knows of."""
 
-    def __init__(self, listener: Listener, server: MockServer) -> None:
+    def __init__(self, listener: Listener) -> None:
         super().__init__(listener.application)
         self._listener = listener
-        self._touched: Callable[[], None] = server.touched
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._touched()
+        self._listener.activity += 1
         super().buffer_updated(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._touched()
+        self._listener.activity += 1
         self._listener.connections.discard(self)
         self._listener.slots.release()
         super().connection_lost(exc)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from keystone_action.errors import OutputError
-from keystone_action.evidence.audit import AuditLog, now
+from keystone_action.evidence.audit import now
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.evidence.requests import RequestJournal
 from keystone_action.services.base import CellScope
@@ -38,28 +38,26 @@ class Counts:
 class MockCell:
     """Answers and records; runs in the mock server's loop.
 
-    port is set once it listens. failure: why the record is incomplete, else None.
+    port is set once it listens. failure: why the record is incomplete, else None. endless: a client that did not stop
+    to send was waited for in vain.
     """
 
     def __init__(self, name: str, table: RouteTable, scope: CellScope, *, record: bool) -> None:
-        """Raises OSError when its files can't be made."""
+        """Raises OSError when its journal can't be made."""
         self._name = name
         self._state = RouteState(table)
         self._scope = scope
         self.port = 0
         self.counts = Counts()
         self.failure: str | None = None
+        self.endless = False
         self._buffered = 0
         self._user = os.geteuid()
         self.journal_path = scope.private / f"{name}.requests.jsonl"
         self.journal_path.unlink(missing_ok=True)
-        self._audit = AuditLog(scope.audit_log)
-        self._journal: RequestJournal | None = None
-        try:
-            self._journal = RequestJournal(self.journal_path) if record else None
-        except OSError:
-            self._audit.close()
-            raise
+        self._audit = scope.audit_log
+        self._journal = RequestJournal(self.journal_path) if record else None
+        self._written = 0
 
     def admits(self, owner: int | None) -> bool:
         """By the user of the peer's socket: the cell's, or our own (checks on the host).
@@ -104,7 +102,7 @@ class MockCell:
         """Record, then answer. A request that can't be recorded is not answered by its route."""
         request = Request(raw)
         reply = self._state.answer(request) if raw.refused is None else refusal(*raw.refused)
-        if self._written() > LAST_RECORD:
+        if self._written > LAST_RECORD:
             self.failure = f"more than {LAST_RECORD >> 30} GiB of requests were sent; the last ones are not recorded"
             return refusal(507, self.failure)
         try:
@@ -114,18 +112,15 @@ class MockCell:
             return refusal(507, self.failure)
         return reply
 
-    def _written(self) -> int:
-        return self._audit.file.bytes_written + (self._journal.file.bytes_written if self._journal else 0)
-
     def _record(self, recorded: RecordedRequest) -> None:
         if self._journal is not None:
-            self._journal.append(recorded)
-        self._audit.http_call(recorded)
+            self._written += self._journal.append(recorded)
+        self._written += self._audit.http_call(recorded)
 
     def _recorded(self, request: Request, reply: Reply) -> RecordedRequest:
         raw = request.raw
         sent = reply.text if reply.has_body and request.method != "HEAD" else ""
-        if self._written() > FULL_RECORD:
+        if self._written > FULL_RECORD:
             request.cut_body(KIB)
             sent = sent if len(sent) <= KIB else f"{sent[:KIB]}\n[… {len(sent) - KIB:,} characters cut …]"
         return RecordedRequest(
@@ -149,7 +144,7 @@ class MockCell:
             raise OutputError(f"the record of {self._name} is incomplete: {self.failure}")
 
     def close(self) -> None:
-        """Say in the audit log what was turned away, and close the files."""
+        """Say in the audit log what was turned away, and close the journal."""
         counts = self.counts
         if counts.strangers or counts.unknown or counts.not_http:
             details = {"service": self._name, **vars(counts)}
@@ -157,6 +152,5 @@ class MockCell:
                 self._audit.write("connections_refused", details, ts=now())
             except OSError as error:
                 self.failure = f"the audit log could not be written: {error.strerror}"
-        self._audit.close()
         if self._journal is not None:
             self._journal.close()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.evidence import egress as module
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import Denied, Egress, EgressLog, EgressPolicy
 from keystone_action.spec.hosts import IPAddress, parse_host
 
@@ -129,10 +130,9 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 def test_each_decision_is_one_line(tmp_path: Path) -> None:
-    log = EgressLog(tmp_path / "audit.jsonl")
+    log = EgressLog(AuditLog(tmp_path / "audit.jsonl"))
     log.write(Egress("api.example.com", 443, "CONNECT", "allow", "allowed by *.example.com", 10, 2000, 1.23456))
     log.write(Egress("evil.example", 443, "CONNECT", "deny", "no"))
-    log.close()
     first, second = lines(tmp_path / "audit.jsonl")
     assert first["type"] == second["type"] == "egress"
     assert str(first["ts"]).endswith("Z")
@@ -153,12 +153,13 @@ def test_each_decision_is_one_line(tmp_path: Path) -> None:
 def test_whatever_a_client_wrote_is_one_bounded_line_of_ascii(host: str, method: str) -> None:
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"keystone-egress-{os.getpid()}.jsonl"
     path.unlink(missing_ok=True)
-    log = EgressLog(path)
+    audit = AuditLog(path)
+    log = EgressLog(audit)
     try:
         log.write(Egress(host * 500, None, method, "deny", host))
         raw = path.read_bytes()
     finally:
-        log.close()
+        audit.close()
         path.unlink()
     assert raw.isascii()
     assert raw.count(b"\n") == 1
@@ -167,7 +168,7 @@ def test_whatever_a_client_wrote_is_one_bounded_line_of_ascii(host: str, method:
 
 
 def test_a_log_that_can_t_be_written_is_a_failure_and_no_exception() -> None:
-    log = EgressLog(Path("/dev/full"))
+    log = EgressLog(AuditLog(Path("/dev/full")))
     log.write(Egress("a.example", 443, "CONNECT", "allow", "because"))
     assert log.failure == "a decision about the network could not be recorded: No space left on device"
 
@@ -176,7 +177,7 @@ def test_a_log_that_an_agent_fills_is_full_and_no_failure_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LAST_RECORD", 1000)
-    log = EgressLog(tmp_path / "audit.jsonl")
+    log = EgressLog(AuditLog(tmp_path / "audit.jsonl"))
     for _ in range(100):
         log.write(Egress("a.example", 443, "CONNECT", "deny", "because"))
     # A tunnel that stood before has its line when it ends.

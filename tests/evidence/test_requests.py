@@ -1,8 +1,11 @@
 """The journal of recorded requests and the audit log: what goes in comes out, line by line."""
 
+import errno
 import json
+import os
 import resource
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import OutputError
 from keystone_action.evidence.audit import AuditLog, LineFile, now
+from keystone_action.evidence.egress import Egress, EgressLog
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.evidence.requests import JournalLog, JournalRequests, RequestJournal
 
@@ -128,17 +132,47 @@ def test_a_call_in_the_audit_log(path, one):
     }
 
 
-def test_writers_append_to_what_is_there(tmp_path):
+def test_a_writer_appends_to_what_is_there(tmp_path):
     path = tmp_path / "new" / "audit.jsonl"
-    first, second = LineFile(path), LineFile(path)
-    for number in range(3):
-        first.append({"first": number})
-        second.append({"second": number})
+    size = 0
+    for number in range(2):
+        lines = LineFile(path)
+        size += sum(lines.append({"writer": number, "line": line}) for line in range(3))
+        lines.close()
     assert path.read_text().count("\n") == 6
-    assert first.bytes_written + second.bytes_written == path.stat().st_size
+    assert path.stat().st_size == size
     assert path.stat().st_mode & 0o077 == 0
-    first.close()
-    second.close()
+
+
+def test_a_line_for_which_there_is_no_room_takes_no_other_with_it(tmp_path, monkeypatch):
+    """A mock and the egress proxy serve in threads of their own; the disk is full for the one, not for the other."""
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    egress = EgressLog(audit)
+    half_is_there, other_is_done, write = threading.Event(), threading.Event(), os.write
+
+    def full_disk(descriptor: int, data: bytes) -> int:
+        if half_is_there.is_set() and data.startswith(b"LARGE"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if b"LARGE" not in data:
+            return write(descriptor, data)
+        written = write(descriptor, data[: data.index(b"LARGE")])
+        half_is_there.set()
+        other_is_done.wait(0.5)  # as long as the other may write in between, if it may
+        return written
+
+    def decide() -> None:
+        half_is_there.wait()
+        egress.write(Egress("a.example", 443, "CONNECT", "deny", "because"))
+        other_is_done.set()
+
+    monkeypatch.setattr("os.write", full_disk)
+    other = threading.Thread(target=decide)
+    other.start()
+    with pytest.raises(OSError, match="No space left"):
+        audit.write("http_call", {"body": "LARGE"}, ts=now())
+    other.join()
+    [event] = [json.loads(line) for line in audit.path.read_text().splitlines()]
+    assert event["details"]["host"] == "a.example"
 
 
 def test_half_a_line_is_taken_back_when_there_is_no_room(tmp_path):

@@ -95,6 +95,9 @@ os._exit(0)
     assert set(found) == set(LIES)
     for lie, checks in found.items():
         assert checks["empty"]["status"] == "fail", (lie, checks)
+        if lie == "row-security":  # it hides nothing from us, but may from others, so it is told
+            assert "the agent gave the table public.t row level security" in checks["rows"]["message"]
+            continue
         assert checks["rows"]["status"] == "pass", (lie, checks)
         if lie != "stand-in":
             assert "found 3" in checks["empty"]["message"], (lie, checks)

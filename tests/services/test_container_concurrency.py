@@ -11,6 +11,7 @@ import pytest
 from support.containers import ContainerWorld
 from support.images import BASE, MARIADB, POSTGRES
 
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.services.base import Attached, CellScope, RunningService
 
 pytestmark = pytest.mark.docker
@@ -26,7 +27,7 @@ def scope_of(containers: ContainerWorld, closing: ExitStack, number: int) -> Cel
     private = containers.directory / f"many-{number}"
     private.mkdir()
     return CellScope(
-        f"many-{number}", private, private, private / "audit.jsonl", False, network=network, in_network=True
+        f"many-{number}", private, private, AuditLog(private / "audit.jsonl"), False, network=network, in_network=True
     )
 
 

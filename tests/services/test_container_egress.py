@@ -17,6 +17,7 @@ from support.containers import ContainerWorld
 from support.egress import StagedOutside, decisions, port_of
 from support.images import BASE, PYTHON
 
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.services import networks as module
 from keystone_action.services.egress_proxy import EgressCell, EgressProxy
 from keystone_action.services.networks import Network
@@ -63,7 +64,7 @@ class Deny:
         async def opened() -> tuple[Network, EgressCell]:
             network = await containers.networks.open(suffix, internal=True)
             policy = Egress(default="deny", allow=ALLOW)
-            return network, await proxy.open(policy, network, self.audit_log, services=["crm_api"])
+            return network, await proxy.open(policy, network, AuditLog(self.audit_log), services=["crm_api"])
 
         self.containers = containers
         self.audit_log = containers.directory / f"{suffix}.jsonl"
@@ -228,6 +229,7 @@ import asyncio, json, sys
 sys.path.insert(0, "/packages")
 sys.path.insert(1, "/source")
 import docker
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.services.egress_proxy import EgressProxy
 from keystone_action.services.networks import Networks
 from keystone_action.spec.policies import Egress
@@ -241,7 +243,7 @@ async def main():
     seen = []
     for number in range(2):
         async with networks.cell(f"from-inside-{number}", internal=True) as network:
-            cell = await proxy.open(Egress(default="deny"), network, Path("/tmp/audit.jsonl"))
+            cell = await proxy.open(Egress(default="deny"), network, AuditLog(Path("/tmp/audit.jsonl")))
             own = cell.url.removeprefix("http://")
             ends = [own, f"{network.gateway or machine}:{port}", f"{machine}:{port}", f"172.17.0.1:{port}"]
             printed = await asyncio.to_thread(

@@ -10,6 +10,7 @@ from support.containers import ContainerWorld, ServedCell
 from support.images import BASE
 
 from keystone_action.errors import ServiceError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.services.base import CellScope
 
 pytestmark = pytest.mark.docker
@@ -59,7 +60,7 @@ def test_a_container_of_another_cell_is_refused_and_not_recorded(containers: Con
     assert paths(ours) == []
     assert paths(theirs) == []
     ours.close()
-    assert '"strangers": 1' in ours.scope.audit_log.read_text()
+    assert '"strangers": 1' in ours.scope.audit_log.path.read_text()
 
 
 def test_a_container_outside_of_all_cells_is_refused(containers: ContainerWorld) -> None:
@@ -100,7 +101,7 @@ def test_an_address_that_is_not_ours_is_said(containers: ContainerWorld) -> None
     elsewhere.own_address = "192.0.2.1"
     private = containers.directory / "elsewhere"
     private.mkdir()
-    scope = CellScope("elsewhere", private, private, private / "audit.jsonl", True, network=elsewhere)
+    scope = CellScope("elsewhere", private, private, AuditLog(private / "audit.jsonl"), True, network=elsewhere)
     with pytest.raises(ServiceError, match=r"service crm_api: 192\.0\.2\.1 is no address of this machine") as failed:
         containers.portal.call(cell.service.attach, scope)
     assert "engine must run on this machine" in failed.value.help

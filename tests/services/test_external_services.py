@@ -14,6 +14,7 @@ from support.databases import PostgresForTests
 from support.mariadb import MariaDb
 
 from keystone_action.errors import ServiceError, UsageError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.external import External, Target
@@ -29,7 +30,7 @@ def external(url: str, ready_timeout: float = 10.0) -> External:
 def attach(service: External, tmp_path: Path, *, exclusive: bool = True) -> Attached:
     async def run() -> Attached:
         await service.start()
-        return await service.attach(CellScope("cell", tmp_path, tmp_path, tmp_path / "audit", exclusive))
+        return await service.attach(CellScope("cell", tmp_path, tmp_path, AuditLog(tmp_path / "audit"), exclusive))
 
     return anyio.run(run)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -86,7 +87,7 @@ def test_another_user_is_turned_away_and_counted(tmp_path):
         assert call_as(STRANGER + 1, mock.port) == ""
         assert httpx.get(f"{mock.url}/ours").status_code == 200
         assert [one.path for one in mock.requests()] == ["/from-user", "/ours"]
-    events = [json.loads(line) for line in scope.audit_log.read_text().splitlines()]
+    events = [json.loads(line) for line in scope.audit_log.path.read_text().splitlines()]
     assert [event["type"] for event in events] == ["http_call", "http_call", "connections_refused"]
     assert events[-1]["details"] == {"service": "api", "strangers": 2, "unknown": 0, "not_http": 0}
 
@@ -214,8 +215,8 @@ def test_the_scripts_of_the_source_run_unchanged(tmp_path, paths, passed, score)
     with running_mock(tmp_path, routes=routes) as mock:
         for path in paths:
             httpx.get(mock.url + path)
-        mock.service.settle()
-        context = json.dumps({"audit_log_path": str(mock.scope.audit_log)})
+        mock.settle()
+        context = json.dumps({"audit_log_path": str(mock.scope.audit_log.path)})
         done = subprocess.run([sys.executable, script], input=context, capture_output=True, text=True, check=True)
     result = json.loads(done.stdout)
     assert (result["passed"], result["score"]) == (passed, score)
@@ -261,7 +262,7 @@ def test_a_record_that_can_not_be_written_is_an_error_and_never_silent(tmp_path)
     with running_mock(tmp_path, scope=scope) as mock:
         (cell,) = mock.service._cells.values()
         full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, cell._journal.file._descriptor)
+        os.dup2(full, cell._journal._file._descriptor)
         os.close(full)
         reply = httpx.get(mock.url)
         assert (reply.status_code, "No space left on device" in reply.text) == (507, True)
@@ -290,7 +291,7 @@ def test_open_bodies_are_bounded_for_a_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(mock_cell, "OPEN_BODIES", 10_000)
     with running_mock(tmp_path) as mock, mock.connect() as first:
         first.sendall(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n" + b"x" * 8_000)
-        mock.service.settle()
+        mock.settle()
         assert httpx.post(f"{mock.url}/b", content="x" * 5_000).status_code == 503
         first.sendall(b"x" * 1_000)
         assert first.recv(100).startswith(b"HTTP/1.1 200 OK")
@@ -317,7 +318,7 @@ def test_errors_of_the_service(tmp_path):
     (tmp_path / "file").write_text("")
     asyncio.run(service.start())
     with pytest.raises(ServiceError, match="service api: its record can't be written"):
-        asyncio.run(service.attach(scope_in(tmp_path / "file")))
+        asyncio.run(service.attach(replace(scope_in(tmp_path), private=tmp_path / "file")))
     attached = asyncio.run(service.attach(scope_in(tmp_path)))
     with pytest.raises(ServiceError, match="sql needs a database"):
         asyncio.run(service.run_sql(attached, "SELECT 1"))

@@ -78,7 +78,9 @@ def test_the_record_is_there_before_the_reply(mock):
         # Not through requests(), which waits: the bytes must be in the file already.
         lines = (mock.scope.private / "api.requests.jsonl").read_text().splitlines()
         assert json.loads(lines[-1])["path"] == f"/{number}"
-        assert json.loads(mock.scope.audit_log.read_text().splitlines()[-1])["details"]["url"].endswith(f"/{number}")
+        assert json.loads(mock.scope.audit_log.path.read_text().splitlines()[-1])["details"]["url"].endswith(
+            f"/{number}"
+        )
 
 
 def test_a_delayed_request_is_recorded_at_once(mock):

@@ -15,6 +15,7 @@ from support.egress import exchange
 from support.images import POSTGRES
 
 from keystone_action.errors import ServiceError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.sandbox import process
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.external import External, Target
@@ -162,7 +163,7 @@ def external(url: str) -> External:
 
 
 def attach(service: External, tmp_path: Path, network: Network | None, *, in_network: bool = True) -> Attached:
-    scope = CellScope("c", tmp_path, tmp_path, tmp_path / "a", True, network=network, in_network=in_network)
+    scope = CellScope("c", tmp_path, tmp_path, AuditLog(tmp_path / "a"), True, network=network, in_network=in_network)
     return asyncio.run(service.attach(scope))
 
 
@@ -276,7 +277,7 @@ def test_a_way_that_can_t_be_opened_leaves_no_database_behind(
     network = cell.network
     network.own_address = "192.0.2.1"
     scope = CellScope(
-        "x", containers.directory, containers.directory, containers.directory / "a", False, network=network,
+        "x", containers.directory, containers.directory, AuditLog(containers.directory / "a"), False, network=network,
         in_network=True,
     )  # fmt: skip
     with pytest.raises(ServiceError, match=r"service db: 192\.0\.2\.1 is no address of this machine"):

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from keystone_action.errors import ServiceError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.sqlite import SqliteFile
@@ -43,7 +44,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     workspace.mkdir()
     private.mkdir()
     service = SqliteFile(SqliteService.model_validate({"type": "sqlite", "name": "db", "path": "data.db"}))
-    scope = CellScope("cell", private, workspace, private / "audit.jsonl", exclusive=False)
+    scope = CellScope("cell", private, workspace, AuditLog(private / "audit.jsonl"), exclusive=False)
     anyio.run(service.start)
     yield Place(service, anyio.run(service.attach, scope), workspace, private)
     anyio.run(service.stop)

@@ -12,6 +12,7 @@ from anyio.from_thread import BlockingPortal
 from pydantic import TypeAdapter
 
 from keystone_action.errors import ServiceError, UsageError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.sandbox import process
 from keystone_action.services.base import CellScope, RunningService
 from keystone_action.services.http_server import MockServer
@@ -43,7 +44,7 @@ def test_every_kind_starts_and_hands_out_an_address(
 
         async def run() -> tuple[list[RunningService], list[Any]]:
             running = await start_services(definitions, provider=sandboxes, directory=tmp_path, mocks=mocks)
-            scope = CellScope("cell", tmp_path, tmp_path, tmp_path / "audit.jsonl", exclusive=True)
+            scope = CellScope("cell", tmp_path, tmp_path, AuditLog(tmp_path / "audit.jsonl"), exclusive=True)
             attached = [await service.attach(scope) for service in running]
             for service, one in zip(running, attached, strict=True):
                 await service.detach(one)

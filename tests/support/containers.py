@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal
 from pydantic import TypeAdapter
 from support.images import BASE
 
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
 from keystone_action.services.base import Attached, CellScope, RunningService
@@ -125,7 +126,7 @@ class ContainerWorld:
         private = self.directory / cell_id
         private.mkdir()
         scope = CellScope(
-            cell_id, private, private, private / "audit.jsonl", exclusive, network=network, in_network=True
+            cell_id, private, private, AuditLog(private / "audit.jsonl"), exclusive, network=network, in_network=True
         )
         try:
             attached = self.portal.call(service.attach, scope)

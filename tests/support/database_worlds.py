@@ -20,6 +20,7 @@ from support.databases import PostgresForTests
 from support.images import MARIADB, MYSQL, POSTGRES
 from support.mariadb import MariaDb
 
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Database
 from keystone_action.invariants.base import Outcome
 from keystone_action.services.base import CellScope, RunningService
@@ -123,7 +124,7 @@ def _of_service(
     dialect: str, service: RunningService, place: Path, agent: Callable[[str, Sequence[str]], None]
 ) -> DatabaseWorld:
     anyio.run(service.start)
-    scope = CellScope("cell", place / "private", place / "workspace", place / "audit", exclusive=True)
+    scope = CellScope("cell", place / "private", place / "workspace", AuditLog(place / "audit"), exclusive=True)
     attached = anyio.run(service.attach, scope)
     assert attached.database is not None
     return DatabaseWorld(

@@ -16,6 +16,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from support.mariadb import MariaDb, running_mariadb
 
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryResult
 from keystone_action.sandbox import process
 from keystone_action.services.base import Attached, CellScope
@@ -66,7 +67,7 @@ class PostgresForTests:
         """One more cell."""
         private = self.root / f"cell-{next(self._numbers)}"
         private.mkdir()
-        scope = CellScope("cell", private, private, private / "audit.jsonl", exclusive)
+        scope = CellScope("cell", private, private, AuditLog(private / "audit.jsonl"), exclusive)
         return PostgresCell(self.portal, self.service, self.portal.call(self.service.attach, scope))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.http_mock import HttpMock
@@ -41,8 +42,12 @@ class RunningMock:
         return self.attached.requests.requests()
 
     def audit(self) -> list[dict[str, Any]]:
-        self.service.settle()
-        return [json.loads(line) for line in self.scope.audit_log.read_text().splitlines()]
+        self.settle()
+        return [json.loads(line) for line in self.scope.audit_log.path.read_text().splitlines()]
+
+    def settle(self) -> None:
+        assert self.attached.settle is not None
+        self.attached.settle()
 
     def connect(self) -> socket.socket:
         connection = socket.create_connection((HOST, self.port))
@@ -92,7 +97,7 @@ def scope_in(directory: Path, **fields: Any) -> CellScope:
     """The scope of a cell whose files are in this directory."""
     private = directory / "private"
     values: dict[str, Any] = {"exclusive": True, "allowed_users": set(), **fields}
-    return CellScope("cell-1", private, directory / "workspace", directory / "audit.jsonl", **values)
+    return CellScope("cell-1", private, directory / "workspace", AuditLog(directory / "audit.jsonl"), **values)
 
 
 @contextmanager
