@@ -85,4 +85,6 @@ COPY keystone_action /opt/keystone/lib/keystone_action
 RUN /opt/keystone/bin/python -m compileall -q /opt/keystone/lib/keystone_action /opt/keystone/entrypoint.py
 
 # Isolated: PYTHONHOME or PYTHONPATH of a workflow are not about this Python, and would end it with the code of a failed agent.
-ENTRYPOINT ["/usr/bin/tini", "--", "/opt/keystone/bin/python", "-I", "/opt/keystone/entrypoint.py"]
+# Signals wait until its first line takes them over: while an interpreter starts, they would end it without a word.
+ENTRYPOINT ["/usr/bin/tini", "--", "/usr/bin/env", "--block-signal=INT", "--block-signal=TERM", \
+    "/opt/keystone/bin/python", "-I", "/opt/keystone/entrypoint.py"]

@@ -21,7 +21,7 @@ from keystone_action.errors import HarnessError
 from keystone_action.report.words import count, duration
 from keystone_action.sandbox.docker_client import NoEngine, connect
 from keystone_action.sandbox.removal import remove_tree
-from keystone_action.sandbox.run_lock import State, locked_run, state_of
+from keystone_action.sandbox.run_lock import State, is_on_engine, locked_run, state_of
 from keystone_action.sandbox.shared_copy import unused_copies
 from keystone_action.sandbox.temporary import Temporary, find_temporary, remove_temporary
 
@@ -54,10 +54,10 @@ def clean(wanted: Wanted, environ: Mapping[str, str], say: Callable[[str], None]
     engine is, there is nothing to be removed from it.
     """
     places = _places(environ)
-    error = _clean_engine(wanted, environ, places, say)
+    asked, error = _clean_engine(wanted, environ, places, say)
     # The lock of a killed run stays while the engine may have things of it: only it tells that they are nobody's.
     _clean_copies(wanted, say)
-    _clean_places(wanted, places, say, locks=error is None)
+    _clean_places(wanted, places, say, locks=lambda lock: error is None and (asked or not is_on_engine(lock)))
     if error is not None:
         raise error
 
@@ -95,17 +95,17 @@ def choose(
 
 def _clean_engine(
     wanted: Wanted, environ: Mapping[str, str], places: list[Path], say: Callable[[str], None]
-) -> HarnessError | None:
-    """Returns what went wrong."""
+) -> tuple[bool, HarnessError | None]:
+    """Returns whether there is an engine, and what went wrong."""
     try:
         with closing(connect(environ)) as client:
             problems = _sweep(wanted, client, places, say)
     except NoEngine as error:
         say(f"{error.message}: nothing to remove there")
-        return None
+        return False, None
     except HarnessError as error:
-        return error
-    return HarnessError("\n".join(problems)) if problems else None
+        return True, error
+    return True, HarnessError("\n".join(problems)) if problems else None
 
 
 def _sweep(wanted: Wanted, client: DockerClient, places: list[Path], say: Callable[[str], None]) -> list[str]:
@@ -143,10 +143,12 @@ def _say_kept(kept: set[str], wanted: Wanted, say: Callable[[str], None]) -> Non
         say(f"engine: left alone {count(len(kept), 'run')}, {what}: {', '.join(sorted(kept))}")
 
 
-def _clean_places(wanted: Wanted, places: list[Path], say: Callable[[str], None], *, locks: bool) -> None:
-    """Raises HarnessError when something stays."""
+def _clean_places(
+    wanted: Wanted, places: list[Path], say: Callable[[str], None], *, locks: Callable[[Path], bool]
+) -> None:
+    """Raises HarnessError when something stays. locks: whether a lock may go."""
     found = [one for place in places for one in find_temporary(place)]
-    chosen = [one for one in _chosen(found, wanted, places) if locks or not one.is_lock]
+    chosen = [one for one in _chosen(found, wanted, places) if not one.is_lock or locks(one.path)]
     if wanted.dry_run:
         for one in chosen:
             say(f"would remove {'lock' if one.is_lock else 'folder'} {one.path}")

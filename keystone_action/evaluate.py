@@ -10,6 +10,7 @@ from keystone_action import signals
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.runner.run import run
 from keystone_action.runner.shutdown import run_to_its_end
+from keystone_action.sandbox.run_lock import keep_lock
 from keystone_action.scoring.aggregate import exit_code
 from keystone_action.scoring.results import RunResult
 
@@ -34,6 +35,8 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     gc.freeze()
     with signals.held():
         ran = run_to_its_end(lambda stop: run(options, progress, stop))
+        if signals.left_behind() and options.run_id:
+            keep_lock(options.run_id, on_engine=False)
         from keystone_action.report.write import write_reports
 
         result = ran.result

@@ -237,6 +237,11 @@ def leave_behind() -> None:
     _state.stuck = True
 
 
+def left_behind() -> bool:
+    """Whether one does."""
+    return _state.stuck
+
+
 def finish(code: int, *, cancelled: int = EXIT_CANCELLED) -> int:
     """The last line of a program: its exit code, another one when a signal came. None interrupts us from here on.
 

@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from keystone_action import signals
 from keystone_action.errors import KeystoneError, SandboxError
+from keystone_action.sandbox.run_lock import keep_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +21,12 @@ if TYPE_CHECKING:
     from keystone_action.services.egress_proxy import EgressProxy
     from keystone_action.services.networks import Networks
 
-_HURRIED_SECONDS = 5
+_HURRIED_SECONDS = 3.0
+"""For each request once the run is being cancelled."""
+_CUT_SECONDS = 4.4
+"""Until then all of it has to be done: what is left is told, and found again by its label."""
+_CLEANUP_SECONDS = 40.0
+"""For removing all that a run made, where nothing hurries."""
 
 
 class Containers:
@@ -98,7 +105,9 @@ class Containers:
 
     def hurry(self) -> None:
         """The run is being cancelled: no request of the engine may take longer than the rest of the time allows."""
-        self.client.api.timeout = _HURRIED_SECONDS
+        from keystone_action.sandbox.docker_connection import hurry
+
+        hurry(self.client.api, _HURRIED_SECONDS, cut_after=signals.seconds_left(_CUT_SECONDS))
 
     async def egress(self) -> EgressProxy:
         """The proxies of cells that may not reach everything, started for the first who asks. Raises ServiceError."""
@@ -111,6 +120,14 @@ class Containers:
 
     async def close(self) -> None:
         """See the class. Never raises: what can't be removed now is told, and found again by its label."""
+        from keystone_action.sandbox.docker_connection import cut_after
+
+        with cut_after(self.client.api, _CLEANUP_SECONDS):
+            await self._remove_all()
+        with contextlib.suppress(OSError):
+            self.client.close()
+
+    async def _remove_all(self) -> None:
         from keystone_action.sandbox.docker_sweep import sweep
 
         await asyncio.gather(*(self._quietly(provider.close()) for provider in self._providers.values()))
@@ -123,8 +140,6 @@ class Containers:
             self._tell([error.message])
         else:
             self._tell(swept.problems)
-        with contextlib.suppress(OSError):
-            self.client.close()
 
     async def _quietly(self, closing: Any) -> None:
         with contextlib.suppress(KeystoneError):
@@ -132,4 +147,5 @@ class Containers:
 
     def _tell(self, problems: Iterable[str]) -> None:
         for problem in problems:
+            keep_lock(self.run_id, on_engine=True)
             self._progress.note(f"left on the Docker engine: {problem} (`keystone clean --run {self.run_id}`)")

@@ -9,9 +9,10 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.docker_errors import causes
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -46,10 +47,11 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> DockerClient:
     the usual place), no permission, refused, no answer, wrong certificates, an answer that is none of an engine; its
     help says what to do about it.
     """
-    import docker
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env, parse_host
     from requests.exceptions import RequestException
+
+    from keystone_action.sandbox.docker_connection import EngineClient
 
     address = engine_address(environ)
     try:
@@ -68,7 +70,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> DockerClient:
     try:
         given = {name: environ[name] for name in VARIABLES if environ.get(name)}
         tls = kwargs_from_env(given).get("tls") if given and not _is_socket(address) else None
-        client = docker.DockerClient(base_url=address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
+        client = EngineClient(base_url=address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
         _ping(client)
     except (DockerException, RequestException, OSError, ValueError, TypeError) as error:
         # ValueError: an answer that is no JSON. TypeError: JSON, but no object.
@@ -94,31 +96,17 @@ def _is_socket(address: str) -> bool:
 
 
 def _unreachable(address: str, error: Exception) -> SandboxError:
-    causes = list(_causes(error))
+    reasons = list(causes(error))
     found = (
-        (_of_sockets(address, causes) if _is_socket(address) else None)
-        or _of_tls(causes)
-        or _of_networks(causes)
-        or _of_answers(causes)
+        (_of_sockets(address, reasons) if _is_socket(address) else None)
+        or _of_tls(reasons)
+        or _of_networks(reasons)
+        or _of_answers(reasons)
         or (_quote(error), _HOST_ADVICE)
     )
-    absent = address == _DEFAULT and any(isinstance(cause, _ABSENT) for cause in causes)
+    absent = address == _DEFAULT and any(isinstance(cause, _ABSENT) for cause in reasons)
     kind = NoEngine if absent else SandboxError
     return kind(f"can't reach a Docker engine at {address}: {found[0]}", help=found[1])
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and everything that it was made from: the client's libraries wrap by four different ways."""
-    seen: set[int] = set()
-    waiting: list[Any] = [error]
-    while waiting:
-        one = waiting.pop(0)
-        if isinstance(one, tuple):
-            waiting += one
-        elif isinstance(one, BaseException) and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
 
 
 def _of_sockets(address: str, causes: Sequence[BaseException]) -> tuple[str, str] | None:

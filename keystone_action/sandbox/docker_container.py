@@ -137,20 +137,25 @@ class Run:
         """Reads on whatever else is done: an engine waits for whoever is attached before it says or ends anything."""
         connection.settimeout(_PATIENCE)
         deadline = began + self._timeout if self._timeout is not None else None
-        killed = None
+        killed = 0.0
+        killing: Future[None] | None = None
         looking: Future[str | None] | None = None
         next_look = began + _PATIENCE
         while True:
             self._go_on()
-            with contextlib.suppress(TimeoutError):
+            try:
                 data = connection.recv(_CHUNK)
+            except TimeoutError as error:
+                if error.errno is not None:  # the connection's end, not that of our patience
+                    raise
+            else:
                 if not data:
                     return
                 self._output.feed(data)
             now = time.monotonic()
-            if killed is not None:
+            if killing is not None:
                 if now > killed + _TO_DIE:
-                    raise SandboxError("a container could not be killed: its processes hang in the kernel")
+                    raise self._not_killed(answered=killing.done())
                 continue
             if deadline is not None and now >= deadline:
                 self._timed_out = True
@@ -162,8 +167,18 @@ class Run:
                 next_look = now
                 looking = aside(partial(self._look, identifier))
             if self._timed_out or self._limit or self._finishing:
-                aside(partial(kill, self._api, identifier))
-                killed = now
+                killed, killing = now, aside(partial(kill, self._api, identifier))
+
+    def _not_killed(self, *, answered: bool) -> SandboxError:
+        if answered:
+            return SandboxError("a container could not be killed: its processes hang in the kernel")
+        from keystone_action.sandbox.docker_connection import doubt
+
+        doubt(self._api)
+        return SandboxError(
+            f"a container could not be killed: the Docker engine did not answer within {_TO_DIE:.0f} s",
+            help="see that the engine (DOCKER_HOST, else /var/run/docker.sock) is still running",
+        )
 
     def _completed(self, state: Mapping[str, Any], duration: float) -> Completed:
         code = int(state["ExitCode"])

@@ -22,7 +22,11 @@ PREFIX = "keystone-"
 RUN_ID = r"[0-9]+-[0-9]+-[0-9a-f]{6,16}"
 """What ids of runs look like."""
 _SUFFIX = ".lock"
+_ON_ENGINE = b"left on the engine\n"
 _LOCK = re.compile(rf"{PREFIX}({RUN_ID})\.lock")
+
+_kept: dict[str, bool] = {}
+"""Runs whose lock stays when they end, and whether for what is on an engine."""
 
 State = Literal["going", "dead", "unknown"]
 
@@ -47,8 +51,11 @@ def run_lock(run_id: str, place: Path | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        # Removed while it is still held, so that nobody ever sees a file of ours without its lock.
-        path.unlink(missing_ok=True)
+        if run_id in _kept:
+            os.write(descriptor, _ON_ENGINE if _kept[run_id] else b"")
+        else:
+            # Removed while it is still held, so that nobody ever sees a file of ours without its lock.
+            path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
@@ -64,6 +71,19 @@ def _make(path: Path) -> int:
         hidden.unlink(missing_ok=True)
         raise
     return descriptor
+
+
+def keep_lock(run_id: str, *, on_engine: bool) -> None:
+    """Things of this run may be left: its lock stays as that of a run that was killed, so that the next `keystone
+    clean` knows them for nobody's. on_engine: on an engine, so that only a look there lets the lock go."""
+    _kept[run_id] = on_engine or _kept.get(run_id, False)
+
+
+def is_on_engine(path: Path) -> bool:
+    """Whether the run of this lock said that it left things on an engine."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes() == _ON_ENGINE
+    return False
 
 
 def lock_path(run_id: str, place: Path | None = None) -> Path:

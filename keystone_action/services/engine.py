@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from keystone_action.errors import ServiceError
+from keystone_action.sandbox.docker_errors import OWN_ADVICE, own_failure
 
 if TYPE_CHECKING:
     from docker.errors import APIError
@@ -89,6 +90,8 @@ def asked(call: Callable[[], Result], what: str) -> Result:
         SocketError,
         OSError,
     ) as error:
+        if own := own_failure(error):
+            raise ServiceError(f"{what}: {own}", help=OWN_ADVICE) from None
         raise ServiceError(
             f"{what}: the container engine does not answer ({_short(error)})",
             help="See with `docker info` whether it runs, and whether this user may speak with it.",

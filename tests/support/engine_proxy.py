@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from pathlib import Path
 
 ENGINE = "/var/run/docker.sock"
@@ -25,6 +26,8 @@ class EngineProxy:
             self.address = f"unix://{path}"
         self._ends: list[socket.socket] = []
         self._silent = threading.Event()
+        self._halves = threading.Event()
+        self._delay = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -35,14 +38,28 @@ class EngineProxy:
                 far.connect(ENGINE)
                 self._ends += [near, far]
                 for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+                    answers = source is far
+                    threading.Thread(target=self._pass, args=(source, target, answers), daemon=True).start()
 
-    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if answers:
+                    time.sleep(self._delay)
+                    if self._halves.is_set() and not self._silent.is_set():
+                        self._silent.set()
+                        target.sendall(data[: len(data) // 2])
                 if not self._silent.is_set():
                     target.sendall(data)
             target.shutdown(socket.SHUT_WR)
+
+    def halve(self) -> None:
+        """Of its next answer comes only the first half, and no further one."""
+        self._halves.set()
+
+    def slow_down(self, seconds: float) -> None:
+        """From now on it thinks so long about each piece of an answer."""
+        self._delay = seconds
 
     def silence(self) -> None:
         """From now on it takes everything and answers nothing."""
