@@ -166,6 +166,34 @@ def test_a_cancelled_run_ends_by_itself_and_leaves_its_results(
     assert json.loads((runner.workspace / "out" / "results.json").read_text())["verdict"] == "error"
 
 
+BEFORE_THE_FIRST_LINE = """
+import os, time
+open("/data/reached", "w").close()
+while not os.path.exists("/data/go"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("post", [False, True], ids=["step", "post"])
+def test_a_signal_is_not_lost_while_the_interpreter_starts(action_image: str, tmp_path: Path, *, post: bool) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BEFORE_THE_FIRST_LINE)
+    name = f"keystone-test-{uuid.uuid4().hex[:12]}"
+    mounted = ("-v", f"{tmp_path}:/data", "-v", f"{tmp_path}/sitecustomize.py:/opt/keystone/lib/sitecustomize.py:ro")
+    program = ("--entrypoint", "/opt/keystone/post_entrypoint.py") if post else ()
+    words = () if post else ("run", "keystone.yaml")
+    docker("run", "--name", name, "--detach", *mounted, *program, action_image, *words)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "reached").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        docker("kill", "--signal", "TERM", name)
+        (tmp_path / "go").touch()
+        assert run("docker", "wait", name, timeout=60).stdout.strip() == "130"
+        assert run("docker", "logs", name).stderr == "keystone: cancelled\n"
+    finally:
+        run("docker", "rm", "--force", name)
+
+
 @pytest.fixture
 def long_step(action_image: str, tmp_path: Path) -> Iterator[tuple[FakeRunner, ContainerStep]]:
     """A step without an engine whose agent left an orphan that ended, and sleeps."""
