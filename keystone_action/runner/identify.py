@@ -198,8 +198,12 @@ class Identification:
             specs = await anyio.to_thread.run_sync(self._reading.facts, planned, abandon_on_cancel=True)
         finally:
             self._reading.stop()
+        resumes = self._said
         self._add(Identity(self._selection, specs))
         self._ready.set()
+        if resumes:
+            for cell in {cell.loaded.spec.id: cell for cell in planned.cells}.values():
+                await self.of(cell)  # of a spec without a cell left to run, too
 
     async def ready(self) -> None:
         """Returns once all is read that an agent could change."""
@@ -209,17 +213,18 @@ class Identification:
     async def of(self, cell: Cell) -> None:
         """Complete what is known of a cell's spec. Raises as `read`."""
         await self.ready()
-        spec_id = cell.loaded.spec.id
-        if spec_id in self._asked:
+        spec_id, facilities = cell.loaded.spec.id, self._reading.facilities
+        if facilities.client is None or spec_id in self._asked:
             return
-        self._asked.add(spec_id)
-        facilities = self._reading.facilities
         names = _images(cell, facilities)
         if names:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_ENGINE_SECONDS):
                 ask = partial(image_facts, facilities.client, names)
                 found = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
                 self._add(Identity({}, {spec_id: {"image": found}}))
+                if len(found) < len(names):
+                    return  # one could not be had yet: asked again with the spec's next cell
+        self._asked.add(spec_id)
 
     def _add(self, further: Identity) -> None:
         wrong = contradictions(self.identity, further)
@@ -249,8 +254,6 @@ def another_run(found: Sequence[Difference]) -> UsageError:
 
 def _images(cell: Cell, facilities: Facilities) -> list[str]:
     """The images that a cell's containers are of."""
-    if facilities.client is None:
-        return []
     spec = cell.loaded.spec
     named = [
         facilities.images.get(spec.id),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import secrets
 from pathlib import Path
 
 import pytest
+from support.attacks import hostile
 from support.command_line import keystone, run_spec, spec
 from support.images import PYTHON
 
@@ -212,3 +215,26 @@ def test_a_setup_that_fails_is_an_error(tmp_path: Path, inside, setup: str, said
     called = run_spec(tmp_path, inside(setup=setup))
     assert (called.code, called.cells[0]["verdict"]) == (3, "error")
     assert said in called.cells[0]["error"]
+
+
+@hostile("resume", "an image built anew", held_by="the run's identity", sandbox="docker")
+def test_another_image_of_the_same_name_is_another_run(tmp_path: Path, engine, image) -> None:
+    """5.4: "images by their registry digest (a local one by its id for `--resume`, by its name for `merge`)"."""
+    name, base = f"keystone-test-identity:{secrets.token_hex(4)}", image(PYTHON)
+    text = spec(base=name, parallelism="{replicas: 2}")
+    engine.images.get(base).tag(name)
+    try:
+        for number in (1, 2):
+            shard = ("run", "keystone.yaml", "--shard", f"{number}/2", "--output", f"shards/{number}")
+            (tmp_path / "keystone.yaml").write_text(text)
+            assert keystone(*shard, directory=tmp_path).code == 0
+            if number == 1:
+                again = keystone("run", "keystone.yaml", "--shard", "1/2", "--resume", "shards/1", directory=tmp_path)
+                assert again.code == 0, again.err
+                engine.images.build(fileobj=io.BytesIO(f"FROM {base}\nLABEL other=1\n".encode()), tag=name)
+        refused = keystone("run", "keystone.yaml", "--shard", "1/2", "--resume", "shards/1", directory=tmp_path)
+        assert (refused.code, f"the image {name} of small was local sha256:" in refused.err) == (2, True), refused.err
+        joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
+        assert joined.code == 0, joined.err
+    finally:
+        engine.images.remove(name)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import Called, keystone
+from support.command_line import ENVIRONMENT, Called, keystone
 
 SPEC = """\
 version: 1
@@ -250,3 +253,103 @@ def test_the_folder_of_a_run_is_named_like_it(tmp_path: Path) -> None:
     assert run(tmp_path).code == 0
     (folder,) = (tmp_path / ".keystone" / "runs").iterdir()
     assert json.loads((folder / "results.json").read_text())["run_id"] == folder.name
+
+
+@pytest.mark.parametrize("change", ["checks/holds.sh", "start/a.txt"])
+@hostile("resume", "shards of different scripts and folders", held_by="the run's identity")
+def test_shards_of_different_runs_are_not_joined(project: Path, change: str) -> None:
+    assert run(project, "--shard", "1/2", "--output", "shards/1").code == 0
+    with (project / change).open("a") as file:
+        file.write("# changed\n")
+    assert run(project, "--shard", "2/2", "--output", "shards/2").code == 0
+    joined = keystone("merge", "shards", "--output", "joined", directory=project)
+    assert joined.code == 3
+    assert "shards/1 and shards/2 are no shards of one run" in joined.err
+    named = "the file checks/holds.sh of suite" if change.startswith("checks") else "the folder start of suite"
+    assert f"{named} differs between them" in joined.err
+    assert not (project / "joined").exists()
+
+
+@honest("resume", "shards of different scripts and folders")
+def test_shards_of_one_run_are_joined_and_resumed(project: Path) -> None:
+    for number in (1, 2):
+        assert run(project, "--shard", f"{number}/2", "--output", f"shards/{number}").code == 0
+    assert keystone("merge", "shards", "--output", "joined", directory=project).code == 0
+    resumed = run(project, "--resume", "joined")
+    assert (resumed.code, "3 of them finished before" in resumed.err) == (0, True), resumed.err
+    (project / "prompt.md").write_text("Don't.")
+    assert run(project, "--resume", "joined").code == 2
+
+
+WAITING = """\
+version: 1
+id: waits
+task: {prompt: x}
+agent: {type: command, command: "[ {{ cell.replica }} = 0 ] || sleep SECONDS; touch out.txt"}
+parallelism: {replicas: 2, max_concurrency: 1}
+invariants: {a: {check: {type: file_exists, path: out.txt}}}
+"""
+
+
+def waiting(directory: Path, meddle: Callable[[Path], object]) -> tuple[int, str]:
+    """A run whose second agent sleeps until `meddle` had the journal: its exit code and what it said."""
+    seconds = str(1_000_000_000 + os.getpid())
+    (directory / "keystone.yaml").write_text(WAITING.replace("SECONDS", seconds))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"],
+        cwd=directory,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (asleep := sleepers(seconds)):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "the second cell did not begin"
+            time.sleep(0.05)
+        meddle(directory / "out" / "journal.jsonl")
+        for pid in asleep:
+            os.kill(pid, signal.SIGTERM)
+        said = process.communicate(timeout=120)[1].decode()
+        return process.returncode, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def sleepers(seconds: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes() == f"sleep\0{seconds}\0".encode():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def replace_by_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@hostile("journal", "removed, cut or replaced by a FIFO while the run goes on", held_by="looked at after each cell")
+@pytest.mark.parametrize(
+    ("meddle", "how"),
+    [(Path.unlink, "removed"), (lambda path: os.truncate(path, 100), "cut"), (replace_by_fifo, "replaced")],
+)
+def test_a_journal_that_is_meddled_with_is_never_believed(
+    tmp_path: Path, meddle: Callable[[Path], object], how: str
+) -> None:
+    code, said = waiting(tmp_path, meddle)
+    assert (code, f"journal.jsonl was {how} while the run went on" in said) == (3, True), said
+    assert keystone("merge", "out", "--output", "joined", directory=tmp_path).code in (2, 3)
+
+
+@honest("journal", "removed, cut or replaced by a FIFO while the run goes on")
+def test_a_journal_that_is_read_meanwhile_is_believed(tmp_path: Path) -> None:
+    code, said = waiting(tmp_path, Path.read_bytes)
+    assert code == 0, said
+    assert keystone("merge", "out", "--output", "joined", directory=tmp_path).code == 0
