@@ -289,3 +289,40 @@ def test_a_shard_without_a_cell_leaves_what_can_be_joined(tmp_path: Path) -> Non
     assert "0 of 1 cells; nothing to do here" in (tmp_path / "shards" / "2" / "summary.md").read_text()
     joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
     assert (joined.code, joined.document["verdict"], joined.document["counts"]["cells"]) == (0, "pass", 1)
+
+
+LARGE = """\
+version: 1
+id: large
+task: {prompt: x}
+agent:
+  type: command
+  command: ['sh', '-c', 'echo "$0" > trace.jsonl', '{"type": "turn.completed", "usage": {"input_tokens": %d}}']
+  trace: {format: codex, path: trace.jsonl}
+"""
+
+
+@pytest.mark.parametrize("tokens", [2_000_000_000_000, 2**63 - 1])
+def test_what_one_call_writes_the_other_reads(tmp_path: Path, tokens: int) -> None:
+    """One set of limits: a number that a run lets pass is no damage to `merge` and `--resume`."""
+    (tmp_path / "keystone.yaml").write_text(
+        LARGE % tokens + "invariants:\n"
+        "  heavy: {weight: 2.0e+12, check: {type: file_absent, path: x}}\n"
+        "  huge: {weight: 1.0e+300, check: {type: trace, max_tokens: 9223372036854775807}}\n"
+    )
+    assert keystone("run", ".", "--output", "large", directory=tmp_path).code == 0
+    joined = keystone("merge", "large", "--output", "out", directory=tmp_path)
+    assert (joined.code, joined.document["composite"]) == (0, 1.0), joined.err
+    assert joined.document["usage"]["input_tokens"] >= tokens
+    assert keystone("run", ".", "--resume", "large", directory=tmp_path).code == 0
+
+
+@pytest.mark.parametrize("tokens", [2**63, 10**300])
+def test_what_is_too_much_is_malformed_where_it_is_read_first(tmp_path: Path, tokens: int) -> None:
+    (tmp_path / "keystone.yaml").write_text(
+        LARGE % tokens + "invariants: {huge: {check: {type: trace, max_tokens: 5}}}\n"
+    )
+    assert keystone("run", ".", "--output", "large", directory=tmp_path).code == 1
+    joined = keystone("merge", "large", "--output", "out", directory=tmp_path)
+    assert joined.code == 1, joined.err
+    assert "malformed" in joined.cells[0]["invariants"][0]["message"]

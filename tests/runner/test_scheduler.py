@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from support.check_types import TYPES
 
 from keystone_action.plan import Cell, Selection, plan
+from keystone_action.runner import scheduler
 from keystone_action.runner.journal import Journal
 from keystone_action.runner.recorded import Entry
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
@@ -101,3 +103,32 @@ def test_limits_and_order(
         assert order == sorted(order)
     assert len(begun) + len(how.left_out) == len(cells)
     assert len(how.left_out) == (3 if stops else 0)
+
+
+class CountedLimits(dict[str, int]):
+    """Limits of specs that remember how often they were asked for."""
+
+    asked = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked += 1
+        return super().get(key, default)
+
+
+def test_a_queue_of_many_specs_looks_at_each_a_few_times(tmp_path: Path) -> None:
+    """Of 2,000 specs the next cell is found without a look at the others."""
+    (one,) = cells_of(tmp_path, one=1)
+    specs = [replace(one.loaded, spec=one.loaded.spec.model_copy(update={"id": f"s{n}"})) for n in range(2000)]
+    cells = [replace(one, id=f"s{number}.r0", loaded=loaded) for number, loaded in enumerate(specs)]
+    limits = CountedLimits({f"s{number}": 1 for number in range(2000)})
+    queue = scheduler._Queue(cells, limits)
+
+    async def take_all() -> list[str]:
+        taken = []
+        while (cell := await queue.take()) is not None:
+            taken.append(cell.id)
+            queue.done(cell)
+        return taken
+
+    assert anyio.run(take_all) == [cell.id for cell in cells]
+    assert limits.asked < 10 * len(cells)
