@@ -58,6 +58,8 @@ def compile_filters(filters: Mapping[str, Any], equal: Equal) -> tuple[Filter, .
 
 
 def _compile(name: str, wanted: Any, equal: Equal) -> Filter:
+    if name in ("path", "body") and isinstance(wanted, int | float):
+        wanted = wire_text(wanted)  # `{{ record.number }}` alone is a number
     if name in ("method", "path", "body") and not isinstance(wanted, str):
         raise ValueError(f"expected a text for the filter {name}, found {json.dumps(wanted, default=str)}")
     if name == "method":

@@ -12,7 +12,6 @@ A new check type is one file in the folder `types`, named like it (or one in ano
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,7 +70,7 @@ def broken(message: str, *, log: str = "", **details: Any) -> Outcome:
 
 def _graded(status: Status, score: float, message: str, log: str, details: dict[str, Any]) -> Outcome:
     # Never clamped (spec 5.1): a score out of range is a defect of the check, and says so.
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or not 0 <= score <= 1:
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not, either
         return Outcome(
             "error", None, f"the check gave the score {score!r}; expected a number from 0 to 1", details, log
         )

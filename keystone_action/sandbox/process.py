@@ -52,7 +52,7 @@ async def start(
     if sys.platform != "linux":
         raise SandboxError("the process sandbox needs Linux", help="use --sandbox docker")
     own_root = root is None
-    place = Path(tempfile.mkdtemp(prefix="keystone-")) if root is None else root
+    place = Path(tempfile.mkdtemp(prefix="keystone-sandboxes-")) if root is None else root
     place.mkdir(parents=True, exist_ok=True)
     place = place.resolve()
     place.chmod(0o711)

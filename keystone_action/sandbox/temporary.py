@@ -17,7 +17,7 @@ from keystone_action.sandbox import trees
 from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.run_lock import PREFIX, RUN_ID, locked_run, new_run_id, run_lock
 
-_BRIEF = "baseline|check|doctor|lines|patch"
+_BRIEF = "baseline|check|doctor|lines|patch|sandboxes"
 """What is there for minutes at most."""
 _DIRECTORY = re.compile(rf"{PREFIX}({RUN_ID}|{_BRIEF})-[a-z0-9_]{{8}}")
 """Of a run, or for one task. People may have made others that begin like ours."""

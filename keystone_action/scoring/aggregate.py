@@ -61,6 +61,8 @@ def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: flo
     else:
         verdict, reason = "pass", ""
     first = cells[0]
+    if len(cells) == 1 and first.verdict != "pass":
+        reason = first.reason or first.error or reason  # nobody repeated anything, so there are no replicas to count
     return GroupResult(first.scenario, first.params, verdict, composite, passed, len(cells), reason)
 
 

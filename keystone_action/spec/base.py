@@ -128,7 +128,8 @@ def parse_size(value: Any) -> int:
         match = _SIZE.fullmatch(value.strip())
         if match is None:
             raise _unreadable("size", value, "a size like 512Mi or 2G")
-        value = int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+        size = float(match[1]) * _UNITS[(match[2] or "").lower()]
+        value = int(size) if size < 2**63 else 2**63
     if not 0 < value < 2**63:
         raise _unreadable("size", value, "a size above zero")
     return int(value)

@@ -11,7 +11,7 @@ from typing import Any
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from keystone_action.spec.diagnostics import Diagnostic, SpecError, shown
-from keystone_action.spec.files import decode, read_bytes
+from keystone_action.spec.files import decode, is_file, read_bytes, unusable
 from keystone_action.spec.yaml_loader import Document, Source, child, construct, parse
 
 MAX_CHAIN = 20
@@ -78,6 +78,8 @@ def _read(path: Path, reading: _Reading) -> Node:
 
 def _extended(document: Document, named: Node, path: Path, reading: _Reading) -> Node:
     at = document.place_of(named)
+    if (problem := unusable(named.value)) is not None:
+        raise SpecError([*reading.problems, Diagnostic.at(at, problem, found=shown(named.value))])
     base = path.parent / named.value
     lexical = Path(os.path.normpath(base))
     if Path(named.value).is_absolute() or not base.resolve().is_relative_to(reading.root):
@@ -87,7 +89,7 @@ def _extended(document: Document, named: Node, path: Path, reading: _Reading) ->
         raise SpecError([*reading.problems, Diagnostic.at(at, "extends goes in a circle", found=shown(named.value))])
     if len(reading.files) >= MAX_CHAIN:
         raise SpecError([*reading.problems, Diagnostic.at(at, f"more than {MAX_CHAIN} files extend each other")])
-    if not base.is_file():
+    if not is_file(base):
         advice = f"paths are relative to {path.parent}"
         raise SpecError([*reading.problems, Diagnostic.at(at, f"there is no file {shown(named.value)}", help=advice)])
     node = _read(lexical, reading)

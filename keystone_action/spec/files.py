@@ -24,6 +24,28 @@ _OTHER_ENCODINGS = (
 )
 
 
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+"""Bytes that Linux takes."""
+
+
+def unusable(text: str) -> str | None:
+    """Why no file can be named like this, as a message has it; None when one can."""
+    if "\0" in text:
+        return "a path with a NUL, which no file can have"
+    name = max(text.split("/"), key=lambda part: len(os.fsencode(part)))
+    if len(os.fsencode(name)) > _LONGEST_NAME or len(os.fsencode(text)) > _LONGEST_PATH:
+        return "a path that is longer than any file's"
+    return None
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file; a path that no file can have (too long, with a NUL) is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def read_bytes(path: Path, name: str, limit: int = MAX_BYTES) -> bytes:
     """The bytes of a regular file of at most `limit` bytes. Raises SpecError."""
     try:

@@ -25,10 +25,11 @@ from keystone_action.spec.dialects.recognised import dialect_of
 from keystone_action.spec.entrypoints import check_entrypoint
 from keystone_action.spec.extends import Merged, read_merged
 from keystone_action.spec.field_rules import FieldRules
+from keystone_action.spec.files import is_file
 from keystone_action.spec.models import PromptFile, Spec
 from keystone_action.spec.names import Scope, check_text, parameters_used
 from keystone_action.spec.problems import Problem, translate
-from keystone_action.spec.repair import Repaired, repair
+from keystone_action.spec.repair import Repaired, repair, whole
 from keystone_action.spec.rules import check_rules, service_names_of
 from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
 from keystone_action.spec.unsupported import refused
@@ -164,6 +165,10 @@ def enclosing_root(directory: Path) -> Path:
     return here if directory.is_relative_to(here) else directory
 
 
+_MOST_LOOKS = 8
+"""At a spec from which what is wrong was taken: each look takes something more."""
+
+
 class _Loading:
     """One call of `load`: the state that its steps share."""
 
@@ -202,21 +207,19 @@ class _Loading:
         return () if self.additions is not None else check_text(leaf, scope)
 
     def _validated(self) -> tuple[Spec | None, Repaired]:
-        """The spec; or, after reporting what is wrong, what is left of it without that."""
-        data = self.merged.data
-        whole = Repaired(data, {}, frozenset(), frozenset())
-        try:
-            return self._validate(data), whole
-        except ValidationError as error:
-            problems = translate(error, data, self.reader.found, self.reader.renamed)
-            self._report(problems)
-        unknown = [one.path for one in problems if one.message.startswith("unknown key")]
-        wrong = [one.path for one in problems if one.path not in unknown]
-        repaired = repair(data, unknown, wrong)
-        try:
-            return self._validate(repaired.data), repaired
-        except ValidationError:
-            return None, repaired
+        """The spec; or, after reporting what is wrong, what is left of it without that. What is left is looked at
+        again, as often as something new is found: rules about several fields hold for those that are right alone."""
+        repaired = whole(self.merged.data)
+        for _ in range(_MOST_LOOKS):
+            try:
+                return self._validate(repaired.data), repaired
+            except ValidationError as error:
+                problems = translate(error, repaired.data, self.reader.found, self.reader.renamed)
+            self._report(_in_file(problems, repaired))
+            unknown = [one.path for one in problems if one.message.startswith("unknown key")]
+            wrong = [one.path for one in problems if one.path not in unknown]
+            repaired = repair(repaired, unknown, wrong)
+        return None, repaired
 
     def _validate(self, data: Any) -> Spec:
         return Spec.model_validate(
@@ -245,7 +248,7 @@ class _Loading:
         assert dataset is not None
         path = self.directory / dataset.path
         # A path that is missing or leads outside is reported where all paths are checked.
-        if not path.is_file() or not path.resolve().is_relative_to(self.root):
+        if not is_file(path) or not path.resolve().is_relative_to(self.root):
             return []
         try:
             return read_dataset(dataset, path, str(self.path.parent / dataset.path))
@@ -261,7 +264,7 @@ class _Loading:
         from keystone_action.spec.files import read_text
 
         path = self.directory / prompt.file
-        if not path.is_file() or not path.resolve().is_relative_to(self.root):
+        if not is_file(path) or not path.resolve().is_relative_to(self.root):
             return ""
         try:
             text = read_text(path, str(self.path.parent / prompt.file))

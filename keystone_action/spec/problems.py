@@ -219,7 +219,7 @@ def _name_of(path: Path) -> str:
     if not keys:
         return "the file"
     last = keys[-1]
-    return str(path[last]) + "".join(f"[{step}]" for step in path[last + 1 :])
+    return (str(path[last]) or "the key ''") + "".join(f"[{step}]" for step in path[last + 1 :])
 
 
 def _quote_it(kind: str, value: Any) -> str:

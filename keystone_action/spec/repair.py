@@ -38,9 +38,14 @@ class Repaired:
         return path
 
 
-def repair(data: dict[str, Any], unknown_keys: Iterable[Path], wrong: Iterable[Path]) -> Repaired:
+def whole(data: dict[str, Any]) -> Repaired:
+    """The data as they are."""
+    return Repaired(data, {}, frozenset(), frozenset())
+
+
+def repair(before: Repaired, unknown_keys: Iterable[Path], wrong: Iterable[Path]) -> Repaired:
     """The data without these keys and without the entries that these paths lead into."""
-    result: dict[str, Any] = dict(data)
+    result: dict[str, Any] = dict(before.data)
     damaged: set[str] = set()
     for path in unknown_keys:
         result = _without(result, path)
@@ -54,7 +59,13 @@ def repair(data: dict[str, Any], unknown_keys: Iterable[Path], wrong: Iterable[P
     if not isinstance(result.get("invariants"), dict) or not result["invariants"]:
         result["invariants"] = {"unnamed": {"check": CheckModel(type="unknown")}}
         stand_ins.add("invariants")
-    return Repaired(result, kept, frozenset(damaged | stand_ins), frozenset(stand_ins))
+    indices = {
+        section: [before.kept[section][index] for index in own] if section in before.kept else own
+        for section, own in kept.items()
+    }
+    return Repaired(
+        result, {**before.kept, **indices}, before.damaged | damaged | stand_ins, before.stand_ins | stand_ins
+    )
 
 
 def _unit(path: Path) -> Path:

@@ -8,6 +8,7 @@ aren't text, several documents and duplicate keys are errors, all of a file at o
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -151,7 +152,10 @@ def resolve_plain(text: str) -> Any:
         base = {"0o": 8, "0x": 16}.get(text[:2], 10)
         if len(text) > 4000:
             raise Unrepresentable("a number of thousands of digits")
-        return int(text[2:] if base != 10 else text, base)
+        number = int(text[2:] if base != 10 else text, base)
+        if abs(number) > sys.float_info.max:  # such a number can't be compared with any other
+            raise Unrepresentable(f"a number of {len(text.lstrip('+-'))} digits")
+        return number
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
@@ -345,7 +349,7 @@ class _Builder:
             value = resolve_plain(node.value)
         except Unrepresentable as problem:
             self._problem(node, str(problem), help_text="put it into quotes if it is a text")
-            return 0
+            return 1  # which most numbers may be, so that nothing more is said of it
         return value if tag == _PLAIN else self._tagged(node, value)
 
     def _tagged(self, node: ScalarNode, value: Any) -> Any:

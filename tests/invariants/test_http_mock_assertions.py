@@ -12,6 +12,7 @@ from support.mock_records import Log, grade, request
 from support.mocks import running_mock
 
 from keystone_action.invariants.comparison import equal
+from keystone_action.spec.expressions import interpolate
 
 # Both from `000_66edd30c29bbac31.txt`, as they stand there: the section "http_mock_assertions"…
 EMAIL_SENT_ONCE = """
@@ -124,6 +125,8 @@ def test_summary_sent_once(tmp_path, send, status):
         ({"query": {"tag": "a"}}, 0),
         ({"query": {"page": "*"}}, 0),
         ({"body": "renew"}, 1),
+        ({"body": 2}, 1),
+        ({"body": 7}, 0),
         ({"n": 1}, 1),
         ({"n": 1.0}, 1),
         ({"n": "1"}, 0),
@@ -361,3 +364,20 @@ def test_what_passes_filters_and_what_does_not_are_all_requests(tmp_path_factory
     ]
     check = make_check({"type": "http_mock_assertions", "service": "smtp", "assertions": asked})
     assert grade(tmp_path_factory.getbasetemp(), check, smtp=Log(*requests)).status == "pass"
+
+
+def test_a_number_that_an_expression_gave_is_looked_for_as_text(outcome):
+    """`filters: {body: "{{ record.number }}"}`: an expression alone is what it stands for, here no text."""
+    check = make_check(
+        {
+            "type": "http_mock_assertions",
+            "service": "smtp",
+            "assertions": [{"field": "request_count", "filters": {"body": "{{ params.number }}"}, "equals": 1}],
+        }
+    )
+    filled = interpolate(check, {"params": {"number": 42}})
+    assert filled.assertions[0].filters == {"body": 42}
+    found = outcome(
+        [{"field": "request_count", "filters": filled.assertions[0].filters, "equals": 1}], request(body="n=42")
+    )
+    assert found.status == "pass", found.message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,14 @@ def test_rules_for_replicas(rule, verdicts, expected):
     (group,) = aggregate.aggregate_groups(replicas(*verdicts), rule, 0.5)
     assert group.verdict == expected
     assert (group.reason == "") == (expected == "pass")
+
+
+@pytest.mark.parametrize("rule", ["all", "any", "majority", "mean", 1])
+@pytest.mark.parametrize("verdict", ["fail", "error"])
+def test_a_cell_without_a_replica_is_told_by_its_own_reason(rule, verdict):
+    alone = replace(cell(verdict), reason="gate tests_pass scored 0.00")
+    (group,) = aggregate.aggregate_groups([alone], rule, 0.5)
+    assert (group.verdict, group.reason) == (verdict, "gate tests_pass scored 0.00")
 
 
 def test_groups_are_scenario_times_parameters():
