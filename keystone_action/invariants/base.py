@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
     from keystone_action.judge.base import Judge
     from keystone_action.sandbox.base import Sandbox
+    from keystone_action.sandbox.checkout import CheckoutCopy
+    from keystone_action.sandbox.own_python import OwnPython
 
 Status = Literal["pass", "fail", "skip", "error"]
 Phase = Literal["observe", "shared_copy", "fresh_copy"]
@@ -77,6 +79,17 @@ def _graded(status: Status, score: float, message: str, log: str, details: dict[
     return Outcome(status, float(score), message, details, log)
 
 
+@dataclass(frozen=True, slots=True)
+class HostWorld:
+    """Where a script of the author's runs on the host. given: the directory of the files that it was given. checkout:
+    what it finds of the checkout. python: our interpreter."""
+
+    sandbox: Sandbox
+    given: Path
+    checkout: CheckoutCopy
+    python: OwnPython
+
+
 class CheckContext(Protocol):
     """What a check is given; one per invariant and cell.
 
@@ -104,9 +117,10 @@ class CheckContext(Protocol):
         outside of the workspace, of the same name inside, which code in it may read and not change. It is gone when the
         check has ended."""
 
-    async def host(self) -> Sandbox:
-        """For the author's own scripts: no isolation, cwd is a throw-away copy of the workspace from which links
-        that lead outside were removed. `host_removed_links` lists them."""
+    async def host(self, files: Mapping[str, bytes]) -> HostWorld:
+        """For the author's own scripts, with the files of ours that it is to read, by relative path. cwd is a
+        throw-away copy of the workspace from which links that lead outside were removed; `host_removed_links` lists
+        them."""
 
     @property
     def host_removed_links(self) -> tuple[str, ...]: ...
@@ -168,6 +182,11 @@ class Check(CheckModel):
     def run_phase(self) -> Phase:
         """The phase of this very check; a check whose `runs_in` decides overrides it."""
         return self.phase
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it runs a script or command of the author's on the host (`CheckContext.host`)."""
+        return False
 
     @property
     def judges_changes(self) -> bool:

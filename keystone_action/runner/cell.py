@@ -160,6 +160,7 @@ class _Life:
             missing_programs=booted.missing_programs,
             judge=self.world.judge,
             author_files=self.world.author_files,
+            host=self.world.host,
             originals=booted.originals,
             admit=booted.admit,
             agent_directory=booted.agent_directory,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.invariants.base import Phase
+from keystone_action.invariants.base import HostWorld, Phase
 from keystone_action.runner.layout import make_readable
 from keystone_action.sandbox.base import Home, Limits, Sandbox
 from keystone_action.sandbox.disarm import disarm_tree
@@ -19,6 +19,7 @@ from keystone_action.sandbox.workspace import copy_as_left, remove_tree
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
     from keystone_action.judge.base import Judge
+    from keystone_action.runner.host import Host
     from keystone_action.runner.world import AuthorFiles, CellRoots
     from keystone_action.sandbox.base import SandboxProvider
 
@@ -39,6 +40,7 @@ class CheckWorld:
     judge: Judge
     author_files: AuthorFiles
     originals: Path | None
+    host: Host
     admit: Any
     """Called with each new sandbox, so that its user may reach this cell's services."""
     agent_directory: Path | None = None
@@ -157,10 +159,7 @@ class Context:
         # Nobody else can guess the name, nor list the directory that it is in.
         place = self.world.roots.area.resolve() / f"given-{secrets.token_hex(16)}"
         self._given.append(place)
-        for name, content in files.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_bytes(content)
-        make_readable(place)
+        _write_files(place, files)
         return place
 
     @property
@@ -173,13 +172,24 @@ class Context:
     def _path(self, kind: str) -> Path:
         return self.world.roots.area / f"{kind}-{self.name}"
 
-    async def host(self) -> Sandbox:
-        """Our own user on a throw-away copy without links that lead outside."""
-        directory = self._path("host")
-        self.host_removed_links = await self.world.copy(directory, drop_outside_links=True)
-        sandbox = await self.world.provider.open_host(directory, limits=self.world.limits)
+    async def host(self, files: Mapping[str, bytes]) -> HostWorld:
+        """A world for a script of the author's, on a throw-away copy without links that lead outside."""
+        world, host = self.world, self.world.host
+        checkout = host.checkout(world.directory)
+        area = host.new_directory()
+        self._given.append(area)
+        _write_files(area / "given", files)
+        self.host_removed_links = await world.copy(area / "workspace", drop_outside_links=True)
+        sandbox = await world.provider.open_host(
+            area / "workspace",
+            limits=world.limits,
+            own=[area / "given"],
+            shared=[checkout.place],
+            readable=[*world.readable, *host.readable(world.directory)],
+        )
         self._own.append(sandbox)
-        return sandbox
+        world.admit(sandbox)
+        return HostWorld(sandbox, area / "given", checkout, await world.provider.host_python())
 
     @property
     def originals(self) -> Path | None:
@@ -208,3 +218,11 @@ class Context:
                 await sandbox.close()
         for place in self._given:
             await anyio.to_thread.run_sync(remove_tree, place)
+
+
+def _write_files(place: Path, files: Mapping[str, bytes]) -> None:
+    place.mkdir(parents=True)
+    for name, content in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content)
+    make_readable(place)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell
     from keystone_action.runner.concurrency import Company
     from keystone_action.runner.containers import Containers
+    from keystone_action.runner.host import Host
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.service_pool import ServicePool
     from keystone_action.sandbox.base import SandboxProvider
@@ -35,6 +36,7 @@ class World:
     company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is
     so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
     read before the first agent started. identified: to be awaited before an agent starts, see `runner/identify.py`.
+    host: what scripts on the host find.
     """
 
     options: RunOptions
@@ -54,6 +56,7 @@ class World:
     light: Mapping[str, bool]
     author_files: AuthorFiles
     identified: Callable[[], Awaitable[None]]
+    host: Host
 
     def cell_roots(self, cell: Cell) -> CellRoots:
         """The directories of one attempt at a cell."""

@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from keystone_action.sandbox.own_python import OwnPython
 
 CAPTURE_HEAD = 1 << 20
 CAPTURE_TAIL = 1 << 20
@@ -213,8 +216,22 @@ class SandboxProvider(Protocol):
         that code inside may read (an agent's own code). `environment` is added under every command's env. home: of a
         sandbox of this provider, to go on in; otherwise HOME is new. Raises SandboxError."""
 
-    async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
-        """A world without isolation, for the author's own scripts: our user, same supervision and clean-up."""
+    async def open_host(
+        self,
+        directory: Path,
+        *,
+        limits: Limits,
+        own: Sequence[Path] = (),
+        shared: Sequence[Path] = (),
+        readable: Sequence[Path] = (),
+    ) -> Sandbox:
+        """A world for the author's own scripts: isolated as an agent's processes are, with our network, our PATH, our
+        interpreter, and switches that keep interpreters from loading what lies in the working directory. `directory`,
+        and `own` to read, are given to its user; `shared` are directories of ours that are opened to all such users and
+        to nobody else; `readable` is what it may read besides, as far as modes let its user. Raises SandboxError."""
+
+    async def host_python(self) -> OwnPython:
+        """Our interpreter, as code in such a world finds it. Raises SandboxError."""
 
     async def close(self) -> None:
         """End everything that is still running."""

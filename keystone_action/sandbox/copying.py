@@ -26,6 +26,7 @@ _PERMISSIONS = 0o777
 """Set-user-id and sticky bits are never copied: the copy may get another owner."""
 
 LeaveOut = Callable[[str, os.stat_result], bool]
+Link = Callable[[str, os.stat_result], bool]
 
 
 @dataclass
@@ -43,11 +44,14 @@ class Copied:
     repositories: list[str] = field(default_factory=list)
 
 
-def copy_entries(source: Path, destination: Path, *, leave_out: LeaveOut | None = None) -> Copied:
+def copy_entries(
+    source: Path, destination: Path, *, leave_out: LeaveOut | None = None, link: Link | None = None
+) -> Copied:
     """Copy everything below `source` into the directory `destination`, which exists.
 
-    leave_out is asked for every entry by relative path and lstat; a directory left out is not entered. Permissions
-    and times of files are kept. Absolute links into `source` are made relative, so that the copy stands alone.
+    leave_out is asked for every entry by relative path and lstat; a directory left out is not entered. link: asked for
+    every file in the same way; the copy then has the very file, if the filesystem is the same. Permissions and times of
+    files are kept. Absolute links into `source` are made relative, so that the copy stands alone.
     Raises OSError when the source itself can't be opened, or the destination not written (disk full).
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,17 +61,20 @@ def copy_entries(source: Path, destination: Path, *, leave_out: LeaveOut | None 
             roots.append(os.open(directory, flags))
             stack.callback(os.close, roots[-1])
         here, there = (stack.enter_context(Descent(root)) for root in roots)
-        copy = _Copy(source, here, there, leave_out)
+        copy = _Copy(source, here, there, leave_out, link)
         copy.run()
     return copy.copied
 
 
 class _Copy:
-    def __init__(self, source: Path, here: Descent, there: Descent, leave_out: LeaveOut | None) -> None:
+    def __init__(
+        self, source: Path, here: Descent, there: Descent, leave_out: LeaveOut | None, link: Link | None
+    ) -> None:
         self.source = source
         self.here = here
         self.there = there
         self.leave_out = leave_out
+        self.link = link
         self.copied = Copied()
         self.reflinks = True
         self.todo: list[tuple[str, int]] = [("", -1)]
@@ -121,7 +128,8 @@ class _Copy:
             os.mkdir(entry.name, 0o700, dir_fd=destination)
             self.todo.append((path, status.st_mode & _PERMISSIONS))
         elif stat.S_ISREG(status.st_mode):
-            self._file(entry.name, path, source, destination)
+            if not (self.link and self.link(path, status) and self._linked(entry.name, source, destination)):
+                self._file(entry.name, path, source, destination)
         elif stat.S_ISLNK(status.st_mode):
             self._link(entry.name, path, source, destination)
         else:
@@ -135,6 +143,14 @@ class _Copy:
             if inside is not None:
                 target = os.path.relpath(inside or ".", os.path.dirname(path) or ".")  # noqa: PTH120 - text only
         os.symlink(target, name, dir_fd=destination)
+
+    def _linked(self, name: str, source: int, destination: int) -> bool:
+        try:
+            os.link(name, name, src_dir_fd=source, dst_dir_fd=destination, follow_symlinks=False)
+        except OSError:  # another filesystem, one without links, somebody else's file
+            return False
+        self.copied.files += 1
+        return True
 
     def _file(self, name: str, path: str, source: int, destination: int) -> None:
         try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -27,6 +27,9 @@ from keystone_action.sandbox.docker_layers import remove_image
 from keystone_action.sandbox.docker_sandbox import WORKSPACE_LINK, DockerSandbox
 from keystone_action.sandbox.docker_setup import OPEN_NETWORK, with_packages_layer
 from keystone_action.sandbox.docker_transfer import Bound, Copied, Places, Transfer
+
+if TYPE_CHECKING:
+    from keystone_action.sandbox.own_python import OwnPython
 
 _THREADS = 512
 """More than containers that one engine is asked to run at once: each occupies one."""
@@ -239,9 +242,21 @@ class DockerSandboxes:
         missing = list(_missing_parents(self.image, places.all))
         return Copied(engine.api, places, missing, PROBING_USER, limits.disk)
 
-    async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
+    async def open_host(
+        self,
+        directory: Path,
+        *,
+        limits: Limits,
+        own: Sequence[Path] = (),
+        shared: Sequence[Path] = (),
+        readable: Sequence[Path] = (),
+    ) -> Sandbox:
         """See `SandboxProvider.open_host`: on the host, as processes."""
-        return await self._host.open_host(directory, limits=limits)
+        return await self._host.open_host(directory, limits=limits, own=own, shared=shared, readable=readable)
+
+    async def host_python(self) -> OwnPython:
+        """See `SandboxProvider.host_python`."""
+        return await self._host.host_python()
 
     async def close(self) -> None:
         """See `SandboxProvider.close`. Twice does no harm. The host's provider stays open: it is the caller's."""

@@ -36,7 +36,7 @@ def system_rules(hidden: Iterable[Path]) -> Rules:
     rules: Rules = []
     for root in sorted(set(roots)):
         if not any(_within(root, Path(done)) for done, _ in rules):
-            rules.extend((str(path), landlock.READ) for path in _around(root, secret) if path.exists())
+            rules.extend((str(path), landlock.READ) for path in around(root, secret) if path.exists())
     rules.extend((path, landlock.DEVICE) for path in _DEVICES)
     return rules
 
@@ -117,7 +117,8 @@ def _is_system(path: Path) -> bool:
     return any(_within(_real(Path(name)), path) for name in _SYSTEM)
 
 
-def _around(root: Path, secret: list[Path]) -> list[Path]:
+def around(root: Path, secret: Sequence[Path]) -> list[Path]:
+    """What there is in a directory besides the secret: the directory, or its parts. All paths are real ones."""
     if any(_within(root, each) for each in secret):
         return []
     if not any(root in each.parents for each in secret):
@@ -126,4 +127,4 @@ def _around(root: Path, secret: list[Path]) -> list[Path]:
         children = sorted(root.iterdir())
     except OSError:
         return []
-    return [path for child in children if not child.is_symlink() for path in _around(child, secret)]
+    return [path for child in children if not child.is_symlink() for path in around(child, secret)]

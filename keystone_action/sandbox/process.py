@@ -11,18 +11,19 @@ where the kernel has it, watched over and ended, with all their descendants, by 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import policy, system_v, trees
+from keystone_action.sandbox import host, policy, system_v, trees
 from keystone_action.sandbox.base import Home, Limits
 from keystone_action.sandbox.client import LauncherClient, hide_memory
+from keystone_action.sandbox.own_python import OwnPython, own_python
 from keystone_action.sandbox.process_sandbox import ProcessSandbox
-from keystone_action.sandbox.search_path import own_search_path
 from keystone_action.sandbox.service_process import ServiceProcess
 from keystone_action.sandbox.users import Lease, Users
 
@@ -118,6 +119,8 @@ class ProcessSandboxes:
         if landlock_abi:
             self._rules = policy.system_rules([*hidden, root]) + (policy.own_user_rules() if users else [])
         self._opened = 0
+        self._readers: Lease | None = None
+        self._python: OwnPython | None = None
         self._sandboxes: set[ProcessSandbox] = set()
         self._services: set[ServiceProcess] = set()
 
@@ -161,23 +164,82 @@ class ProcessSandboxes:
     ) -> ProcessSandbox:
         """See `SandboxProvider.open`. The workspace's files are given to the sandbox's user."""
         workspace = _real(workspace)
-        lease = self._users.lease() if self._users else None
-        try:
+        with self._lease_for(workspace) as lease:
             if lease:
-                _must_be_reachable(workspace, workspace, lease.uid)
                 for path in readable:
                     _must_be_reachable(path, _real(path) / "anything", lease.uid)
-                await _give(workspace, lease.uid, *([home.place] if home else []))
-                workspace.chmod(0o700)
-            own_home, temporary = self._make_private(lease, home)
-        except OSError as error:
+            return await self._world(workspace, lease, limits, readable, environment or {}, home=home)
+
+    async def open_host(
+        self,
+        directory: Path,
+        *,
+        limits: Limits,
+        own: Sequence[Path] = (),
+        shared: Sequence[Path] = (),
+        readable: Sequence[Path] = (),
+    ) -> ProcessSandbox:
+        """See `SandboxProvider.open_host`. PATH is our own there, as far as it is absolute."""
+        directory = _real(directory)
+        python = await self.host_python()
+        found = (*own, *shared, *readable, *python.readable, *host.programs())
+        with self._lease_for(directory) as lease:
+            groups = [self._share(shared)] if lease else []
+            return await self._world(directory, lease, limits, found, host.environment(), own=own, groups=groups)
+
+    async def host_python(self) -> OwnPython:
+        """See `SandboxProvider.host_python`."""
+        if self._python is None:
+            user = self._users.first if self._users else None
+            try:
+                self._python = await asyncio.to_thread(own_python, user, self.root)
+            except OSError as error:
+                raise SandboxError(
+                    f"our interpreter can't be made readable for scripts on the host: {error}"
+                ) from error
+        return self._python
+
+    @contextlib.contextmanager
+    def _lease_for(self, workspace: Path) -> Iterator[Lease | None]:
+        """A user, where there are some; released again when the sandbox can't be opened."""
+        lease = self._users.lease() if self._users else None
+        try:
+            yield lease
+        except BaseException as error:
             if lease:
                 lease.release()
-            raise SandboxError(f"can't prepare the sandbox of {workspace}: {error}") from error
-        except SandboxError:
-            if lease:
-                lease.release()
+            if isinstance(error, OSError):
+                raise SandboxError(f"can't prepare the sandbox of {workspace}: {error}") from error
             raise
+
+    def _share(self, places: Sequence[Path]) -> int:
+        """Open directories of ours to the users of scripts on the host, by a group that nobody else is in."""
+        if self._readers is None and self._users:
+            self._readers = self._users.lease()
+        group = self._readers.uid if self._readers else -1
+        for place in places:
+            os.chown(place, -1, group)
+            place.chmod(0o750)
+        return group
+
+    async def _world(
+        self,
+        workspace: Path,
+        lease: Lease | None,
+        limits: Limits,
+        readable: Sequence[Path],
+        environment: Mapping[str, str],
+        *,
+        home: Home | None = None,
+        own: Sequence[Path] = (),
+        groups: Sequence[int] = (),
+    ) -> ProcessSandbox:
+        if lease:
+            _must_be_reachable(workspace, workspace, lease.uid)
+            await _give(workspace, lease.uid, *own, *([home.place] if home else []))
+            for path in (workspace, *own):
+                path.chmod(0o700)
+        own_home, temporary = self._make_private(lease, home)
         rules = None
         if self._rules is not None:
             rules = policy.own_rules((workspace, own_home, temporary), [_real(path) for path in readable])
@@ -188,28 +250,11 @@ class ProcessSandboxes:
             own_home,
             temporary,
             limits,
-            dict(environment or {}),
+            dict(environment),
             lease,
             rules,
             self._rules,
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox
-
-    async def open_host(self, directory: Path, *, limits: Limits) -> ProcessSandbox:
-        """See `SandboxProvider.open_host`. PATH is our own there, as far as it is absolute."""
-        home, temporary = self._make_private(None)
-        environment = {"PATH": own_search_path()}
-        sandbox = ProcessSandbox(
-            self.launcher,
-            self._sandboxes.discard,
-            _real(directory),
-            home,
-            temporary,
-            limits,
-            environment,
-            None,
-            None,
+            groups,
         )
         self._sandboxes.add(sandbox)
         return sandbox
@@ -267,6 +312,8 @@ class ProcessSandboxes:
             await service.stop(0)
         self._services.clear()
         await self.launcher.close()
+        if self._readers:
+            self._readers.release()
         if self._own_root:
             await asyncio.to_thread(trees.remove, self.root)
 

@@ -48,13 +48,18 @@ def open_to_all(*trees: Path) -> bool:
     return True
 
 
-def shared_copy(trees: Mapping[str, Path], own: Path) -> Path:
+def shared_copy(trees: Mapping[str, Path], own: Path, version: str = "") -> Path:
     """The folder that has copies of these trees: target, relative to it, → source.
 
-    own: a folder of ours that all users may pass, for where no lasting place can be had. Raises OSError.
+    own: a folder of ours that all users may pass, for where no lasting place can be had. version: stands for their
+    content, where reading all of it each time would take too long. Raises OSError.
     """
+    name = hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()[:32] if version else ""
+    for folder in _folders() if name else ():
+        if _is_ours(folder / name):
+            return _made(folder, name, [])
     files = [file for target, source in trees.items() for file in _files(source, PurePosixPath(target))]
-    name = _digest(files)
+    name = name or _digest(files)
     for folder in _folders():
         with contextlib.suppress(OSError):
             return _made(folder, name, files)

@@ -115,16 +115,16 @@ def test_nothing_of_our_environment_reaches_the_script(
     assert ("KEYSTONE_SEED" in outcome.details) == (runs_in == "sandbox")
 
 
-def test_on_the_host_a_py_runs_under_our_interpreter_where_it_lies(directory: Path) -> None:
+def test_on_the_host_a_py_runs_under_our_interpreter_and_finds_the_files_beside_it(directory: Path) -> None:
     (directory / "checks" / "helper.py").write_text("ANSWER = 42\n")
     (directory / "checks" / "expected.json").write_text('{"answer": 42}')
     script = (
-        "import json, pathlib, sys\nimport helper\n"
+        "import json, pathlib, sys\nimport helper, pydantic\n"
         "expected = json.loads((pathlib.Path(__file__).parent / 'expected.json').read_text())\n"
-        "print(json.dumps({'passed': expected['answer'] == helper.ANSWER, 'reason': sys.executable}))\n"
+        "print(json.dumps({'passed': expected['answer'] == helper.ANSWER, 'reason': sys.version}))\n"
     )
     outcome = run(directory, script)
-    assert (outcome.status, outcome.message) == ("pass", sys.executable)
+    assert (outcome.status, outcome.message) == ("pass", sys.version)
     assert not (directory / "checks" / "__pycache__").exists()
 
 

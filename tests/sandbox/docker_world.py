@@ -19,6 +19,7 @@ from keystone_action.sandbox import docker_layers, trees
 from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox
 from keystone_action.sandbox.docker import DockerSandboxes, start_docker
 from keystone_action.sandbox.docker_sandbox import DockerSandbox
+from keystone_action.sandbox.own_python import OwnPython
 
 __all__ = ["IMAGE", "Proxy", "fresh", "images_go", "in_shell", "left", "place", "run_bounded", "shell", "world"]
 
@@ -39,9 +40,12 @@ class HostOnly:
     async def open(self, workspace: Path, **_: Any) -> Sandbox:
         raise AssertionError(f"the host was asked to open {workspace}")
 
-    async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
+    async def open_host(self, directory: Path, **_: Any) -> Sandbox:
         self.asked.append(directory)
         return object()  # type: ignore[return-value]
+
+    async def host_python(self) -> OwnPython:
+        raise AssertionError("nobody asked for our interpreter")
 
     async def close(self) -> None:
         raise AssertionError("the host's provider is not ours to close")

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_world import another, in_shell, run, shell, world
+from process_world import ROOT, another, in_shell, run, shell, world
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, KeptWhole, Limits
@@ -313,14 +313,22 @@ def test_which_looks_with_the_eyes_of_the_sandbox() -> None:
     run(main)
 
 
-def test_the_author_s_own_scripts_run_as_us(tmp_path: Path) -> None:
+def test_the_author_s_own_scripts_run_as_a_user_of_their_own() -> None:
     async def main() -> None:
-        async with world() as (sandboxes, _):
-            host = await sandboxes.open_host(tmp_path, limits=Limits())
-            assert host.uid is None
-            result = await host.run(shell("id -u; pwd; cat; sleep 300 &", stdin=b"in", env={"PATH": "/usr/bin:/bin"}))
-            assert result.stdout.text() == f"{os.geteuid()}\n{tmp_path.resolve()}\nin"
+        async with world() as (sandboxes, agent):
+            directory, shared = sandboxes.root / "copy", sandboxes.root / "checkout"
+            for place in (directory, shared):
+                place.mkdir(mode=0o700)
+            (shared / "tool").write_text("TOOL")
+            host = await sandboxes.open_host(directory, limits=Limits(), shared=[shared])
+            assert (host.uid is None) != ROOT
+            assert not ROOT or host.uid != agent.uid
+            text = f"id -u; pwd; cat; cat {shared}/tool; (echo x > {shared}/tool) 2>/dev/null; sleep 300 &"
+            result = await host.run(shell(text, stdin=b"in", env={"PATH": "/usr/bin:/bin"}))
+            assert result.stdout.text() == f"{host.uid or os.geteuid()}\n{directory}\ninTOOL"
             assert result.leftovers == 1
-            assert tmp_path.stat().st_uid == os.geteuid()
+            assert (shared / "tool").read_text() == "TOOL" or sandboxes.isolation == ("none",)
+            if sandboxes.isolation != ("none",):
+                assert (await agent.run(shell(f"cat {shared}/tool"))).stdout.total == 0
 
     run(main)

@@ -200,8 +200,6 @@ def test_abstract_sockets_and_our_processes_are_out_of_reach() -> None:
                 if "landlock" in sandboxes.isolation and not reachable:
                     assert "PermissionError" in result.stderr.text()
                     assert result.exit_code == 1
-                host = await sandboxes.open_host(sandbox.workspace, limits=Limits())
-                assert (await host.run(Command((python, "-c", connect)))).stdout.text() == "connected\n"
             if sandboxes.isolation != ("none",):
                 killed = await sandbox.run(shell(f"kill -0 {os.getpid()} || kill -0 {sandboxes.launcher.pid}"))
                 assert killed.exit_code != 0
@@ -297,7 +295,7 @@ def test_neighbours_of_a_hidden_directory_stay_readable(tmp_path: Path) -> None:
     for name in ("a/secret/x", "a/public", "b"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a" / "secret")
-    found = policy._around(tmp_path, [tmp_path / "a" / "secret"])
+    found = policy.around(tmp_path, [tmp_path / "a" / "secret"])
     assert found == [tmp_path / "a" / "public", tmp_path / "b"]
 
 

@@ -15,9 +15,11 @@ from keystone_action.evidence.model import AgentRun, Database, Evidence, Request
 from keystone_action.invariants.base import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.context import CheckWorld, Context
+from keystone_action.runner.host import Host
 from keystone_action.runner.world import AuthorFiles, CellRoots, Roots
 from keystone_action.sandbox import process
 from keystone_action.sandbox.base import Home, Limits, Sandbox
+from keystone_action.sandbox.own_python import OwnPython
 from keystone_action.sandbox.process import ProcessSandboxes
 from keystone_action.spec.annotations import leaves
 from keystone_action.spec.base import AuthorPath
@@ -49,6 +51,9 @@ class _Started:
 
     async def open_host(self, directory: Path, **options: Any) -> Sandbox:
         return await (await self._running()).open_host(directory, **options)
+
+    async def host_python(self) -> OwnPython:
+        return await (await self._running()).host_python()
 
     async def close(self) -> None:
         if self.provider is not None:
@@ -90,6 +95,7 @@ async def context_of(
         missing_programs=missing_programs,
         judge=judge,
         author_files=_author_files(check, directory),
+        host=_host(check, directory, roots),
         originals=originals,
         admit=lambda _sandbox: None,
         agent_directory=agent_directory,
@@ -102,6 +108,13 @@ async def context_of(
         await world.close()
         await provider.close()
         roots.remove()
+
+
+def _host(check: Check, directory: Path, roots: Roots) -> Host:
+    host = Host(roots.cells)
+    if check.on_host:
+        host.add_all([directory], [])
+    return host
 
 
 def _author_files(check: Check, directory: Path) -> AuthorFiles:

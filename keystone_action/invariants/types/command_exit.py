@@ -44,8 +44,8 @@ class CommandExit(Check):
     )
     runs_in: Literal["sandbox", "host"] = Field(
         default="sandbox",
-        description="`sandbox`: confined as the agent is. `host`: as our own user, without isolation, in a throw-away "
-        "copy of the workspace; for the author's own tools, never for anything that runs what the agent wrote.",
+        description="`sandbox`: confined as the agent is. `host`: so as well, with our network and PATH, in a "
+        "throw-away copy of the workspace, before the checks that execute; for the author's own tools.",
     )
     env: dict[str, Text] = Field(default_factory=dict, description="Further environment variables of the command.")
     share_home: bool = Field(
@@ -68,6 +68,11 @@ class CommandExit(Check):
         }
 
     @property
+    def on_host(self) -> bool:
+        """By `runs_in`."""
+        return self.runs_in == "host"
+
+    @property
     def run_phase(self) -> Phase:
         """On the host it looks at a copy of its own, like the checks that observe."""
         return "observe" if self.runs_in == "host" else self.phase
@@ -86,7 +91,7 @@ class CommandExit(Check):
         argv = ("/bin/sh", "-c", self.command) if isinstance(self.command, str) else tuple(self.command)
         limit = self.timeout_s or context.timeout
         if self.runs_in == "host":
-            sandbox, environment = await context.host(), self.env
+            sandbox, environment = (await context.host({})).sandbox, self.env
         else:
             sandbox, environment = await context.sandbox(), {**context.check_environment, **self.env}
         completed = await sandbox.run(Command(argv, env=environment, timeout=limit))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -52,8 +50,9 @@ class Custom(Check):
     script: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)] = Field(description="The script.")
     runs_in: Literal["host", "sandbox"] = Field(
         default="host",
-        description="`host`: as our user, without isolation, in a throw-away copy of the workspace from which links "
-        "that lead outside were removed; a `.py` runs under our own interpreter and finds the files beside it. "
+        description="`host`: with our network and PATH, as a user of its own where we are root, confined by Landlock, "
+        "in a throw-away copy of the workspace from which links that lead outside were removed; the script finds the "
+        "checkout around it, in a copy, and a `.py` runs under our own interpreter. "
         "`sandbox`: confined as the agent is, with a HOME of its own; a `.py` runs under the sandbox's python3, from a "
         "directory of its own. Python takes no modules from the workspace (`PYTHONSAFEPATH`) or from HOME there, and "
         "git directories in the workspace have lost their hooks and what their configuration could run.",
@@ -65,6 +64,11 @@ class Custom(Check):
             description="What runs the script, such as `node`. Otherwise its suffix decides (`.py`), or its `#!` line.",
         )
     )
+
+    @property
+    def on_host(self) -> bool:
+        """By `runs_in`."""
+        return self.runs_in == "host"
 
     @property
     def run_phase(self) -> Phase:
@@ -81,34 +85,34 @@ class Custom(Check):
         return await self._in_sandbox(context, content)
 
     async def _on_host(self, context: CheckContext, content: bytes) -> Outcome:
-        sandbox = await context.host()
-        with tempfile.TemporaryDirectory(prefix="keystone-check-") as private:
-            script = _in_place(context.directory / self.script, content)
-            if script is None:
-                script = Path(private) / Path(self.script).name
-                script.write_bytes(content)
-            interpreter = self._interpreter(content, python=sys.executable)
-            if interpreter is None:
-                return broken(self._no_interpreter())
-            document = _keystone_context(
-                context,
-                workspace=sandbox.workspace_inside,
-                services=context.service_addresses,
-                audit_log=str(context.evidence.audit_log),
-                trace=str(context.evidence.trace),
-            )
-            return await self._run(context, sandbox, [*interpreter, str(script)], document, environment={})
+        host = await context.host(self._given(context, content))
+        there = host.checkout.inside(context.directory / self.script)
+        script = _unchanged(there, content) or host.given / "script" / Path(self.script).name
+        interpreter = self._interpreter(content, python=host.python.program)
+        if interpreter is None:
+            return broken(self._no_interpreter())
+        document = _keystone_context(
+            context,
+            workspace=host.sandbox.workspace_inside,
+            services=context.service_addresses,
+            audit_log=str(host.given / "audit.jsonl"),
+            trace=str(host.given / "trace.jsonl"),
+        )
+        environment = host.python.environment(script)
+        return await self._run(context, host.sandbox, [*interpreter, str(script)], document, environment=environment)
+
+    def _given(self, context: CheckContext, content: bytes) -> dict[str, bytes]:
+        """The script and the evidence, as files for its sandbox."""
+        return {
+            f"script/{Path(self.script).name}": content,
+            "audit.jsonl": context.evidence.audit_log.read_bytes(),
+            "trace.jsonl": context.evidence.trace.read_bytes(),
+        }
 
     async def _in_sandbox(self, context: CheckContext, content: bytes) -> Outcome:
         name = Path(self.script).name
         # Never in the workspace: code of the agent's that a check before this one ran owns everything there.
-        given = context.give(
-            {
-                f"script/{name}": content,
-                "audit.jsonl": context.evidence.audit_log.read_bytes(),
-                "trace.jsonl": context.evidence.trace.read_bytes(),
-            }
-        )
+        given = context.give(self._given(context, content))
         sandbox = await context.sandbox(without_programs_of_git=True)
         interpreter = self._interpreter(content, python="python3")
         if interpreter is None:
@@ -209,10 +213,10 @@ def _keystone_context(
     }
 
 
-def _in_place(path: Path, content: bytes) -> Path | None:
-    """The script where it lies, as long as it is still what it was before the agent ran."""
+def _unchanged(path: Path | None, content: bytes) -> Path | None:
+    """The script where the checkout has it, as long as that is what it was when the run started."""
     try:
-        return path if path.read_bytes() == content else None
+        return path if path is not None and path.read_bytes() == content else None
     except OSError:
         return None
 

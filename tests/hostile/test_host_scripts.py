@@ -1,0 +1,258 @@
+"""Scripts of the author's on the host: what an agent left is what they look at, and some of them run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.attacks import honest, hostile
+from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT, Called
+from support.hostile import AS_ROOT, area
+from support.repositories import commit, git
+
+__all__ = ["area"]
+
+PLAIN_USER = 65_533
+SYSTEM_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+USERS = pytest.mark.parametrize(
+    "user",
+    [
+        None,
+        pytest.param(
+            PLAIN_USER,
+            marks=pytest.mark.skipif(not (AS_ROOT and SYSTEM_PYTHON), reason="needs root, and a Python for all users"),
+        ),
+    ],
+    ids=["this user", "a plain user"],
+)
+ON_HOST = pytest.mark.parametrize("check", ["custom", "command_exit"])
+
+TOKENS = {"GITHUB_TOKEN": "ghs_OFTHEJOB1234", "ACTIONS_RUNTIME_TOKEN": "OFTHERUNNER5678"}
+IN_CONFIG = "AUTHORIZATION: basic INTHECONFIG9012"
+
+THIEF = """
+import os, sys
+from pathlib import Path
+
+print("THE AGENT'S", "CODE RUNS", file=sys.stderr)  # in two, since reports show this text as well
+parent = os.getppid()
+places = ["/proc/self/environ", f"/proc/{parent}/environ", "/proc/1/environ"]
+places += [f"/proc/{name}/environ" for name in os.listdir("/proc") if name.isdigit()]
+places += [f"/proc/{name}/cmdline" for name in os.listdir("/proc") if name.isdigit()]
+places += [str(path) for path in Path(CHECKOUT).glob(".git/**/*")] + [f"{CHECKOUT}/.git/config"]
+places += [str(path) for path in Path(os.environ.get("COPY", "/nonexistent")).rglob("*")]
+print(dict(os.environ), file=sys.stderr)
+for place in places:
+    try:
+        print(place, Path(place).read_bytes(), file=sys.stderr)
+    except OSError:
+        pass
+for place in (f"{CHECKOUT}/planted", "/tmp/keystone-planted-by-a-test"):
+    try:
+        Path(place).write_text("x")
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_planted() -> Iterator[None]:
+    planted = Path(tempfile.gettempdir(), "keystone-planted-by-a-test")
+    planted.unlink(missing_ok=True)
+    yield
+    assert not planted.exists()
+
+
+def check_out(directory: Path, files: Mapping[str, str]) -> None:
+    """A repository as actions/checkout leaves it when its token is to persist."""
+    git(directory, "init", "-q", "-b", "main")
+    commit(directory, files, "the first commit")
+    git(directory, "config", "http.https://github.com/.extraheader", IN_CONFIG)
+    git(directory, "remote", "add", "origin", "https://x-access-token:INTHECONFIG9012@github.com/o/r")
+    (directory / ".git" / "hooks").mkdir(exist_ok=True)
+    (directory / ".git" / "hooks" / "token").write_text("INTHECONFIG9012")
+
+
+def run(directory: Path, user: int | None, **environ: str) -> Called:
+    """The real command, not a fork of one: as ourselves or as a user without any rights, with a job's tokens."""
+    environment = {**ENVIRONMENT, **NO_ENGINE, **TOKENS, **environ}
+    python, identity = sys.executable, {}
+    if user is not None:
+        for path in (directory, *directory.rglob("*")):
+            os.lchown(path, user, user)
+        python, identity = str(SYSTEM_PYTHON), {"user": user, "group": user, "extra_groups": []}
+        environment["PYTHONPATH"] = f"{ROOT}:{sysconfig.get_path('purelib')}"
+    done = subprocess.run(
+        [python, "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"],
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+        check=False,
+        **identity,  # type: ignore[arg-type]
+    )
+    return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
+
+
+def spec(agent: Mapping[str, str], checks: Mapping[str, Any], **more: Any) -> str:
+    """A spec whose agent leaves these files."""
+    script = f"import pathlib\nfor n, t in {dict(agent)!r}.items(): pathlib.Path(n).write_text(t)"
+    return json.dumps(
+        {
+            "version": 1,
+            "id": "host",
+            "task": {"prompt": "do it"},
+            "agent": {"type": "command", "command": ["python3", "-c", script], "must_exit_zero": True},
+            "invariants": {name: {"check": check} for name, check in checks.items()},
+            **more,
+        }
+    )
+
+
+def told(called: Called) -> str:
+    """All that the run said or wrote, and that a report or a log could show."""
+    files = [path.read_text("utf-8", "replace") for path in called.output.rglob("*") if path.is_file()]
+    return "\n".join([called.out, called.err, *files])
+
+
+def calling(command: str) -> str:
+    """A script that runs this in its working directory, and passes."""
+    return (
+        "import subprocess, sys, json\n"
+        f"done = subprocess.run({command!r}, shell=True, stdout=subprocess.PIPE, text=True)\n"
+        "print(json.dumps({'passed': done.returncode == 0, 'reason': done.stdout.strip()}))\n"
+    )
+
+
+def check_of(kind: str, command: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A check that runs this command on the host, and the author's files that it takes."""
+    if kind == "custom":
+        return {"type": "custom", "script": "checks/probe.py"}, {"checks/probe.py": calling(command)}
+    return {"type": "command_exit", "command": command, "runs_in": "host"}, {}
+
+
+@hostile("host scripts", "a module is planted for python3 -c in the workspace", held_by="Python's safe path")
+@ON_HOST
+@USERS
+def test_a_planted_module_is_not_imported(area: Path, check: str, user: int | None) -> None:
+    document, files = check_of(check, "python3 -c 'import json, usercustomize' ; python3 -c 'import json'")
+    planted = dict.fromkeys(("json.py", "usercustomize.py", "sitecustomize.py"), f"CHECKOUT = {str(area)!r}\n{THIEF}")
+    check_out(area, {"keystone.yaml": spec(planted, {"any": document}), **files})
+    called = run(area, user)
+    assert called.code == 0, told(called)
+    assert "THE AGENT'S CODE RUNS" not in told(called)
+
+
+@hostile("host scripts", "the agent's code runs in a script of the author's", held_by="own user, Landlock, clean start")
+@ON_HOST
+@USERS
+def test_what_the_agent_wrote_finds_nothing_of_ours(area: Path, check: str, user: int | None) -> None:
+    # A script that builds or starts what the agent left does just this.
+    document, files = check_of(check, "python3 ./run.py")
+    planted = {"run.py": f"CHECKOUT = {str(area)!r}\n{THIEF}"}
+    check_out(area, {"keystone.yaml": spec(planted, {"any": document}), **files})
+    called = run(area, user)
+    found = told(called)
+    assert called.code == 0, found
+    assert "THE AGENT'S CODE RUNS" in found
+    assert not [token for token in (*TOKENS.values(), "INTHECONFIG9012") if token in found]
+    assert not (area / "planted").exists()
+
+
+@hostile(
+    "host scripts", "a script prints the configuration of the checkout's git", held_by="a copy without credentials"
+)
+@USERS
+def test_the_token_in_the_checkouts_configuration_is_not_there(area: Path, user: int | None) -> None:
+    script = (
+        "import json, pathlib, sys\n"
+        "root = pathlib.Path(__file__).resolve().parents[1]\n"
+        f"for place in (root, pathlib.Path({str(area)!r})):\n"
+        "    for path in place.rglob('*'):\n"
+        "        try: print(path, path.read_bytes(), file=sys.stderr)\n"
+        "        except OSError: pass\n"
+        "print(json.dumps({'passed': (root / '.git/config').is_file()}))\n"
+    )
+    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
+    check_out(area, {"keystone.yaml": spec({}, checks), "checks/probe.py": script})
+    inner = area / "vendored"
+    inner.mkdir()
+    check_out(inner, {"file": "x"})
+    called = run(area, user)
+    assert called.code == 0, told(called)
+    assert "INTHECONFIG9012" not in told(called)
+
+
+@honest("host scripts", "a script prints the configuration of the checkout's git")
+@USERS
+def test_a_script_reads_the_checkout_and_its_history(area: Path, user: int | None) -> None:
+    script = (
+        "import json, pathlib, subprocess\n"
+        "import helper\n"
+        "root = pathlib.Path(__file__).resolve().parents[1]\n"
+        "log = subprocess.run(['git', 'log', '--format=%s'], cwd=root, capture_output=True, text=True)\n"
+        "status = subprocess.run(['git', 'status', '--porcelain'], cwd=root, capture_output=True, text=True)\n"
+        "data = json.loads((root / 'data' / 'private.json').read_text())\n"
+        "reason = [log.stdout, log.stderr, status.stdout, status.stderr, helper.ANSWER, data]\n"
+        "passed = reason == ['the first commit\\n', '', '', '', 42, {'a': 1}]\n"
+        "print(json.dumps({'passed': passed, 'reason': str(reason)}))\n"
+    )
+    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
+    files = {"checks/probe.py": script, "checks/helper.py": "ANSWER = 42\n", "data/private.json": '{"a": 1}'}
+    check_out(area, {"keystone.yaml": spec({}, checks), ".gitignore": "out/\n", **files})
+    (area / "data").chmod(0o700)
+    (area / "data" / "private.json").chmod(0o600)
+    called = run(area, user)
+    assert called.code == 0, told(called)
+
+
+@honest("host scripts", "the agent's code runs in a script of the author's")
+@USERS
+def test_a_script_works_in_its_copy_and_talks_to_services(area: Path, user: int | None) -> None:
+    script = (
+        "import json, pathlib, subprocess, sys, urllib.request\n"
+        "context = json.load(sys.stdin)\n"
+        "url = context['services']['shop']['url'] + '/orders'\n"
+        "answer = urllib.request.urlopen(url).read().decode()\n"
+        "there = pathlib.Path('left').read_text()\n"
+        "pathlib.Path('made').write_text(subprocess.run(['cat', 'left'], capture_output=True, text=True).stdout)\n"
+        "pathlib.Path.home().joinpath('x').write_text('x')\n"
+        "logs = [pathlib.Path(context[name]).read_text() for name in ('audit_log_path', 'trace_path')]\n"
+        "same = pathlib.Path(context['workspace_path']).samefile('.')\n"
+        "passed = answer == 'ok' and there == 'x' == pathlib.Path('made').read_text() and same and len(logs) == 2\n"
+        "print(json.dumps({'passed': passed, 'reason': str([answer, there, logs, same])}))\n"
+    )
+    services = [
+        {"name": "shop", "type": "http_mock", "record": True, "routes": [{"path": "/orders", "response": "ok"}]}
+    ]
+    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
+    check_out(area, {"keystone.yaml": spec({"left": "x"}, checks, services=services), "checks/probe.py": script})
+    called = run(area, user)
+    assert called.code == 0, told(called)
+
+
+@honest("host scripts", "a module is planted for python3 -c in the workspace")
+@USERS
+def test_modules_and_tools_of_the_author_are_found(area: Path, user: int | None) -> None:
+    script = "import sys, json, types_of_ours\nprint(json.dumps({'passed': types_of_ours.OURS}))\n"
+    shell = "#!/bin/sh\necho '{\"passed\": true}'\n"
+    checks = {
+        "python": {"type": "custom", "script": "checks/probe.py"},
+        "named": {"type": "custom", "script": "checks/probe.py", "interpreter": "python3 -u"},
+        "shell": {"type": "custom", "script": "checks/probe.sh"},
+        "tool": {"type": "command_exit", "command": "git --version && sh ./left", "runs_in": "host"},
+    }
+    files = {"checks/probe.py": script, "checks/types_of_ours.py": "OURS = True\n", "checks/probe.sh": shell}
+    check_out(area, {"keystone.yaml": spec({"left": "true"}, checks), **files})
+    called = run(area, user)
+    assert called.code == 0, told(called)
