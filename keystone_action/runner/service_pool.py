@@ -55,6 +55,8 @@ class _Entry:
     group: Group | None = None
     error: KeystoneError | None = None
     users: int = 0
+    last: bool = False
+    """Whether nobody else will ask for it."""
 
 
 class ServicePool:
@@ -78,7 +80,13 @@ class ServicePool:
             await self._start_entry(key, entry, definition)
         else:
             entry.users += 1
-            await entry.ready.wait()
+            try:
+                await entry.ready.wait()
+            except BaseException:
+                # A waiter that is cancelled has nothing to release, and must not keep them in use for ever.
+                with anyio.CancelScope(shield=True):
+                    await self._leave(key, entry)
+                raise
         if entry.error is not None:
             raise entry.error
         assert entry.group is not None
@@ -103,9 +111,13 @@ class ServicePool:
         entry = self._entries.get(key)
         if entry is None:
             return
+        entry.last = entry.last or last
+        await self._leave(key, entry)
+
+    async def _leave(self, key: str, entry: _Entry) -> None:
         entry.users -= 1
-        if last and entry.users <= 0:
-            self._entries.pop(key, None)
+        if entry.last and entry.users <= 0 and self._entries.get(key) is entry:
+            del self._entries[key]
             if entry.group is not None:
                 await _stop(entry.group)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, cast
 
-from keystone_action.sandbox import confine, killing, process_cap, wire
+from keystone_action.sandbox import confine, killing, process_cap, system_v, wire
 from keystone_action.sandbox.credentials import User
 from keystone_action.sandbox.streams import Stream
 from keystone_action.sandbox.watching import FIRST_LOOK, Watch
@@ -197,6 +197,8 @@ class Supervisor:
             self._trim_log(now)
             self._wait(now, min((when for when in (deadline, next_look, self._log_check()) if when), default=None))
         gone = self.end()
+        if gone and self._request["service"]:
+            system_v.remove_made_by(self._pid, self._user)
         try:
             return self._report(gone)
         finally:

@@ -33,16 +33,19 @@ class Object(NamedTuple):
 def objects(*kinds: str) -> Iterator[Object]:
     """Those of this machine (or container), of some kinds or of all."""
     for kind in kinds or ("shm", "sem", "msg"):
-        try:
-            with open(f"{_TABLES}/{kind}") as table:  # noqa: PTH123
-                header = table.readline().split()
-                rows = [dict(zip(header, map(int, _decimal(line)), strict=False)) for line in table]
-        except (OSError, ValueError):
-            continue
-        for row in rows:
+        for row in _rows(kind):
             identifier = row["msqid" if kind == "msg" else f"{kind}id"]
             size = row.get("rss", 0) + row.get("swap", 0)
             yield Object(kind, identifier, row["cuid"], row["uid"], row["perms"], size)
+
+
+def _rows(kind: str) -> list[dict[str, int]]:
+    try:
+        with open(f"{_TABLES}/{kind}") as table:  # noqa: PTH123
+            header = table.readline().split()
+            return [dict(zip(header, map(int, _decimal(line)), strict=False)) for line in table]
+    except (OSError, ValueError):
+        return []
 
 
 def _decimal(line: str) -> list[str]:
@@ -72,3 +75,14 @@ def remove(user: User) -> None:
                 _libc.semctl(each.identifier, 0, _REMOVE, 0)
             else:
                 getattr(_libc, f"{each.kind}ctl")(each.identifier, _REMOVE, None)
+
+
+def remove_made_by(process: int, user: User | None) -> None:
+    """Remove the shared memory that a process made, which has ended by now, and that nothing is attached to. user:
+    whose it was, None for our own. (A database server that is killed leaves such a segment.)"""
+    left = [row["shmid"] for row in _rows("shm") if row["cpid"] == process and not row["nattch"]]
+    if not left:
+        return
+    with contextlib.suppress(OSError), acting_for(user) if user is not None else contextlib.nullcontext():
+        for identifier in left:
+            _libc.shmctl(identifier, _REMOVE, None)

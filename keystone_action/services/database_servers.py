@@ -15,6 +15,8 @@ from keystone_action.services.container import remove_all
 from keystone_action.services.images import ensure_image
 
 if TYPE_CHECKING:
+    import anyio
+
     from keystone_action.services.container_host import ContainerHost
     from keystone_action.services.engine_container import ServiceContainer
     from keystone_action.services.networks import Network
@@ -62,6 +64,8 @@ class DatabaseServers(Generic[S]):
         self._host = host
         self._new = new
         self._shared: S | None = None
+        self._ended: list[S] = []
+        self._one_at_a_time: anyio.Lock | None = None
         self._seats: list[Seat[S]] = []
 
     async def start(self) -> None:
@@ -82,13 +86,26 @@ class DatabaseServers(Generic[S]):
             own = await self._started(scope.network or await self._host.group.enter(), scope.cell_id)
             seat = Seat(own, shared=False, by_env=True, joined=None)
         else:
-            await server.container.must_run("between two cells")
+            server = await self._running(server)
             if scope.network is not None:
                 await self._host.share(scope.network, server.container.id, self._definition.name)
             by_env = scope.exclusive and self._definition.isolation != "database"
             seat = Seat(server, shared=True, by_env=by_env, joined=scope.network)
         self._seats.append(seat)
         return seat
+
+    async def _running(self, server: S) -> S:
+        """The shared server, or a new one where it has ended: the cells that were under way have lost theirs, the
+        others have not. Raises ServiceError."""
+        import anyio
+
+        self._one_at_a_time = self._one_at_a_time or anyio.Lock()
+        async with self._one_at_a_time:
+            if self._shared is server and not await server.container.is_running():
+                self._shared = await self._started(await self._host.group.enter())
+                self._ended.append(server)  # its cells tell how it ended; it is removed with the others
+            assert self._shared is not None
+            return self._shared
 
     async def leave(self, seat: Seat[S]) -> None:
         """The cell is over: its own server is removed, a shared one taken out of its network."""
@@ -103,6 +120,8 @@ class DatabaseServers(Generic[S]):
     async def stop(self) -> None:
         """Remove them all. Never raises."""
         servers = [seat.server for seat in self._seats] + ([self._shared] if self._shared is not None else [])
+        servers += self._ended
+        self._ended.clear()
         self._seats.clear()
         self._shared = None
         await remove_all({id(server): server for server in servers}.values())

@@ -14,9 +14,12 @@ from keystone_action.services.postgres_server import HOST, MAINTENANCE, Postgres
 from keystone_action.services.relay import Relays, Target
 
 if TYPE_CHECKING:
+    import anyio
+
     from keystone_action.evidence.model import Address
     from keystone_action.services.loop_thread import LoopThread
     from keystone_action.services.networks import Network
+    from keystone_action.services.postgres_cells import Server
     from keystone_action.services.server_process import Spawner
     from keystone_action.spec.services import ContainerService, PostgresService
 
@@ -73,13 +76,16 @@ class EmbeddedPostgres:
         self._definition = definition
         self._credentials = credentials_from_env(definition.name, definition.env)
         self._relays = Relays(thread)
-        self._databases = CellDatabases(lambda _server, problem: self._server.failure(problem))
-        self._server = PostgresServer(
-            definition.name,
-            directory,
-            spawner,
-            trusted_role=self._credentials.user if self._credentials.trust else None,
-        )
+        self._databases = CellDatabases(_failure)
+        self._directory = directory  # a further server has one beside it
+        self._spawner = spawner
+        self._server = self._new_server(directory)
+        self._ended: list[PostgresServer] = []
+        self._one_at_a_time: anyio.Lock | None = None
+
+    def _new_server(self, directory: Path) -> PostgresServer:
+        trusted_role = self._credentials.user if self._credentials.trust else None
+        return PostgresServer(self.name, directory, self._spawner, trusted_role=trusted_role)
 
     @property
     def name(self) -> str:
@@ -88,32 +94,51 @@ class EmbeddedPostgres:
 
     async def start(self) -> None:
         """See RunningService."""
+        await self._start(self._server)
+
+    async def _start(self, server: PostgresServer) -> None:
         try:
-            await self._server.start(self._definition.ready_timeout)
+            await server.start(self._definition.ready_timeout)
         except OSError as error:
             raise ServiceError(f"service {self.name}: the embedded PostgreSQL can't be started: {error}") from error
+
+    async def _running(self) -> PostgresServer:
+        """The server, or a new one where it has ended: the cells that were under way have lost theirs, the next have
+        not. Raises ServiceError."""
+        import anyio
+
+        self._one_at_a_time = self._one_at_a_time or anyio.Lock()
+        async with self._one_at_a_time:
+            if not self._server.running:
+                number = len(self._ended) + 1
+                fresh = self._new_server(self._directory.with_name(f"{self._directory.name}-{number}"))
+                await self._start(fresh)
+                self._ended.append(self._server)  # its cells tell what it printed last
+                self._server = fresh
+            return self._server
 
     async def attach(self, scope: CellScope) -> Attached:
         """See RunningService. With one cell at a time exactly the names of `env`, unless `isolation: database`."""
         by_env = scope.exclusive and self._definition.isolation != "database"
         wanted = self._credentials if by_env else Credentials.of_a_cell()
-        address = wanted.address(HOST, self._server.port)
+        server = await self._running()
+        address = wanted.address(HOST, server.port)
         if scope.network is None or not scope.in_network:
-            return await self._databases.attach(self.name, self._server, wanted, for_agent=address, for_host=address)
-        return await self._attach_in(scope.network, wanted, address)
+            return await self._databases.attach(self.name, server, wanted, for_agent=address, for_host=address)
+        return await self._attach_in(scope.network, server, wanted, address)
 
-    async def _attach_in(self, network: Network, wanted: Credentials, address: Address) -> Attached:
+    async def _attach_in(
+        self, network: Network, server: PostgresServer, wanted: Credentials, address: Address
+    ) -> Attached:
         """For an agent in a container. The relay lets only its cell's containers through; among those that know the
         way, as on the loopback, a cell's password is what tells them apart."""
         try:
-            relay = await self._relays.open(network, Target(HOST, self._server.port))
+            relay = await self._relays.open(network, Target(HOST, server.port))
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
         try:
             for_agent = wanted.address(self.name, relay.port)
-            attached = await self._databases.attach(
-                self.name, self._server, wanted, for_agent=for_agent, for_host=address
-            )
+            attached = await self._databases.attach(self.name, server, wanted, for_agent=for_agent, for_host=address)
         except BaseException:
             await relay.close()
             raise
@@ -137,7 +162,13 @@ class EmbeddedPostgres:
     async def stop(self) -> None:
         """See RunningService."""
         await self._relays.stop()
-        await self._server.stop()
+        for server in (*self._ended, self._server):
+            await server.stop()
+
+
+def _failure(server: Server, problem: str) -> ServiceError:
+    assert isinstance(server, PostgresServer)
+    return server.failure(problem)
 
 
 def refuse_what_only_an_image_has(definition: PostgresService | ContainerService) -> None:

@@ -193,6 +193,11 @@ class PostgresServer:
         """libpq keywords for a role of this server."""
         return keywords(HOST, self.port, user, password, database)
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended since."""
+        return self._process is not None and self._process.running
+
     async def stop(self) -> None:
         """End it at once: its data is not kept. Never raises."""
         process, self._process = self._process, None

@@ -129,6 +129,7 @@ def test_a_call_in_the_audit_log(path, one):
         "request_body": one.body,
         "status": one.status,
         "response_body": one.response_body,
+        **({"request_body_cut": one.cut} if one.cut else {}),
     }
 
 

@@ -243,6 +243,20 @@ def test_one_that_went_away_is_said(containers: ContainerWorld) -> None:
         cell.settle()
 
 
+def test_one_that_died_is_started_again_for_the_next_cell(containers: ContainerWorld) -> None:
+    service = containers.start(name="db", image=POSTGRES, env=ENV)
+    first = containers.cell(service)
+    [container] = containers.containers(kind="service")
+    containers.engine.containers.get(container["Id"]).kill()
+    second = containers.cell(service)
+    second.fixture("CREATE TABLE t (id int)")
+    assert second.query("SELECT count(*) FROM t").rows == ((0,),)
+    third = containers.cell(service)
+    assert third.attached.for_host.host == second.attached.for_host.host
+    with pytest.raises(ServiceError, match=r"service db .* went away"):
+        first.settle()
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [

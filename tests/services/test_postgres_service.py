@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +17,8 @@ from anyio.from_thread import BlockingPortal
 from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.sandbox import process, shared_copy
+from keystone_action.sandbox import process, shared_copy, system_v
+from keystone_action.sandbox.service_process import ServiceProcess
 from keystone_action.services import postgres_binaries, postgres_databases, postgres_server
 from keystone_action.services.postgres import EmbeddedPostgres, credentials_from_env
 from keystone_action.services.postgres_binaries import Binaries, find_binaries, reachable_binaries
@@ -298,3 +302,67 @@ def test_a_wheel_that_everybody_can_read_is_used_where_it_is(tmp_path: Path) -> 
 
 def test_our_own_user_needs_no_copy_of_a_closed_wheel(closed_wheel: Path, tmp_path: Path) -> None:
     assert reachable_binaries(tmp_path, foreign_user=False).root.is_relative_to(closed_wheel)
+
+
+def segments() -> set[int]:
+    """System V shared memory of this machine: identifiers."""
+    return {each.identifier for each in system_v.objects("shm")}
+
+
+@pytest.fixture
+def own_server(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path: Path
+) -> Iterator[PostgresForTests]:
+    service = EmbeddedPostgres(define(), sandboxes.root / f"own-{secrets.token_hex(4)}", sandboxes)
+    portal.call(service.start)
+    yield PostgresForTests(portal, service, tmp_path)
+    portal.call(service.stop)
+
+
+def kill(portal: BlockingPortal, service: EmbeddedPostgres) -> int:
+    """The pid of the server that was killed."""
+    server = service._server._process
+    assert isinstance(server, ServiceProcess)
+    os.kill(server.pid, signal.SIGKILL)
+    portal.call(server.wait)
+    return server.pid
+
+
+def test_a_server_that_died_is_started_again_for_the_next_cell(
+    portal: BlockingPortal, own_server: PostgresForTests
+) -> None:
+    first = own_server.attach()
+    first.fixture("CREATE TABLE t (id int)")
+    kill(portal, own_server.service)
+    assert first.attached.settle is not None
+    with pytest.raises(ServiceError, match="service db: the embedded PostgreSQL went away"):
+        first.attached.settle()
+    cells = [own_server.attach() for _ in range(2)]
+    assert len({cell.attached.for_agent.port for cell in cells}) == 1
+    cells[0].fixture("CREATE TABLE t (id int)")
+    assert cells[0].query("SELECT count(*) FROM t").rows == ((0,),)
+    for one in (first, *cells):
+        one.close()
+
+
+def test_a_server_that_runs_serves_the_next_cell(own_server: PostgresForTests) -> None:
+    first = own_server.attach()
+    second = own_server.attach()
+    assert first.attached.for_agent.port == second.attached.for_agent.port
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_no_shared_memory_stays_of_a_server(portal: BlockingPortal, own_server: PostgresForTests, how: str) -> None:
+    pid = own_server.service._server._process.pid  # type: ignore[union-attr]
+    made = {int(line.split()[1]) for line in _shm() if int(line.split()[4]) == pid}
+    assert made
+    if how == "killed":
+        kill(portal, own_server.service)
+    portal.call(own_server.service.stop)
+    assert not made & segments()
+
+
+def _shm() -> list[str]:
+    return Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
