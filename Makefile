@@ -5,7 +5,7 @@ PYTHON ?= python3
 UV := .venv/bin/uv
 BIN := .venv/bin
 
-.PHONY: help demo run-demo test hostile lint bench format
+.PHONY: help demo run-demo test hostile faults lint bench format
 
 # The broken demo must end with the exit code of `keystone run`, 1. Make turns every failing recipe into 2; the only 1
 # it knows is the answer of `make -q` for a goal that is not up to date, and lines with a `+` run even then.
@@ -34,6 +34,10 @@ test: .venv/.ready ## run all tests, installing what they need
 hostile: .venv/.ready ## every attack on the product and its honest twin, as one table
 	@bash tools/test-requirements
 	PYTHONPATH=tests $(BIN)/python -m pytest -n 4 --dist worksteal -q -p support.attack_table
+
+faults: .venv/.ready ## what breaks beneath a run, at which stage, and what it comes to, as one table
+	@bash tools/test-requirements
+	PYTHONPATH=tests $(BIN)/python -m pytest -n 4 --dist worksteal -q -p support.fault_table tests/faults
 
 lint: .venv/.ready ## style, types, workflows, Dockerfile
 	@bash tools/lint
