@@ -26,6 +26,8 @@ from keystone_action.report.words import count
 from keystone_action.sandbox.temporary import find_temporary, remove_temporary
 from keystone_action.scoring.results import RunResult
 
+_SWEEP_SECONDS = 60.0
+"""For all that is asked of the engine: one that hangs must not hold up the end of a job."""
 _Remove = Callable[[StepState, Mapping[str, str], Commands], list[str]]
 """One part of cleaning up: what it removed, in words."""
 
@@ -61,10 +63,11 @@ def _tried(remove: _Remove, state: StepState, environ: Mapping[str, str], comman
 
 def _sweep_engine(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
     from keystone_action.sandbox.docker_client import NoEngine, connect
+    from keystone_action.sandbox.docker_connection import cut_after
     from keystone_action.sandbox.docker_sweep import sweep
 
     try:
-        with closing(connect(environ)) as client:
+        with closing(connect(environ)) as client, cut_after(client.api, _SWEEP_SECONDS):
             swept = asyncio.run(sweep(client, state.run_id))
     except NoEngine:
         return []

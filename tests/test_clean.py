@@ -20,7 +20,7 @@ from keystone_action.clean import Wanted, choose
 from keystone_action.runner.options import RunOptions
 from keystone_action.sandbox import temporary
 from keystone_action.sandbox.docker_sweep import Leftover, find_leftovers, find_setup_images
-from keystone_action.sandbox.run_lock import State, lock_path, new_run_id, run_lock, state_of
+from keystone_action.sandbox.run_lock import State, keep_lock, lock_path, new_run_id, run_lock, state_of
 from keystone_action.sandbox.temporary import find_temporary
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"
@@ -72,6 +72,17 @@ def test_folders_of_dead_runs_go_and_of_others_stay(without_engine: Path, capsys
     said = capsys.readouterr().out
     assert "removed 1 folder" in said
     assert "can't reach a Docker engine" in said
+
+
+@pytest.mark.parametrize("on_engine", [False, True])
+def test_what_is_left_on_an_engine_that_is_not_there_keeps_its_lock(without_engine: Path, *, on_engine: bool) -> None:
+    run_id = new_run_id()
+    with run_lock(run_id):
+        keep_lock(run_id, on_engine=on_engine)
+    left = folder(without_engine, run_id)
+    assert cli.main(["clean"]) == 0
+    assert not left.exists()
+    assert lock_path(run_id).exists() is on_engine
 
 
 def test_what_a_killed_process_had_for_itself_goes(without_engine: Path) -> None:

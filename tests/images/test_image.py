@@ -176,9 +176,11 @@ while not os.path.exists("/data/go"):
 
 @pytest.mark.parametrize("post", [False, True], ids=["step", "post"])
 def test_a_signal_is_not_lost_while_the_interpreter_starts(action_image: str, tmp_path: Path, *, post: bool) -> None:
-    (tmp_path / "sitecustomize.py").write_text(BEFORE_THE_FIRST_LINE)
+    packages = inside(action_image, "/opt/keystone/bin/python -c 'import site; print(site.getsitepackages()[0])'")
+    (tmp_path / "before.py").write_text(BEFORE_THE_FIRST_LINE)
+    (tmp_path / "before.pth").write_text("import os; exec(open('/data/before.py').read())\n")
     name = f"keystone-test-{uuid.uuid4().hex[:12]}"
-    mounted = ("-v", f"{tmp_path}:/data", "-v", f"{tmp_path}/sitecustomize.py:/opt/keystone/lib/sitecustomize.py:ro")
+    mounted = ("-v", f"{tmp_path}:/data", "-v", f"{tmp_path}/before.pth:{packages.stdout.strip()}/before.pth:ro")
     program = ("--entrypoint", "/opt/keystone/post_entrypoint.py") if post else ()
     words = () if post else ("run", "keystone.yaml")
     docker("run", "--name", name, "--detach", *mounted, *program, action_image, *words)

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.sandbox.run_lock import RUN_ID, lock_path, locked_run, new_run_id, run_lock, state_of
+from keystone_action.sandbox.run_lock import (
+    RUN_ID,
+    is_on_engine,
+    keep_lock,
+    lock_path,
+    locked_run,
+    new_run_id,
+    run_lock,
+    state_of,
+)
 from keystone_action.sandbox.temporary import find_temporary, remove_temporary
 
 HOLDER = """
@@ -32,6 +41,16 @@ def test_a_run_is_going_while_its_process_holds_the_lock(tmp_path: Path) -> None
         assert [one.is_of(run_id) for one in find_temporary(tmp_path)] == [True]
     assert state_of(run_id, tmp_path) == "unknown"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("on_engine", [False, True])
+def test_a_run_that_had_to_leave_something_is_dead_when_it_ends(tmp_path: Path, *, on_engine: bool) -> None:
+    run_id = new_run_id()
+    with run_lock(run_id, tmp_path):
+        keep_lock(run_id, on_engine=on_engine)
+        assert state_of(run_id, tmp_path) == "going"
+    assert state_of(run_id, tmp_path) == "dead"
+    assert is_on_engine(lock_path(run_id, tmp_path)) is on_engine
 
 
 def test_a_killed_run_is_dead(tmp_path: Path) -> None:
