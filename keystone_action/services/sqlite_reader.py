@@ -4,6 +4,7 @@ process that can be killed."""
 from __future__ import annotations
 
 import base64
+import filecmp
 import json
 import os
 import secrets
@@ -38,6 +39,7 @@ class SqliteReader:
     private: Path
     _copy: Path | None = field(default=None)
     _before: Path | None = field(default=None)
+    _indexes_are_ours: bool = field(default=False)
 
     def seal(self) -> None:
         """Keep the file as it stands before the agent, if it is there. Raises OSError."""
@@ -52,11 +54,13 @@ class SqliteReader:
         try:
             if self._copy is None:
                 self._copy = self._copied()
+                self._indexes_are_ours = self._before is not None and _same(self._before, self._copy)
         except PathProblem as problem:
             raise QueryFailed(str(problem), by_agent=True) from None
         except OSError as error:
             raise QueryFailed(f"{self.path} can't be opened: {error}") from None
         lines, ended = self._ask(self._copy, sql, timeout)
+        self._indexes_are_ours |= bool(lines) and "reads" in lines[0]
         changes, read = self._seen(lines, sql)
         if not redefined and (sentence := changes.redefinition(read)):
             raise QueryFailed(sentence, by_agent=True)
@@ -67,8 +71,9 @@ class SqliteReader:
 
     def _ask(self, copy: Path, sql: str, timeout: float) -> tuple[list[Mapping[str, Any]], bool]:
         """The lines of our program, and whether it ended by itself."""
-        order = {"file": str(copy), "before": str(self._before) if self._before else None, "sql": sql}
-        document = json.dumps({**order, "rows": ROWS_LIMIT}).encode("ascii")
+        order: dict[str, Any] = {"file": str(copy), "before": str(self._before) if self._before else None, "sql": sql}
+        order |= {"rows": ROWS_LIMIT, "reindex": not self._indexes_are_ours}
+        document = json.dumps(order).encode("ascii")
         with subprocess.Popen(
             [sys.executable, "-I", "-S", str(_PROGRAM)],
             stdin=subprocess.PIPE,
@@ -139,6 +144,14 @@ def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name
 
 def _value(sent: Any) -> Any:
     return base64.b64decode(sent["bytes"]) if isinstance(sent, dict) else sent
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two copies of a database, with what was not folded into them yet, are the same."""
+    pairs = [(Path(f"{one}{suffix}"), Path(f"{other}{suffix}")) for suffix in ("", "-wal", "-journal")]
+    return all(
+        filecmp.cmp(a, b, shallow=False) if a.exists() and b.exists() else a.exists() == b.exists() for a, b in pairs
+    )
 
 
 def copy_in(workspace: Path, path: str, target: Path) -> None:

@@ -24,6 +24,7 @@ COMPARED = "the catalogue is compared with the one before the agent"
 VIEW = "a view in the place of a table that a check reads"
 TRAIT = "a rule, policy, collation or generated column on a table that a check reads"
 DEFINITION = "another definition of a view or function that a check reads"
+INDEX = "an index that says something else than its table"
 PATH = "a table that is found before the one that a check names"
 FOREVER = "a view that keeps the check's query busy past its time limit"
 
@@ -133,6 +134,31 @@ def test_a_virtual_table_does_not_answer_for_a_table(world: DatabaseWorld) -> No
     outcome = world.ask(ALL, equals=0)
     assert outcome.status == "fail"
     assert "by a virtual table" in outcome.message
+
+
+@hostile("databases", INDEX, held_by="indexes are made anew from their tables", sandbox="both")
+@SQLITE
+def test_an_index_does_not_answer_for_a_table(world: DatabaseWorld) -> None:
+    world.lay_out("CREATE TABLE other (email varchar(80))")
+    root = "(SELECT rootpage FROM sqlite_master WHERE name = '{}')"
+    world.agent(
+        [
+            "CREATE INDEX by_email ON customers (email)",
+            "CREATE INDEX empty ON other (email)",
+            "PRAGMA writable_schema = ON",
+            f"UPDATE sqlite_master SET rootpage = {root.format('empty')} WHERE name = 'by_email'",
+        ]
+    )
+    assert world.ask("SELECT count(email) FROM customers WHERE email > ''", equals=0).status == "fail"
+
+
+@honest("databases", INDEX, sandbox="both")
+@SQLITE
+def test_an_index_of_the_agents_is_used(world: DatabaseWorld) -> None:
+    world.lay_out()
+    world.agent(["CREATE UNIQUE INDEX by_email ON customers (email)", "DELETE FROM customers WHERE id = 2"])
+    for _ in range(2):
+        assert world.ask("SELECT count(email) FROM customers WHERE email > ''", equals=1).status == "pass"
 
 
 @hostile("databases", DEFINITION, held_by=COMPARED, sandbox="both")
