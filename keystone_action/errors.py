@@ -96,6 +96,7 @@ _AGENT_ERRNOS = frozenset(
     {
         errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ELOOP,  # closed, gone, replaced, led in circles
         errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO, errno.EXDEV,  # of another kind than expected, or elsewhere
+        errno.EPERM, errno.EEXIST, errno.ENOTEMPTY, errno.EINVAL,  # in the way, or named as no system can have it
     }
 )  # fmt: skip
 

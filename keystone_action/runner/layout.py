@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from keystone_action.errors import HarnessError
+from keystone_action.sandbox.descent import walk_down
 from keystone_action.sandbox.programs import first_word
 from keystone_action.sandbox.workspace import copy_tree
 from keystone_action.spec.annotations import leaves
@@ -58,18 +59,12 @@ def copy_task_files(files: Sequence[str], directory: Path, workspace: Path, with
 
 def make_readable(directory: Path) -> None:
     """Let every user read (and run what was executable in) a directory of ours, and nobody but us write."""
-    for path in _tree(directory):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            path.chmod(0o755)
-        elif stat.S_ISREG(mode):
-            path.chmod(0o755 if mode & 0o100 else 0o644)
-
-
-def _tree(directory: Path) -> Iterator[Path]:
-    yield directory
-    for folder, folders, files in os.walk(directory):
-        yield from (Path(folder) / name for name in (*folders, *files))
+    for _, folder, entries in walk_down(directory):
+        os.fchmod(folder, 0o755)
+        for entry in entries:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISREG(mode):
+                os.chmod(entry.name, 0o755 if mode & 0o100 else 0o644, dir_fd=folder)
 
 
 def names_a_cell(model: BaseModel) -> bool:

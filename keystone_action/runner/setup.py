@@ -17,6 +17,7 @@ import anyio
 
 from keystone_action.errors import HarnessError
 from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.descent import walk_down
 from keystone_action.sandbox.ownership import give_to_owner
 from keystone_action.sandbox.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.sandbox.workspace import copy_tree
@@ -151,14 +152,20 @@ def _first_line(command: str) -> str:
 
 def _close_to_others(directory: Path) -> None:
     """Nobody but us may write in it, everybody may read."""
-    owner = directory.lstat().st_uid
-    entries = [directory, *(Path(f) / name for f, folders, files in os.walk(directory) for name in (*folders, *files))]
-    for path in entries:
-        status = path.lstat()
-        # What an installer linked in from elsewhere is not its user's, and keeps its modes.
-        if status.st_uid != owner:
-            continue
-        if os.geteuid() == 0:
-            os.lchown(path, 0, 0)
-        if not stat.S_ISLNK(status.st_mode):
-            path.chmod(status.st_mode & 0o755 | (0o555 if stat.S_ISDIR(status.st_mode) else 0o444))
+    status = directory.lstat()
+    owner = status.st_uid
+    _close_one(str(directory), status, owner, None)
+    for _, folder, entries in walk_down(directory):
+        for entry in entries:
+            _close_one(entry.name, entry.stat(follow_symlinks=False), owner, folder)
+
+
+def _close_one(name: str, status: os.stat_result, owner: int, folder: int | None) -> None:
+    # What an installer linked in from elsewhere is not its user's, and keeps its modes.
+    if status.st_uid != owner:
+        return
+    if os.geteuid() == 0:
+        os.chown(name, 0, 0, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
+        mode = status.st_mode & 0o755 | (0o555 if stat.S_ISDIR(status.st_mode) else 0o444)
+        os.chmod(name, mode, dir_fd=folder)

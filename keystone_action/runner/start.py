@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
 from keystone_action.sandbox import process
+from keystone_action.sandbox.descent import walk_down
 from keystone_action.spec.annotations import leaves
 from keystone_action.spec.expressions import references
 from keystone_action.spec.loader import enclosing_root
@@ -230,11 +230,14 @@ def is_light(loaded: LoadedSpec) -> bool:
     if loaded.spec.workspace is None:
         return True
     entries = size = 0
-    for folder, folders, files in os.walk(loaded.code_path(loaded.spec.workspace)):
-        entries += len(folders) + len(files)
-        if entries > LIGHT_ENTRIES or ".git" in folders or ".git" in files:
-            return False
-        size += sum((Path(folder) / name).lstat().st_size for name in files)
+    try:
+        for _, _, found in walk_down(loaded.code_path(loaded.spec.workspace).resolve()):
+            entries += len(found)
+            if entries > LIGHT_ENTRIES or ".git" in {entry.name for entry in found}:
+                return False
+            size += sum(entry.stat(follow_symlinks=False).st_size for entry in found)
+    except OSError:
+        return False
     return size <= LIGHT_BYTES
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from keystone_action.sandbox.paths import open_directory
+from keystone_action.sandbox.openat import open_directory
 
 _STEP = 64
 _KEPT_AT_MOST = 200
@@ -41,3 +43,25 @@ class Descent:
         if relative.count("/") % _STEP == _STEP - 1 and len(self._kept) < _KEPT_AT_MOST:
             self._kept.append((f"{relative}/", os.dup(opened)))
         return opened
+
+
+def walk_down(tree: Path) -> Iterator[tuple[str, int, list[os.DirEntry[str]]]]:
+    """Each directory of a tree, from the top: its path relative to that, a descriptor that stays open until the next
+    step, and what is in it. Links are not followed. Raises OSError."""
+    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with Descent(root) as descent:
+            waiting = [""]
+            while waiting:
+                directory = waiting.pop()
+                folder = descent.open(directory)
+                try:
+                    with os.scandir(folder) as scan:
+                        entries = list(scan)
+                    prefix = f"{directory}/" if directory else ""
+                    waiting += [f"{prefix}{one.name}" for one in entries if one.is_dir(follow_symlinks=False)]
+                    yield directory, folder, entries
+                finally:
+                    os.close(folder)
+    finally:
+        os.close(root)

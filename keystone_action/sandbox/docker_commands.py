@@ -8,7 +8,6 @@ what they were given can have decided what is in it.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import secrets
 import shlex
@@ -24,6 +23,7 @@ import anyio
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox import docker_pack
 from keystone_action.sandbox.base import Completed
+from keystone_action.sandbox.descent import walk_down
 from keystone_action.sandbox.docker_container import Run
 from keystone_action.sandbox.docker_engine import Engine
 from keystone_action.sandbox.docker_image import Image
@@ -40,6 +40,7 @@ from keystone_action.sandbox.docker_layers import (
 from keystone_action.sandbox.docker_plan import Plan
 from keystone_action.sandbox.docker_sandbox import WORKSPACE_LINK, DockerSandbox, must_be_text
 from keystone_action.sandbox.docker_setup import SCRIPT_FILE, ended_well, exports, first_line, story
+from keystone_action.sandbox.snapshot import PATHS_LIMIT
 
 _VERSION = 1
 """Of what is done with the same commands."""
@@ -108,15 +109,20 @@ def _told(sandbox: DockerSandbox, commands: Commands) -> list[tuple[str, str]]:
 def _entries(workspace: Path) -> Entries | None:
     """What tells whether anything in it was changed, by whom ever it is owned; None = it can't be told."""
     found: Entries = {}
-    unreadable: list[OSError] = []
-    for folder, folders, files in os.walk(workspace, onerror=unreadable.append):
-        for name in (*folders, *files):
-            status = os.lstat(f"{folder}/{name}")
-            is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
-            found[f"{folder}/{name}"] = (
-                (status.st_mode, status.st_size, status.st_mtime_ns) if is_file else status.st_mode
-            )
-    return None if unreadable else found
+    size = 0
+    try:
+        for directory, _, entries in walk_down(workspace):
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+                what = (status.st_mode, status.st_size, status.st_mtime_ns) if is_file else status.st_mode
+                found[f"{directory}/{entry.name}"] = what
+                size += len(directory) + len(entry.name)
+            if size > PATHS_LIMIT:
+                return None
+    except OSError:
+        return None
+    return found
 
 
 class _Running:

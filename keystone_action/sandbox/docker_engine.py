@@ -24,6 +24,7 @@ from keystone_action.sandbox.docker_image import PROBING_USER, Image
 from keystone_action.sandbox.docker_layers import remove_image
 from keystone_action.sandbox.docker_paths import HostPaths, find_host_paths
 from keystone_action.sandbox.docker_plan import KIND_LABEL, OWNER_LABEL, RUN_LABEL, Mount
+from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.users import Users
 
 Mode = Literal["auto", "bind", "copy"]
@@ -188,4 +189,4 @@ def _is_shared(image: Image, directory: Path, source: str) -> bool:
     except (OSError, SandboxError):
         return False
     finally:
-        trees.remove(trial)
+        remove_tree(trial)

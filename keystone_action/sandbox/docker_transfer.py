@@ -22,6 +22,7 @@ from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.docker_errors import engine_errors
 from keystone_action.sandbox.docker_plan import Mount
 from keystone_action.sandbox.docker_unpack import TooLarge, moved, unpack
+from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.users import Lease
 from keystone_action.sandbox.watching import TooDeep, human, tree_size
 
@@ -172,17 +173,17 @@ class Bound:
 
     def close(self) -> None:
         """See `Transfer`."""
-        trees.remove(self._places.private)
+        remove_tree(self._places.private)
         self._take_back()
 
     def close_but_home(self) -> Home:
         """See `Transfer`."""
         home, temporary = self._places.of_user
-        trees.remove(temporary)
+        remove_tree(temporary)
         if self._lease is not None:
             trees.take_back(home, self._lease.uid)
         self._take_back()
-        return Home(self._places.private, partial(trees.remove, self._places.private))
+        return Home(self._places.private, partial(remove_tree, self._places.private))
 
     def _take_back(self) -> None:
         if self._lease is not None:

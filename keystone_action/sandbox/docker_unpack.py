@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import docker_pack, trees
+from keystone_action.sandbox import docker_pack
 from keystone_action.sandbox.descent import Descent
+from keystone_action.sandbox.removal import remove_tree
 
 _CHUNK = 1 << 20
 _BUFFER = 1 << 16
@@ -114,7 +115,7 @@ def _entries(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 def _empty(workspace: Path) -> None:
     for entry in list(os.scandir(workspace)):
         if entry.is_dir(follow_symlinks=False):
-            trees.remove(Path(entry.path))
+            remove_tree(Path(entry.path))
         else:
             os.unlink(entry.path)  # noqa: PTH108
 

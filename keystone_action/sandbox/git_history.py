@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.sandbox import git
 from keystone_action.sandbox.paths import display_path
+from keystone_action.sandbox.removal import remove_tree
+from keystone_action.spec.walking import walk
 
 _KEPT = re.compile(
     r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|symlinks|precomposeunicode|worktree)"
@@ -166,7 +167,7 @@ class _Repository:
         """Remove the repository, wherever its directory is."""
         for path in {self.entry, self.directory} - {None}:
             if path is not None and path.is_dir():
-                shutil.rmtree(path)
+                remove_tree(path)
             elif path is not None:
                 path.unlink(missing_ok=True)
 
@@ -195,7 +196,7 @@ class _Repository:
 
 def _with_modules(directory: Path) -> Iterator[Path]:
     yield directory
-    for folder, names, files in os.walk(directory / "modules"):
+    for folder, names, files in walk(directory / "modules"):
         if "HEAD" in files and "config" in files:
             yield Path(folder)
             names[:] = [name for name in names if name == "modules"]
@@ -208,7 +209,7 @@ def clean(directory: Path, within: Path | None = None) -> None:
     Raises GitFailed, OSError, ValueError when its configuration can't be read.
     """
     for name in ("hooks", "worktrees"):
-        shutil.rmtree(directory / name, ignore_errors=True)
+        remove_tree(directory / name)
     for name in ("config.worktree", "FETCH_HEAD"):
         (directory / name).unlink(missing_ok=True)
     config = directory / "config"
@@ -247,7 +248,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
         if path.is_file():
             yield path
             continue
-        for folder, _, files in os.walk(path):
+        for folder, _, files in walk(path):
             for name in files:
                 count += 1
                 if count > _FILES_HASHED:

@@ -12,16 +12,17 @@ import gc
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 from keystone_action.sandbox import confine, killing, landlock, process_cap, processtree, supervisor, wire
 from keystone_action.sandbox.credentials import User
+from keystone_action.sandbox.removal import remove_tree
 
 _PR_SET_DUMPABLE = 4
 _PATIENCE = 12.0
@@ -228,5 +229,4 @@ def main() -> None:
     gc.freeze()
     Launcher(control, range(first, first + count), count).run()
     if sys.argv[4]:
-        with contextlib.suppress(RecursionError):  # if we live, we do it better
-            shutil.rmtree(sys.argv[4], ignore_errors=True)
+        remove_tree(Path(sys.argv[4]))

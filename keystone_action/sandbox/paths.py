@@ -7,20 +7,18 @@ and fails the check.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
-import sys
 from pathlib import Path
+
+from keystone_action.errors import raise_unless_agent
+from keystone_action.sandbox.openat import BENEATH, NO_MAGIC_LINKS, open_directory, openat2
 
 READ_LIMIT = 64 << 20
 """Bytes that `read_inside` takes of one file unless told otherwise."""
 
 _LINKS_FOLLOWED = 40
-_BENEATH, _NO_MAGIC_LINKS, _NO_SYMLINKS = 0x08, 0x02, 0x04
-_OPENAT2 = 437
-_PATH_CHUNK = 3000
 _SAFE_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
 
@@ -74,7 +72,7 @@ def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY, mode: int =
     _refuse_literal(relative)
     root_fd = _open_root(root)
     try:
-        fd = openat2(root_fd, os.fsencode(relative or "."), flags, mode, _BENEATH | _NO_MAGIC_LINKS)
+        fd = openat2(root_fd, os.fsencode(relative or "."), flags, mode, BENEATH | NO_MAGIC_LINKS)
     except OSError as error:
         # EXDEV also stands for an absolute link that points back into the root: the walk tells them apart.
         if error.errno not in {errno.EXDEV, errno.ENOSYS, errno.ENAMETOOLONG, errno.EPERM, errno.EAGAIN, errno.EINVAL}:
@@ -185,75 +183,10 @@ def make_directories_inside(root: Path, relative: str) -> None:
             os.close(above)
 
 
-def open_directory(root_fd: int, relative: str) -> int:
-    """A directory found by walking our own listing: no link on the way is followed, depth is not limited by PATH_MAX.
-
-    relative: POSIX path below root_fd, "" for itself. Raises OSError.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(".", flags, dir_fd=root_fd)
-    for chunk in _chunks(relative):
-        try:
-            deeper = _open_without_links(fd, chunk, flags)
-        finally:
-            os.close(fd)
-        fd = deeper
-    return fd
-
-
-def _open_without_links(fd: int, chunk: list[str], flags: int) -> int:
-    try:
-        return openat2(fd, os.fsencode("/".join(chunk)), flags, 0, _BENEATH | _NO_SYMLINKS)
-    except OSError as error:
-        if error.errno not in {errno.ENOSYS, errno.EPERM}:
-            raise
-    here = os.dup(fd)
-    for part in chunk:
-        try:
-            deeper = os.open(part, flags, dir_fd=here)
-        finally:
-            os.close(here)
-        here = deeper
-    return here
-
-
-def _chunks(relative: str) -> list[list[str]]:
-    chunks: list[list[str]] = []
-    length = _PATH_CHUNK
-    for part in relative.split("/") if relative else []:
-        size = len(os.fsencode(part)) + 1
-        if length + size > _PATH_CHUNK:
-            chunks.append([])
-            length = 0
-        chunks[-1].append(part)
-        length += size
-    return chunks
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def openat2(directory: int, path: bytes, flags: int, mode: int, resolve: int) -> int:
-    """The system call of Linux 5.6. Raises OSError; ENOSYS where there is none."""
-    if _libc is None or b"\0" in path:
-        raise OSError(errno.ENOSYS if _libc is None else errno.EINVAL, "openat2")
-    how = _OpenHow(flags, mode if flags & os.O_CREAT else 0, resolve)
-    while True:
-        fd = int(_libc.syscall(_OPENAT2, directory, path, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
-        if fd >= 0:
-            return fd
-        number = ctypes.get_errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number))
-
-
 class _Walk:
     """Component by component with O_NOFOLLOW, links read and followed by hand: what openat2 does, and absolute
-    links into the root besides. `stack` holds a descriptor for each directory from the root to here."""
+    links into the root besides. Two descriptors at a time, however deep it goes: an agent makes more directories in one
+    another than anybody may have open."""
 
     def __init__(self, root: Path, relative: str) -> None:
         _refuse_literal(relative)
@@ -262,11 +195,13 @@ class _Walk:
         self.todo = relative.split("/")[::-1]
         self.links = 0
         self.names: list[str] = []
-        self.stack = [_open_root(root)]
+        self.missing = False
+        self.top = _open_root(root)
+        self.here = os.dup(self.top)
 
     def close(self) -> None:
-        for fd in self.stack:
-            os.close(fd)
+        os.close(self.here)
+        os.close(self.top)
 
     def resolve(self) -> list[str]:
         """Names from the root to the real place; what does not exist is appended as it is written."""
@@ -280,20 +215,25 @@ class _Walk:
                 rest = [name for name in self.todo[::-1] if name not in {"", "."}]
                 if ".." in rest:
                     raise PathMissing(f"{display_path(self.relative)} does not exist") from None
+                self.missing = True
                 return [*self.names, part, *rest]
         return self.names
 
     def open(self, flags: int, mode: int) -> int:
         """The real place opened with `flags`; it may be created when they say so."""
         names = self.resolve()
-        if len(names) > len(self.stack):
+        if self.missing and len(names) > len(self.names) + 1:
             raise PathMissing(f"{display_path(self.relative)} does not exist")
         try:
-            if len(names) == len(self.stack):  # the last one does not exist
-                return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=self.stack[-1])
+            if self.missing:  # the last one
+                return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=self.here)
             if not names:
-                return os.open(".", flags, mode, dir_fd=self.stack[0])
-            return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=self.stack[-2])
+                return os.open(".", flags, mode, dir_fd=self.top)
+            above = open_directory(self.top, "/".join(names[:-1]), _O_PATH)
+            try:
+                return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=above)
+            finally:
+                os.close(above)
         except OSError as error:
             raise _problem(error, self.relative) from None
 
@@ -303,11 +243,10 @@ class _Walk:
         if part == "..":
             if not self.names:
                 raise PathEscape(f"{display_path(self.relative)} leads out of the workspace")
-            self.names.pop()
-            os.close(self.stack.pop())
+            self._back(self.names[:-1])
             return
         try:
-            fd = os.open(part, _O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.stack[-1])
+            fd = os.open(part, _O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.here)
         except OSError as error:
             raise _problem(error, self.relative) from None
         if stat.S_ISLNK(os.fstat(fd).st_mode):
@@ -316,8 +255,19 @@ class _Walk:
             finally:
                 os.close(fd)
             return
-        self.stack.append(fd)
+        os.close(self.here)
+        self.here = fd
         self.names.append(part)
+
+    def _back(self, names: list[str]) -> None:
+        """Go to a directory that was passed on the way."""
+        try:
+            fd = open_directory(self.top, "/".join(names), _O_PATH)
+        except OSError as error:
+            raise _problem(error, self.relative) from None
+        os.close(self.here)
+        self.here = fd
+        self.names = list(names)
 
     def _follow(self, target: str) -> None:
         self.links += 1
@@ -330,9 +280,7 @@ class _Walk:
                     f"{display_path(self.relative)} leads through a link out of the workspace, "
                     f"to {display_path(target)}"
                 )
-            while self.names:
-                self.names.pop()
-                os.close(self.stack.pop())
+            self._back([])
             target = inside
         self.todo.extend(target.split("/")[::-1])
 
@@ -362,6 +310,7 @@ def _open_root(root: Path) -> int:
     except FileNotFoundError:
         raise PathMissing("the workspace itself is gone") from None
     except OSError as error:
+        raise_unless_agent(error, "opening the workspace")
         raise PathUnreadable(f"the workspace can't be opened: {error.strerror}") from None
 
 
@@ -373,6 +322,7 @@ def _give_to_owner(root: Path, fd: int) -> None:
 
 def _problem(error: OSError, relative: str) -> PathProblem:
     shown = display_path(relative)
+    raise_unless_agent(error, f"using {shown}")
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         return PathMissing(f"{shown} does not exist")
     if error.errno == errno.ELOOP:

@@ -24,6 +24,7 @@ from keystone_action.sandbox.base import Home, Limits
 from keystone_action.sandbox.client import LauncherClient, hide_memory
 from keystone_action.sandbox.own_python import OwnPython, own_python
 from keystone_action.sandbox.process_sandbox import ProcessSandbox
+from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.service_process import ServiceProcess
 from keystone_action.sandbox.users import Lease, Users
 
@@ -63,7 +64,7 @@ async def start(
         launcher = await LauncherClient.start(numbers, place if own_root else None)
     except SandboxError:
         if own_root:
-            trees.remove(place)
+            remove_tree(place)
         raise
     launcher.give_back(await launcher.supervisor())  # forked while the run gets ready, so that the first finds it warm
     try:
@@ -315,7 +316,7 @@ class ProcessSandboxes:
         if self._readers:
             self._readers.release()
         if self._own_root:
-            await asyncio.to_thread(trees.remove, self.root)
+            await asyncio.to_thread(remove_tree, self.root)
 
 
 def _real(path: Path) -> Path:

@@ -24,6 +24,7 @@ from keystone_action.sandbox.base import (
 from keystone_action.sandbox.client import Channel, LauncherClient
 from keystone_action.sandbox.output_file import PipeToFile
 from keystone_action.sandbox.process_serving import ProcessServing, Stopper
+from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.search_path import DEFAULT_PATH, own_search_path
 from keystone_action.sandbox.shortage import Supplies
 from keystone_action.sandbox.users import Lease
@@ -206,7 +207,7 @@ class ProcessSandbox:
         await self._close(self._temporary)
         if self._lease:
             trees.take_back(self._home, self._lease.uid)
-        return Home(self._home, partial(trees.remove, self._home))
+        return Home(self._home, partial(remove_tree, self._home))
 
     async def _close(self, *gone: Path) -> None:
         if self._closed:
@@ -217,7 +218,7 @@ class ProcessSandbox:
         await self._quiet.wait()
         for path in gone:
             if not trees.remove_if_empty(path):
-                await asyncio.to_thread(trees.remove, path)
+                await asyncio.to_thread(remove_tree, path)
         if self._lease:
             trees.take_back(self.workspace, self._lease.uid)
             trees.remove_shared(self._lease.user, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from keystone_action.sandbox import trees
 from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.run_lock import PREFIX, RUN_ID, locked_run, new_run_id, run_lock
 
@@ -71,5 +70,5 @@ def remove_temporary(found: Temporary) -> bool:
         with contextlib.suppress(OSError):
             found.path.unlink()
     else:
-        trees.remove(found.path)
+        remove_tree(found.path)
     return not os.path.lexists(found.path)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keystone_action.sandbox.descent import Descent
+from keystone_action.spec.walking import walk
 
 HASHED_LIMIT = 4 << 30
 SPARSE_LIMIT = 64 << 20
@@ -171,7 +172,7 @@ def read_references(repository: Path) -> tuple[str, dict[str, str]]:
         if name and value[:1] not in "#^":
             references[name] = value
     top = repository / "refs"
-    for folder, _, names in os.walk(top):
+    for folder, _, names in walk(top):
         for name in names:
             path = Path(folder) / name
             references[f"refs/{path.relative_to(top).as_posix()}"] = _text(path).strip()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from keystone_action.sandbox import system_v
 from keystone_action.sandbox.credentials import User
 from keystone_action.sandbox.descent import Descent
+from keystone_action.sandbox.removal import remove_tree
 
 QUEUES = "/dev/mqueue"
 SHARED_MEMORY = ("/dev/shm", QUEUES)  # noqa: S108 - cleaned up, not used
@@ -107,17 +106,6 @@ def remove_if_empty(directory: Path) -> bool:
     return True
 
 
-def remove(tree: Path) -> None:
-    """Remove a tree whatever is in it: closed directories, thousands of levels. Never raises; never follows links."""
-    with contextlib.suppress(OSError, RecursionError):
-        shutil.rmtree(tree)
-    if os.path.lexists(tree):
-        # rm and chmod walk by descriptors, so neither modes nor depth stop them.
-        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
-            with contextlib.suppress(OSError):
-                subprocess.run([*command, "--", str(tree)], stderr=subprocess.DEVNULL, check=False)
-
-
 def remove_shared(user: User, places: tuple[str, ...]) -> None:
     """Remove what a user left in places that all users share, and its System V objects."""
     for place in places:
@@ -128,7 +116,7 @@ def remove_shared(user: User, places: tuple[str, ...]) -> None:
                     if status.st_uid != user.uid:
                         continue
                     if stat.S_ISDIR(status.st_mode):
-                        remove(Path(entry.path))
+                        remove_tree(Path(entry.path))
                     else:
                         os.unlink(entry.path)  # noqa: PTH108
     system_v.remove(user)

@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from keystone_action.spec.walking import walk
+
 MAX_FILES = 10_000
 MAX_BYTES = 256 << 20
 """Of one directory, all its files together: they are kept in memory while the run lasts."""
@@ -20,7 +22,7 @@ def files_below(directory: Path) -> tuple[str, ...]:
     root = directory.resolve()
     found: list[str] = []
     size = 0
-    for folder, folders, names in os.walk(root, onerror=_unlisted):
+    for folder, folders, names in walk(root, _unlisted):
         for name in (*folders, *names):
             path = Path(folder) / name
             if name in folders and not path.is_symlink():

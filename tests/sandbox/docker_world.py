@@ -15,11 +15,12 @@ from typing import Any
 from process_world import run as run_bounded
 from support.docker_engine import missing
 
-from keystone_action.sandbox import docker_layers, trees
+from keystone_action.sandbox import docker_layers
 from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox
 from keystone_action.sandbox.docker import DockerSandboxes, start_docker
 from keystone_action.sandbox.docker_sandbox import DockerSandbox
 from keystone_action.sandbox.own_python import OwnPython
+from keystone_action.sandbox.removal import remove_tree
 
 __all__ = ["IMAGE", "Proxy", "fresh", "images_go", "in_shell", "left", "place", "run_bounded", "shell", "world"]
 
@@ -59,7 +60,7 @@ def place() -> Iterator[Path]:
     try:
         yield root
     finally:
-        trees.remove(root)
+        remove_tree(root)
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.sandbox import paths
+from keystone_action.sandbox.openat import open_directory
 from keystone_action.sandbox.paths import (
     PathEscape,
     PathMissing,
@@ -19,7 +20,6 @@ from keystone_action.sandbox.paths import (
     display_path,
     exists_inside,
     make_directories_inside,
-    open_directory,
     open_inside,
     read_head_inside,
     read_inside,

@@ -17,9 +17,10 @@ import pytest
 from process_world import ROOT, another, run, shell, world
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import policy, trees
+from keystone_action.sandbox import policy
 from keystone_action.sandbox.base import Command, Limits
 from keystone_action.sandbox.process import start, unenforced
+from keystone_action.sandbox.removal import remove_tree
 
 
 @pytest.fixture
@@ -304,7 +305,7 @@ def test_removing_does_not_follow_links(tmp_path: Path) -> None:
     (tmp_path / "keep" / "file").write_text("x")
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "link").symlink_to(tmp_path / "keep")
-    trees.remove(tmp_path / "tree")
-    trees.remove(tmp_path / "absent")
+    remove_tree(tmp_path / "tree")
+    remove_tree(tmp_path / "absent")
     assert (tmp_path / "keep" / "file").read_text() == "x"
     assert not (tmp_path / "tree").exists()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 
 from keystone_action.spec.discovery import search
+from keystone_action.spec.walking import walk
 
 NOT_CODE = (".git", ".hg", ".keystone", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache")
 """What lies beside modules and is none: the folder is often the whole repository."""
@@ -16,7 +16,7 @@ _SOURCE_BYTES = 1 << 20
 @functools.cache
 def registers_scorers(directory: Path) -> bool:
     """Whether some module in a folder may register scorers: by the word, since none may be imported here."""
-    for folder, folders, files in os.walk(directory):
+    for folder, folders, files in walk(directory):
         folders[:] = [name for name in folders if name not in NOT_CODE]
         for name in files:
             if name.endswith(".py") and _holds_word(Path(folder) / name):
