@@ -30,6 +30,7 @@ from keystone_action.github.progress import LogProgress
 from keystone_action.github.reader import InputReader
 from keystone_action.github.reporting import Reporting
 from keystone_action.github.results import commented_values, output_values, planned_values
+from keystone_action.github.spec_links import spec_links
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import Summaries, append_text
 from keystone_action.github.summary_template import SummaryTemplate
@@ -94,12 +95,13 @@ class _Step:
         self.commands = commands
         self.settings: Settings | None = None
         self.reporting: Reporting | None = None
+        self.event = Event()
         self.needs_checkout = False  # nobody is told to check out a fork where that is refused
         self.summaries = Summaries(None, commands.warning)
 
     def run(self, evaluate: Evaluate | None) -> int:
         _mask_keys(self.environ, self.commands)
-        event = read_event(self.environ)
+        event = self.event = read_event(self.environ)
         settings = self.settings = self._read_settings(event)
         self._say(settings, event)
         if settings.mode == "comment":
@@ -258,13 +260,15 @@ class _Step:
         """Writes outputs and summary, then tells the pull request. What can't be written or posted is a warning:
         reporting never changes the verdict, and whatever becomes of the posting, the rest is there."""
         self._write(output_values(run, directory=directory, workspace=self._workspace))
+        if self.settings is not None:
+            self.summaries.links = spec_links(run, self.settings, self.event, self.environ, self.commands.log)
         self._write_summaries(run, directory)
         for line in (*gate_lines(run.spec_changes), *baseline_lines(run.baseline, run)):
             self.commands.log(line)
         score = "" if run.composite is None else f", composite {run.composite:.2f}"
         self.commands.log(f"verdict: {run.verdict}{score}")
         if self.reporting is not None:
-            posted = self.reporting.finish(run)
+            posted = self.reporting.finish(run, links=self.summaries.links)
             if posted.ids or posted.file:
                 self._write(posted.outputs(self._workspace))
 

@@ -96,7 +96,7 @@ def test_the_readme_shows_a_spec_and_a_workflow_that_work_together(tmp_path: Pat
         player = Player(tmp_path / name, workflow, checkout(text), event="pull_request", github=github)
         assert player.play().result("evaluate") == result
         (comment,) = github.state.comments
-        assert comment.body.startswith("## ✅ Passed" if result == "success" else "## ❌ Failed")
+        assert comment.body.startswith("## ✅ Keystone: " if result == "success" else "## ❌ Keystone: ")
         assert statuses(github) == {"keystone/evaluate": result}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from urllib.parse import quote
 
 _DOCS = "https://github.com/keystone-action/keystone-action/blob/main/docs"
 """Where our pages are read; a message must not send anybody to a file that is only in our repository."""
@@ -26,3 +27,12 @@ def run_url(environ: Mapping[str, str], *, run_id: str | None = None, attempt: s
     if not _NUMBER.fullmatch(run) or not _NUMBER.fullmatch(number):
         return ""
     return f"{server}/{repository}/actions/runs/{run}/attempts/{number}"
+
+
+def file_url(environ: Mapping[str, str], sha: str, path: str) -> str:
+    """The page of a file of this repository in a commit. Empty when a variable is no part of an address."""
+    server = environ.get("GITHUB_SERVER_URL", "").rstrip("/")
+    repository = environ.get("GITHUB_REPOSITORY", "")
+    if not _SERVER.fullmatch(server) or not _REPOSITORY.fullmatch(repository):
+        return ""
+    return f"{server}/{repository}/blob/{sha}/{quote(path, safe='/')}"

@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -136,8 +136,10 @@ class Reporting:
             self._commands.log("no status is set: the event does not say of which commit")
         self.live.start()
 
-    def finish(self, run: RunResult, *, has_time: bool = False) -> Posted:
-        """Posts the result. Ends soon when the job is being cancelled, unless it has time, as the post step has."""
+    def finish(self, run: RunResult, *, has_time: bool = False, links: Mapping[str, str] | None = None) -> Posted:
+        """Posts the result. Ends soon when the job is being cancelled, unless it has time, as the post step has.
+        links: addresses of the specs' files, by id."""
+        self._facts = replace(self._facts, links=links or {})
         posted = Posted(missing=self._wants_comment)
         is_told = True
         try:

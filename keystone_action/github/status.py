@@ -14,10 +14,9 @@ from keystone_action.github.api_errors import GitHubError
 from keystone_action.github.api_types import StatusState
 from keystone_action.github.client import MAX_DESCRIPTION, GitHubClient
 from keystone_action.github.event import Event
-from keystone_action.report import view
-from keystone_action.report.comment import headline
 from keystone_action.report.comment_jobs import Job, is_worse, letter_of, verdict_of, worst
-from keystone_action.report.escape import first_line, visible
+from keystone_action.report.escape import visible
+from keystone_action.report.headline import headline
 from keystone_action.scoring.results import RunResult, Verdict
 
 PENDING = "Keystone is running"
@@ -124,11 +123,8 @@ def state_of(run: RunResult) -> StatusState:
 
 
 def description_of(run: RunResult) -> str:
-    """Verdict, composite and cells, at most 140 characters, all of them of the basic plane: not every place that shows
-    a status takes others."""
-    if run.error is not None:
-        text = f"{view.headline(run)}: {first_line(run.error).rstrip(':')}"
-    else:
-        text = " · ".join([headline(run), *view.facts(run)[:1]])
+    """The first line of every report, at most 140 characters, all of them of the basic plane: not every place that
+    shows a status takes others."""
+    text = headline(run)
     line = _ASTRAL.sub("?", " ".join(visible(text).split()))
     return line if len(line) <= MAX_DESCRIPTION else line[: MAX_DESCRIPTION - 1].rstrip() + "…"

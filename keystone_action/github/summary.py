@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from keystone_action.errors import OutputError
@@ -19,10 +19,11 @@ _SMALLEST = 256
 
 class Summaries:
     """What a run's summary is: by the workflow's own template, if it has one, else ours. warn: is told when the
-    template can't be rendered; ours stands in for it then, and from there on."""
+    template can't be rendered; ours stands in for it then, and from there on. links: addresses of the specs' files."""
 
     def __init__(self, template: SummaryTemplate | None, warn: Callable[[str], None]) -> None:
         self.template = template
+        self.links: Mapping[str, str] = {}
         self._warn = warn
 
     def text(self, run: RunResult, limit: int) -> str:
@@ -36,7 +37,7 @@ class Summaries:
                 self._give_up(problem.message)
             except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
                 self._give_up(f"rendering it broke: {type(error).__name__}: {error}")
-        return render_summary(run, limit)
+        return render_summary(run, limit, links=self.links)
 
     def replace_file(self, run: RunResult, directory: Path, workspace: Path) -> None:
         """Writes summary.md by the template in place of ours. Without one, or when that fails, ours stays."""

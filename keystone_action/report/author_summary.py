@@ -26,7 +26,18 @@ HIDDEN = "<!-- keystone-action "
 """How the hidden lines of our comments begin (report/comment_marker.py)."""
 VARIABLES = frozenset(
     {
-        *("baseline", "everything", "facts", "gate", "headline", "icon", "max_open", "max_passed", "misleading"),
+        *(
+            "again",
+            "baseline",
+            "everything",
+            "facts",
+            "gate",
+            "headline",
+            "icon",
+            "max_open",
+            "max_passed",
+            "misleading",
+        ),
         *("notes", "notes_left_out", "reasons", "reasons_left_out", "result", "run", "specs"),
     }
 )

@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.report import view, words
+from keystone_action.report.addresses import safe_link, safe_links
+from keystone_action.report.again import command_again
 from keystone_action.report.comment_history import Changes, Remembered, changes_since, encode_commit
 from keystone_action.report.comment_jobs import Jobs, is_worse
 from keystone_action.report.comment_marker import Marker, without_hidden
 from keystone_action.report.compared import baseline_view, gate_view
+from keystone_action.report.headline import headline
 from keystone_action.report.ladder import COMMENT_LIMIT, Level, fit
 from keystone_action.report.templating import markdown_environment
 from keystone_action.scoring.results import InvariantResult, RunResult, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from markupsafe import Markup
 
 TEMPLATE = "comment.md.j2"
 RUNNING = "running.md.j2"
@@ -42,7 +44,6 @@ _OTHERS: Mapping[str, str] = {
     "fail": "Keystone: another job of this run failed",
     "flaky": "Keystone: another job of this run passed, but is flaky",
 }
-_URL = re.compile(r"https?://[A-Za-z0-9.:-]+(?:/[A-Za-z0-9._~-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class CommentFacts:
     sha: the commit that people see. run_url: of the workflow's run, left out unless it is a plain address. origin:
     sentences about where results of others come from; doubted: whether they warn. reporter: whose word the verdict is,
     when it is not ours. before: what the last comment remembers. jobs: those that write the comment. shared: the worst
-    verdict of the others among them.
+    verdict of the others among them. links: addresses of the specs' files, by id.
     """
 
     sha: str = ""
@@ -63,6 +64,7 @@ class CommentFacts:
     before: Remembered | None = None
     jobs: Jobs = field(default_factory=Jobs)
     shared: Verdict | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +125,6 @@ def render_superseded(url: str) -> str:
     return "Superseded by another comment of this run: two jobs wrote at the same time.\n"
 
 
-def headline(run: RunResult) -> str:
-    """Verdict and composite, as the first line has them."""
-    line = view.headline(run)
-    if run.composite is None or "composite" in line:
-        return line
-    return f"{line}, composite {words.score(run.composite)} of what was graded"
-
-
 def _remembered(run: RunResult, facts: CommentFacts) -> str:
     """A run that judged nothing, or not all, leaves what was known before, and says of which commit it is itself."""
     return Remembered.of(run, facts.sha).encode(jobs=facts.jobs) if is_judged(run) else _without_result(facts)
@@ -150,7 +144,7 @@ def is_judged(run: RunResult) -> bool:
 def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Level) -> Iterator[str]:
     why, more_why = view.reasons(run)
     notes, more_notes = view.notes(run)
-    rows = list(_failing(run))
+    rows = list(_failing(run, safe_links(facts.links)))
     others_are_worse = is_worse(facts.shared, run.verdict)
     return template.generate(
         result=run,
@@ -175,21 +169,29 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
         rows_left_out=max(0, len(rows) - MAX_ROWS),
         several=any(len(spec.cells) > 1 for spec in run.specs),
         cells=_failed_cells(run) if level == "everything" else [],
+        again=command_again(run),
         sha=facts.sha,
         run_url=safe_link(facts.run_url),
     )
 
 
-def _failing(run: RunResult) -> Iterator[_Row]:
-    for item in view.spec_views(run):
+def _failing(run: RunResult, links: Mapping[str, str]) -> Iterator[_Row]:
+    for item in view.spec_views(run, links):
         for row in item.rows:
             if row.status in ("fail", "error"):
                 yield _Row(item.spec.id if len(run.specs) > 1 else "", row)
 
 
 def _failed_cells(run: RunResult) -> list[dict[str, Any]]:
-    cells = [cell for item in view.spec_views(run) for cell in item.failed][:MAX_CELLS]
-    return [{"cell": cell, "checks": [check for check in cell.invariants if _tells_more(check)]} for cell in cells]
+    found = [failure for item in view.spec_views(run) for failure in item.failures][:MAX_CELLS]
+    return [
+        {
+            "cell": failure.cell,
+            "replicas": failure.replicas,
+            "checks": [check for check in failure.checks if _tells_more(check)],
+        }
+        for failure in found
+    ]
 
 
 def _tells_more(check: InvariantResult) -> bool:
@@ -222,15 +224,3 @@ def _change_lines(found: Changes | None, run: RunResult) -> dict[str, Any] | Non
 def _in_words(before: Remembered) -> str:
     composite = "" if before.composite is None else f", composite {words.score(before.composite)}"
     return f"{words.TITLES[before.verdict]}{composite}"
-
-
-def safe_link(url: str) -> Markup | None:
-    """An address that a link may have; None for anything else."""
-    return _ours(url) if _URL.fullmatch(url) else None
-
-
-def _ours(text: str) -> Markup:
-    """Markdown or an address of our own making."""
-    from markupsafe import Markup
-
-    return Markup(text)  # noqa: S704 - made by us, or checked

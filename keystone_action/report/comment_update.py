@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 from keystone_action.report import words
+from keystone_action.report.addresses import safe_link
 from keystone_action.report.comment import (
     SHARED,
     CommentFacts,
@@ -14,7 +15,6 @@ from keystone_action.report.comment import (
     is_judged,
     render_comment,
     render_running,
-    safe_link,
 )
 from keystone_action.report.comment_history import Previous
 from keystone_action.report.comment_jobs import Job, is_worse, worst

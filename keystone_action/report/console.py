@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, TextIO
 from keystone_action.report import view, words
 from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.escape import excerpt, first_line, log_line
+from keystone_action.report.headline import headline
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def print_verdict(run: RunResult, file: IO[str]) -> None:
         write_line(file, log_line(line))
     for line, _ in _stories(run):
         write_line(file, log_line(line))
-    write_line(file, log_line(view.headline(run)))
+    write_line(file, log_line(headline(run)))
     for line in baseline_lines(run.baseline, run):
         write_line(file, log_line(line))
     for note in view.notes(run)[0]:
@@ -259,9 +260,9 @@ def _narrow_table(item: view.SpecView) -> Table:
 def _verdict(run: RunResult) -> Text:
     from rich.text import Text
 
-    headline = log_line(view.headline(run))
+    line = log_line(headline(run))
     style = "yellow" if run.cancelled else STYLES[run.verdict]
-    text = Text(headline, style=f"bold {style}")
+    text = Text(line, style=f"bold {style}")
     return text.append(log_line(f" · {' · '.join(view.facts(run))}"), style="not bold default")
 
 

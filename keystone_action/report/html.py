@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from keystone_action.report import view
 from keystone_action.report.compared import baseline_view, gate_view
+from keystone_action.report.headline import headline
 from keystone_action.report.templating import html_environment
 from keystone_action.scoring.document import json_value
 from keystone_action.scoring.results import InvariantResult, RunResult
@@ -34,7 +35,7 @@ def render_html(run: RunResult) -> str:
         style=style,
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         icon="■" if run.cancelled else MARKS[run.verdict],
-        headline=view.headline(run),
+        headline=headline(run),
         facts=view.facts(run),
         misleading=view.misleading_composite(run),
         reasons=why,

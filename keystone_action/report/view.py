@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line
-from keystone_action.scoring.composite import TOLERANCE
+from keystone_action.report.ranking import VERDICT_RANK, Failure, check_rank, failures
+from keystone_action.scoring.composite import TOLERANCE, show_threshold
 from keystone_action.scoring.results import (
     AgentResult,
     CellResult,
@@ -29,7 +30,7 @@ MAX_NOTES = 20
 MAX_GROUPS = 50
 MAX_PASSED = 200
 MAX_OPEN = 20
-_WORST_FIRST = {"error": 0, "fail": 1, "flaky": 2, "skip": 3, "pass": 4}
+_WORST_FIRST = VERDICT_RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class InvariantRow:
-    """One invariant over all cells of a spec. score: the mean where it was graded; message: of the worst cell."""
+    """One invariant over all cells of a spec. score: the mean where it was graded; message: of the worst cell; url: of
+    its line of the spec, empty where that is not known."""
 
     name: str
     description: str
@@ -55,6 +57,7 @@ class InvariantRow:
     passed: int
     total: int
     message: str
+    url: str = ""
 
     @property
     def why(self) -> str:
@@ -64,12 +67,14 @@ class InvariantRow:
 
 @dataclass(frozen=True, slots=True)
 class SpecView:
-    """One spec. several: whether it has more than one cell; rows: worst first, else as declared; groups: worst first,
-    at most MAX_GROUPS, and none when there is only one."""
+    """One spec. several: whether it has more than one cell; rows: failing gates first, then by the weight that was
+    lost, else as declared; failures: the failed cells, equal ones once; groups: worst first, at most MAX_GROUPS, and
+    none when there is only one."""
 
     spec: SpecResult
     several: bool
     rows: tuple[InvariantRow, ...]
+    failures: tuple[Failure, ...]
     failed: tuple[CellResult, ...]
     passed: tuple[CellResult, ...]
     groups: tuple[GroupResult, ...]
@@ -94,24 +99,36 @@ class SpecView:
     @property
     def facts(self) -> list[str]:
         """Composite, threshold and pass rate in words."""
-        composite = f"composite {words.score(self.spec.composite)}, {needs([self.spec])}"
+        composite = words.score(self.spec.composite, beside=self.spec.pass_threshold)
+        composite = f"composite {composite}, {needs([self.spec])}"
         passed = [f"{len(self.passed)} of {words.count(len(self.spec.cells), 'cell')} passed"] if self.several else []
         return [composite, *passed, *self.statistics]
 
 
-def spec_views(run: RunResult) -> Iterator[SpecView]:
-    """The specs of a run, worst first."""
+def spec_views(run: RunResult, links: Mapping[str, str] | None = None) -> Iterator[SpecView]:
+    """The specs of a run, worst first. links: the address of a spec's file, by its id."""
     for spec in sorted(run.specs, key=lambda spec: _WORST_FIRST[spec.verdict]):
         groups = sorted(spec.groups, key=lambda group: _WORST_FIRST[group.verdict]) if len(spec.groups) > 1 else []
         yield SpecView(
             spec=spec,
             several=len(spec.cells) > 1,
-            rows=tuple(sorted(invariant_rows(spec.cells), key=lambda row: _WORST_FIRST[row.status])),
+            rows=tuple(sorted(_linked_rows(spec, (links or {}).get(spec.id, "")), key=_row_rank)),
+            failures=tuple(failures(spec.cells)),
             failed=tuple(cell for cell in spec.cells if cell.verdict != "pass"),
             passed=tuple(cell for cell in spec.cells if cell.verdict == "pass"),
             groups=tuple(groups[:MAX_GROUPS]),
             groups_left_out=max(0, len(groups) - MAX_GROUPS),
         )
+
+
+def _linked_rows(spec: SpecResult, address: str) -> Iterator[InvariantRow]:
+    for row in invariant_rows(spec.cells):
+        line = spec.positions.get(row.name)
+        yield replace(row, url=address + f"#L{line}") if address and line else row
+
+
+def _row_rank(row: InvariantRow) -> tuple[int, bool, float]:
+    return check_rank(row.status, is_gate=bool(row.gate), weight=row.weight, score=row.score)
 
 
 def invariant_rows(cells: Iterable[CellResult]) -> Iterator[InvariantRow]:
@@ -150,7 +167,7 @@ def needs(specs: Sequence[SpecResult]) -> str:
     if len(found) != 1:
         return ""
     threshold, source = found.pop()
-    return f"needs {words.score(threshold)}{' (set by the threshold input)' if source == 'input' else ''}"
+    return f"needs {show_threshold(threshold)}{' (set by the threshold input)' if source == 'input' else ''}"
 
 
 def _passed_below(spec: SpecResult) -> bool:
@@ -170,24 +187,25 @@ def icon(run: RunResult) -> str:
     return words.CANCELLED_ICON if run.cancelled else words.ICONS[run.verdict]
 
 
-def headline(run: RunResult) -> str:
-    """The verdict and, where it decides, the composite with what it needs."""
-    if run.cancelled:
-        return "Cancelled before the end"
-    if run.verdict == "error":
-        errors, cells = run.counts.get("errors", 0), run.counts.get("cells", 0)
-        graded = f"{errors:,} of {words.count(cells, 'cell')} could not be graded" if errors else "nothing was graded"
-        return f"{words.TITLES['error']}: {graded}"
-    return ", ".join(
-        part
-        for part in (f"{words.TITLES[run.verdict]}: composite {words.score(run.composite)}", needs(run.specs))
-        if part
-    )
-
-
 def facts(run: RunResult) -> list[str]:
-    """Cells, or the checks of the only one, time and usage in words."""
-    return [*_passed(run), words.duration(run.duration_s), *words.usage(run.usage, run.judge_usage)]
+    """Cells, or the checks of the only one, composite, time and usage in words."""
+    return [
+        *_passed(run),
+        *_composite(run),
+        words.duration(run.duration_s),
+        *words.usage(run.usage, run.judge_usage),
+    ]
+
+
+def _composite(run: RunResult) -> Iterator[str]:
+    if run.composite is None:
+        return
+    if run.verdict == "error" or run.cancelled:
+        yield f"composite {words.score(run.composite)} of what was graded"
+        return
+    needed = needs(run.specs)
+    beside = run.specs[0].pass_threshold if needed and run.specs else None
+    yield f"composite {words.score(run.composite, beside=beside)}" + (f", {needed}" if needed else "")
 
 
 def _passed(run: RunResult) -> Iterator[str]:

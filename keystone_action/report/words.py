@@ -28,9 +28,10 @@ EXIT_CODES = {126: "a program was found and could not be run", 127: "a program w
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 
 
-def score(value: float | None) -> str:
-    """A score or composite as the reasons in results have it; a dash when there is none."""
-    return "–" if value is None else show(value)
+def score(value: float | None, *, beside: float | None = None) -> str:
+    """A score or composite as the reasons in results have it; a dash when there is none. beside: what it is compared
+    with, so that both are told apart."""
+    return "–" if value is None else show(value, beside=beside)
 
 
 def weight(value: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
-from keystone_action.scoring.composite import TOLERANCE, show
+from keystone_action.scoring.composite import TOLERANCE, below
 from keystone_action.scoring.results import CellResult, GroupResult, RunResult, SpecResult, Verdict
 
 Aggregation = Literal["all", "any", "majority", "mean"] | int
@@ -76,7 +76,7 @@ def _met(aggregation: Aggregation, passed: int, total: int, composite: float | N
 
 def _unmet(aggregation: Aggregation, passed: int, total: int, composite: float | None, threshold: float) -> str:
     if aggregation == "mean":
-        return f"mean composite {show(composite or 0.0, beside=threshold)} is below the threshold {show(threshold)}"
+        return f"mean {below(composite or 0.0, threshold)}"
     needed = {"all": "all", "any": "at least 1", "majority": "more than half"}.get(
         str(aggregation), f"at least {aggregation}"
     )

@@ -91,9 +91,7 @@ def grade(
         return Grade("fail" if missed else "pass", mean, f"failed: {', '.join(missed)}" if missed else "", marked)
     if mean >= threshold - TOLERANCE:
         return Grade("pass", mean, "", marked)
-    return Grade(
-        "fail", mean, f"composite {show(mean, beside=threshold)} is below the threshold {show(threshold)}", marked
-    )
+    return Grade("fail", mean, below(mean, threshold), marked)
 
 
 def _fault(results: Sequence[InvariantResult]) -> str:
@@ -121,11 +119,22 @@ def first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
+def below(composite: float, threshold: float) -> str:
+    """The reason why a composite is not enough."""
+    return f"composite {show(composite, beside=threshold)} is below the threshold {show_threshold(threshold)}"
+
+
+def show_threshold(value: float) -> str:
+    """A threshold as its author wrote it, with two digits at least."""
+    return f"{value:.2f}" if abs(round(value, 2) - value) < TOLERANCE else f"{value:.9g}"
+
+
 def show(score: float, *, beside: float | None = None) -> str:
-    """A score for people: two digits, four where it has more; as many more as tell it apart from `beside`."""
-    digits = 2 if abs(round(score, 2) - score) < TOLERANCE else 4
-    text = f"{score:.{digits}f}"
-    while beside is not None and digits < 12 and abs(float(text) - beside) < TOLERANCE < abs(score - beside):
+    """A score for people: two digits, and as many more as tell it apart from `beside`, from 0 and from 1, which would
+    say that nothing or everything was earned."""
+    digits, text = 2, f"{score:.2f}"
+    others = [0.0, 1.0] if beside is None else [0.0, 1.0, beside]
+    while digits < 12 and any(abs(float(text) - other) < TOLERANCE < abs(score - other) for other in others):
         digits += 2
         text = f"{score:.{digits}f}"
     return text

@@ -88,7 +88,7 @@ def test_a_weakened_gate_has_no_effect_and_is_said_first(tmp_path: Path) -> None
     summary = (called.output / "summary.md").read_text("utf-8")
     assert summary.startswith("> [!WARNING]\n> **The specs of the merge base with origin/main")
     assert "`evals/keystone.yaml`: threshold 0.85 → 0.5; gate b removed" in summary
-    assert summary.index("threshold 0.85") < summary.index("## ❌ Failed")
+    assert summary.index("threshold 0.85") < summary.index("## ❌ Keystone: ")
     page = (called.output / "report.html").read_text("utf-8")
     assert page.index("threshold 0.85 → 0.5") < page.index("<h1>")
     assert called.err.index("threshold 0.85") < called.err.index("Failed: composite")

@@ -75,7 +75,8 @@ def test_the_results_of_a_fork_are_posted(tmp_path: Path, github: FakeGitHub, re
     done = post(job(tmp_path, github, results))
     (comment,) = github.state.comments
     assert (done.exit_code, done.outputs["verdict"], done.outputs["comment-id"]) == (0, "", str(comment.id))
-    assert comment.body.startswith("## ❌ Failed: composite 0.00, needs 1.00 · reported by a fork\n")
+    headline = "Keystone: suite failed: other.txt does not exist (done)"
+    assert comment.body.startswith(f"## ❌ {headline} · reported by a fork\n")
     assert "> [!NOTE]\n> This is what a run of code from mallory/agents" in comment.body
     assert "code from mallory/agents, without secrets of this repository" in comment.body
     assert "ended with success" in comment.body
@@ -90,14 +91,14 @@ def test_it_is_updated_and_never_doubled(tmp_path: Path, github: FakeGitHub, res
         (tmp_path / str(number)).mkdir()
         post(job(tmp_path / str(number), github, content))
     (comment,) = github.state.comments
-    assert comment.body.startswith("## ✅ Passed")
+    assert comment.body.startswith("## ✅ Keystone: ")
 
 
 def test_a_verdict_that_github_does_not_bear_out_is_doubted(tmp_path: Path, github: FakeGitHub, results: str) -> None:
     passing = json.dumps(json.loads(results) | {"verdict": "pass", "composite": 1.0})
     post(job(tmp_path, github, passing, payload=changed_event(conclusion="failure")))
     (comment,) = github.state.comments
-    assert comment.body.startswith("## ✅ Passed: composite 1.00, needs 1.00 · reported by a fork\n")
+    assert comment.body.startswith("## ✅ Keystone: suite passed: composite 0.00, needs 1.00 · reported by a fork\n")
     assert "> [!WARNING]\n> This is what" in comment.body
     assert "ended with failure. That is not how a run ends that has passed" in comment.body
 

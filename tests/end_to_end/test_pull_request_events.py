@@ -100,7 +100,7 @@ def states(github: FakeGitHub) -> list[tuple[str, str]]:
 def test_what_is_written_where(tmp_path: Path, github: FakeGitHub, row: Written, token: str) -> None:
     done = step(tmp_path, github, row.fixture, token, comment=row.policy)
     assert (done.exit_code, done.outputs["verdict"], done.rejected) == (0, "pass", [])
-    assert "✅ Passed" in done.summary
+    assert "✅ Keystone: suite passed" in done.summary
     may_write = token in MAY_WRITE
     comments = row.comments if may_write else ()
     assert [comment.number for comment in github.state.comments] == list(comments)
@@ -121,7 +121,7 @@ def test_forks_are_told_before_any_call(tmp_path: Path, github: FakeGitHub, fixt
     assert done.text.count("neither comment nor status is posted") == 1
     assert "docs/forks.md" in done.text
     written = next(tmp_path.rglob("comment.md")).read_text()
-    assert written.startswith("## ❌ Failed: composite 0.00")
+    assert written.startswith("## ❌ Keystone: ")
 
 
 @pytest.mark.parametrize("policy", ["auto", "always", "on-failure"])
@@ -146,7 +146,7 @@ def test_a_token_that_may_not_write_leaves_a_file_and_says_why(
 
 def test_a_run_that_is_repeated_updates(tmp_path: Path, github: FakeGitHub) -> None:
     ids = set()
-    for spec, first in ((FAILING, "## ❌ Failed"), (PASSING, "## ✅ Passed"), (PASSING, "## ✅ Passed")):
+    for spec, first in ((FAILING, "## ❌ Keystone: "), (PASSING, "## ✅ Keystone: "), (PASSING, "## ✅ Keystone: ")):
         done = step(tmp_path, github, "pull_request", spec=spec)
         (comment,) = github.state.comments
         assert comment.body.startswith(first)
@@ -177,7 +177,9 @@ def test_what_changed_since_the_last_comment_is_said(tmp_path: Path, github: Fak
     assert "❌ Failed, composite 0.00 → ✅ Passed, composite 1.00; fixed: `done`" in github.state.comments[0].body
 
 
-@pytest.mark.parametrize(("spec", "first"), [(FAILING, "## ❌ Failed"), ("version: 1\nid: x\n", "## 💥 Error")])
+@pytest.mark.parametrize(
+    ("spec", "first"), [(FAILING, "## ❌ Keystone: "), ("version: 1\nid: x\n", "## 💥 Keystone: ")]
+)
 def test_a_run_of_an_older_commit_that_ends_later_leaves_the_comment(
     tmp_path: Path, github: FakeGitHub, spec: str, first: str
 ) -> None:
@@ -200,17 +202,42 @@ def test_a_run_of_an_older_commit_that_ends_later_leaves_the_comment(
     assert states(github)[-1] == ("success", OLD)
     github.state.add_pull(17, head_sha=OLD, head_ref="topic", head_repository="octo/agents")  # pushed back
     older()
-    assert comment.body.startswith("## ✅ Passed")
+    assert comment.body.startswith("## ✅ Keystone: ")
+
+
+@pytest.mark.parametrize(
+    ("fixture", "there", "linked"),
+    [
+        ("pull_request", FAILING, HEAD),
+        ("pull_request", PASSING, ""),
+        ("pull_request", None, ""),
+        ("pull_request_fork", FAILING, ""),
+        ("push", None, MERGE_SHA),
+    ],
+)
+def test_checks_lead_to_their_lines_where_the_head_has_the_same_file(
+    tmp_path: Path, github: FakeGitHub, fixture: str, there: str | None, linked: str
+) -> None:
+    """there: the file at the pull request's head, of which GitHub makes the merge commit that is judged."""
+    if there is not None:
+        github.state.files[HEAD, "keystone.yaml"] = there.encode()
+    done = step(tmp_path, github, fixture, spec=FAILING, comment="always")
+    written = [comment.body for comment in github.state.comments]
+    written += [path.read_text() for path in tmp_path.rglob("comment.md")]
+    for text in (done.summary, *written):
+        assert (f"/octo/agents/blob/{linked}/keystone.yaml#L6)" in text) == bool(linked)
+        assert ("/blob/" in text) == bool(linked)
+    assert written
 
 
 def test_on_failure_speaks_of_failures_and_of_their_end(tmp_path: Path, github: FakeGitHub) -> None:
     step(tmp_path, github, "pull_request", comment="on-failure")
     assert github.state.comments == []
     step(tmp_path, github, "pull_request", spec=FAILING, comment="on-failure")
-    assert github.state.comments[0].body.startswith("## ❌ Failed")
+    assert github.state.comments[0].body.startswith("## ❌ Keystone: ")
     step(tmp_path, github, "pull_request", comment="on-failure")
     (comment,) = github.state.comments
-    assert comment.body.startswith("## ✅ Passed")
+    assert comment.body.startswith("## ✅ Keystone: ")
 
 
 def test_on_failure_is_of_pull_requests(tmp_path: Path, github: FakeGitHub) -> None:
@@ -256,7 +283,7 @@ def test_a_bad_spec_is_an_error_everywhere(tmp_path: Path, github: FakeGitHub) -
     done = step(tmp_path, github, "pull_request", spec="version: 1\nid: x\n")
     assert (done.exit_code, done.outputs["verdict"]) == (2, "error")
     assert [state for state, _ in states(github)] == ["pending", "error"]
-    assert github.state.comments[0].body.startswith("## 💥 Error: nothing was graded")
+    assert github.state.comments[0].body.startswith("## 💥 Keystone: ")
 
 
 def test_a_wrong_input_is_told_to_github_too(tmp_path: Path, github: FakeGitHub) -> None:

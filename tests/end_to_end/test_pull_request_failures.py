@@ -72,10 +72,10 @@ def runner_of(root: Path, github: FakeGitHub | None, *, agent: str = "true", rep
 def assert_complete(done: StepResult, runner: FakeRunner) -> None:
     """All that does not need GitHub. The verdict of the spec is fail."""
     assert (done.exit_code, done.outputs["verdict"], done.outputs["failed"], done.rejected) == (1, "fail", "1", [])
-    assert "❌ Failed: composite 0.00" in done.summary
+    assert "❌ Keystone: suite failed" in done.summary
     assert all((runner.workspace / "keystone-results" / name).stat().st_size for name in REPORTS)
     assert done.outputs["comment-written"] == "keystone-results/comment.md"
-    assert (runner.workspace / "keystone-results" / "comment.md").read_text().startswith("## ❌ Failed")
+    assert (runner.workspace / "keystone-results" / "comment.md").read_text().startswith("## ❌ Keystone: ")
 
 
 def warned(done: StepResult) -> str:
@@ -226,7 +226,7 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monk
     comment = own_comment(github, Remembered("pass", 1.0, "1" * 40, {}))
     done = runner_of(tmp_path, github).step(evaluate=slow_engine)
     assert bodies[0].startswith("## ⏳ Running: 2 of 3 cells finished\n")
-    assert comment.body.startswith("## ❌ Failed")
+    assert comment.body.startswith("## ❌ Keystone: ")
     assert "Since the last comment" in comment.body
     assert [one["state"] for one in github.state.statuses] == ["pending", "failure"]
     assert done.outputs["comment-id"] == str(comment.id)
@@ -322,7 +322,7 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
     done = runner_of(tmp_path, github).step(evaluate=engine)
     ended.set()
     waiting[0].join(60)
-    assert comment.body.startswith("## ❌ Failed")
+    assert comment.body.startswith("## ❌ Keystone: ")
     assert done.outputs["comment-id"] == str(comment.id)
     assert len([call for call in github.calls() if call.startswith("PATCH")]) == 1
 
@@ -434,7 +434,7 @@ def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github
     assert "the job is being cancelled" in log
     outputs = parse_env_file(files["GITHUB_OUTPUT"].read_text())
     assert (outputs["verdict"], outputs["comment-written"]) == ("fail", "keystone-results/comment.md")
-    assert "## ❌ Failed" in files["GITHUB_STEP_SUMMARY"].read_text()
+    assert "## ❌ Keystone: " in files["GITHUB_STEP_SUMMARY"].read_text()
     assert all((runner.workspace / "keystone-results" / name).stat().st_size for name in REPORTS)
     for fault in faults:
         fault.times = 0
@@ -442,4 +442,4 @@ def test_a_job_that_is_cancelled_while_it_posts_ends_soon(tmp_path: Path, github
     environ = runner.environment({}, env={**state, "DOCKER_HOST": "unix:///nonexistent/docker.sock"}, files={})
     assert after.main(environ, stdout=io.StringIO()) == 0
     assert [one["state"] for one in github.state.statuses] == ["pending", "failure"]
-    assert github.state.comments[0].body.startswith("## ❌ Failed")
+    assert github.state.comments[0].body.startswith("## ❌ Keystone: ")

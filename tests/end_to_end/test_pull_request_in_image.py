@@ -55,7 +55,7 @@ def test_a_killed_step_is_an_error_on_the_pull_request(job: ActionJob, github_of
     assert (after.exit_code, after.rejected) == (0, []), after.raw_log
     assert [(one["state"], one["sha"]) for one in state.statuses] == [("pending", HEAD), ("error", HEAD)]
     (comment,) = state.comments
-    assert comment.body.startswith("## 💥 Error: nothing was graded")
+    assert comment.body.startswith("## 💥 Keystone: ")
     assert "stopped before it could tell how it ended" in comment.body
     assert job.left() == []
 
@@ -136,7 +136,7 @@ def test_results_of_a_fork_are_posted_by_a_second_workflow(job: ActionJob, githu
     posted = job.run()
     assert (posted.exit_code, posted.rejected) == (0, []), posted.raw_log
     (comment,) = state.comments
-    assert comment.body.startswith("## ❌ Failed: composite 0.00")
+    assert comment.body.startswith("## ❌ Keystone: ")
     assert "code from mallory/agents, without secrets of this repository" in comment.body
     assert (posted.outputs["comment-id"], state.statuses) == (str(comment.id), [])
 
@@ -148,7 +148,7 @@ def test_a_dead_api_takes_nothing_but_the_comment(job: ActionJob, github_of_job:
     job.write(FAILING)
     step = job.run()
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (1, "fail", []), step.raw_log
-    assert "❌ Failed: composite 0.00" in step.summary
+    assert "❌ Keystone: suite failed" in step.summary
     assert step.outputs["comment-written"] == "keystone-results/comment.md"
     for name in (*REPORTS, "comment.md"):
         file = (job.runner.workspace / "keystone-results" / name).stat()

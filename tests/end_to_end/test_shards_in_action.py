@@ -42,7 +42,7 @@ def test_three_shards_and_their_verdict(job: ActionJob, github_of_job: FakeGitHu
     assert (joined.exit_code, joined.rejected) == (0, []), joined.raw_log
     assert (joined.outputs["verdict"], joined.outputs["total"]) == ("flaky", "15")
     (comment,) = github_of_job.state.comments
-    assert comment.body.startswith("## ⚠️ Passed, but flaky: composite 0.6667")
+    assert comment.body.startswith("## ⚠️ Keystone: suite passed, but is flaky: ")
     assert joined.outputs["comment-id"] == str(comment.id)
     (*_, status) = github_of_job.state.statuses
     assert (status["state"], status["sha"], status["context"]) == ("success", HEAD, "keystone/evaluate")

@@ -58,7 +58,7 @@ def test_a_killed_step_is_an_error_and_keeps_what_was_known(tmp_path: Path, gith
     running = render_running(Progress(3, 1), MARKER, CommentFacts(before=known))
     comment = github.state.add_comment(17, running, created_by=ACTIONS_BOT)
     post(FakeRunner(tmp_path, event="pull_request", github=github), {"run": "1-1-0123abcd"})
-    assert comment.body.startswith("## 💥 Error: nothing was graded")
+    assert comment.body.startswith("## 💥 Keystone: ")
     assert "stopped before it could tell how it ended" in comment.body
     assert Remembered.decode(MARKER.remembered(comment.body)) == known
     assert [(one["state"], one["sha"]) for one in github.state.statuses] == [("error", HEAD)]
@@ -72,7 +72,7 @@ def test_a_step_that_reported_is_not_contradicted(tmp_path: Path, github: FakeGi
     before = github.calls()
     post(runner, step.state)
     assert github.calls() == before
-    assert github.state.comments[0].body.startswith("## ✅ Passed")
+    assert github.state.comments[0].body.startswith("## ✅ Keystone: ")
 
 
 @pytest.mark.parametrize("change", ["", "forged", "link", "run"])
@@ -91,7 +91,7 @@ def test_what_a_step_had_no_time_to_tell_is_told_if_it_is_what_the_step_left(
     elif change == "run":
         state["run"] = "1-1-0123abcd"
     post(runner, state)
-    first = "## 💥 Error: nothing was graded" if change else "## ✅ Passed"
+    first = "## 💥 Keystone: " if change else "## ✅ Keystone: "
     assert github.state.comments[0].body.startswith(first)
     assert [one["state"] for one in github.state.statuses] == ["error" if change else "success"]
 

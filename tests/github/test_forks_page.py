@@ -112,7 +112,7 @@ def test_a_fork_gets_its_comment(tmp_path: Path, passes: bool) -> None:
     assert ran.outputs["verdict"] == ("pass" if passes else "fail")
     # What a fork's results say leads no later step of a job that may write.
     assert not any(value for name, value in commented.outputs.items() if name != "comment-id")
-    assert comment.body.startswith("## ✅ Passed" if passes else "## ❌ Failed")
+    assert comment.body.startswith("## ✅ Keystone: " if passes else "## ❌ Keystone: ")
     assert "`mallory/agents`" in comment.body or "mallory/agents" in comment.body
     assert "ended with success" in comment.body
     assert json.dumps(ran.rejected + commented.rejected) == "[]"

@@ -78,12 +78,12 @@ def test_the_state_is_the_verdict(run: RunResult, state: str) -> None:
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (result("pass", 0.9), "Passed: composite 0.90, needs 0.85 · 2 of 3 cells passed"),
-        (result("flaky", 0.9), "Passed, but flaky: composite 0.90, needs 0.85 · 2 of 3 cells passed"),
-        (result("fail", 0.2), "Failed: composite 0.20, needs 0.85 · 2 of 3 cells passed"),
+        (result("pass", 0.9), "Keystone: s passed: 2 of 3 cells"),
+        (result("flaky", 0.9), "Keystone: s passed, but is flaky: 2 of 3 cells"),
+        (result("fail", 0.2), "Keystone: s failed in 1 of 3 cells: composite 0.20 is below the threshold 0.85"),
         (
             result("error", None, error="a.yaml:1:1: unknown key\nmore"),
-            "Error: nothing was graded: a.yaml:1:1: unknown key",
+            "Keystone: s ended with an error: a.yaml:1:1: unknown key",
         ),
     ],
 )

@@ -20,7 +20,7 @@ invariants:
 """
 EXTENDS = '{% extends "summary.md.j2" %}\n'
 ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}" + "spam" * 999 + "{% endfor %}{% endfor %}"
-OURS = "## ✅ Passed: composite 1.00"
+OURS = "## ✅ Keystone: greet passed: 1 of 1 check"
 
 
 def step(tmp_path: Path, template: str | bytes | None, **inputs: str) -> tuple[FakeRunner, StepResult]:
@@ -101,7 +101,7 @@ def test_a_bad_spec_is_shown_by_the_template_too(tmp_path: Path) -> None:
     (runner.workspace / "look").write_text(EXTENDS + "{% block head %}# Ours: {{ headline }}\n\n{% endblock %}")
     done = runner.step({"summary-template": "look"})
     assert done.exit_code == 2
-    assert "# Ours: Error: nothing was graded" in done.summary
+    assert "# Ours: Keystone: error: " in done.summary
 
 
 def test_a_template_sees_no_environment(tmp_path: Path) -> None:

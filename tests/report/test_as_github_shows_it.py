@@ -38,11 +38,11 @@ def test_nothing_on_a_page_runs_loads_or_leads_elsewhere(drawn: dict[tuple[str, 
         assert set(page.links) <= {RUN_URL, f"{RUN_URL}#artifacts"}, place
 
 
-def test_the_first_line_says_verdict_and_composite(drawn: dict[tuple[str, str], Seen]) -> None:
+def test_the_first_line_says_product_spec_and_verdict(drawn: dict[tuple[str, str], Seen]) -> None:
     for (name, kind), page in drawn.items():
         if name in ("pass", "gate_failure", "flaky", "matrix", "high_composite_failure"):
-            assert re.match(r"(✅|❌|⚠️) (Passed|Failed).*: composite [01]\.\d+", page.first), (name, kind)
-        assert re.match(r"[^\w\s]+ \w", page.first), (name, kind)
+            assert re.match(r"(✅|❌|⚠️) Keystone: [a-z-]+ .*(passed|failed)", page.first), (name, kind)
+        assert re.match(r"[^\w\s]+ Keystone: \w", page.first) or name == "hostile", (name, kind)
 
 
 def test_pages_fit_on_a_phone(drawn: dict[tuple[str, str], Seen]) -> None:
@@ -71,7 +71,7 @@ def test_a_weakened_gate_and_a_baseline_fit_on_a_phone() -> None:
     for page in (summary, posted):
         assert (page.overflow, page.alerts, page.scripts) == (0, 1, 0)
         assert max(page.scrolled) <= WIDEST
-    assert posted.first.startswith("❌ Failed: composite 0.00")
+    assert posted.first.startswith("❌ Keystone: suite failed")
 
 
 def test_the_pictures_of_the_readme_show_the_reports_as_they_are() -> None:

@@ -52,7 +52,7 @@ def test_a_template_that_changes_nothing_is_ours(name: str) -> None:
 def test_the_example_of_the_page_renders() -> None:
     (example,) = re.findall(r"```jinja\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
     text = render_author_summary(example, NAME, passing())
-    assert text.lstrip().startswith("## ✅ Passed: composite 0.9640")
+    assert text.lstrip().startswith("## ✅ Keystone: reconcile-customers passed: 3 of 3 checks")
     assert "[what to do when this fails](https://wiki.example.com/agents)" in text
     assert "| ✅ | `email_quality` Professional and accurate; next steps could be clearer. | 0.82 |" in text
     assert "<sub>1 graded in 4.6 s · spent 0.04 USD</sub>" in text
@@ -125,7 +125,7 @@ def test_what_a_change_does_to_its_gate_and_the_verdict_cannot_be_hidden() -> No
     weakened = replace(SAMPLES["gate_failure"](), spec_changes=WEAKENED)
     shown = render_author_summary(EXTENDS + empty, NAME, weakened)
     assert "threshold 0.85 → 0.1" in shown
-    assert "## ❌ Failed: composite 0.00" in shown
+    assert "## ❌ Keystone: " in shown
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,12 @@ def test_a_comment_is_as_reviewed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_verdict_and_composite_come_first_and_nothing_acts(name: str) -> None:
+def test_product_and_verdict_come_first_and_nothing_acts(name: str) -> None:
     result = SAMPLES[name]()
     text = comment(result, replace(FACTS, origin=ORIGIN))
     first = text.split("\n", 1)[0]
-    assert first.startswith("## ")
-    assert result.composite is None or "composite" in first
+    assert re.match(r"## (✅|❌|⚠️|💥|⏹️) Keystone: ", first)
+    assert re.search("passed|failed|error|cancelled", first)
     assert f"[run]({RUN_URL})" in text
     assert_harmless(text)
     assert MARKER.is_in(text)
@@ -154,7 +154,7 @@ def test_of_many_failing_checks_most_are_folded() -> None:
 def test_a_comment_is_never_too_long(limit: int, message: str) -> None:
     text = comment(big(60, message), limit=limit)
     assert len(text.encode()) <= limit  # whichever way characters are counted, they are no more than these
-    assert text.startswith("## ❌ Failed")
+    assert text.startswith("## ❌ Keystone: ")
     assert MARKER.is_in(text)
     assert text.count("<details") == text.count("</details>")
 

@@ -91,7 +91,7 @@ def test_the_gate_comes_before_the_verdict() -> None:
         stream = io.StringIO()
         printed(result, stream)
         text = stream.getvalue()
-        assert text.index("threshold 0.85 → 0.5") < text.index("Passed: composite")
+        assert text.index("threshold 0.85 → 0.5") < text.index("Keystone: ")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\v", "\x1c", "\x85", "\u2028"])
@@ -165,7 +165,7 @@ def test_a_comparison_in_every_report() -> None:
     assert "Against the baseline: 1 broken, 1 flaky, 1 new" in render(result, "html")
     lines = list(baseline_lines(result.baseline, result))
     assert lines[0].startswith("against the baseline: 1 broken, 1 flaky, 1 new (run 7 of main")
-    assert any("composite 1.00 → 0.9640 (−0.0360)" in line for line in lines)
+    assert any("composite 1.00 → 0.96 (−0.04)" in line for line in lines)
 
 
 def test_what_is_to_be_known_before_believing_it() -> None:

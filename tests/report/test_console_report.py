@@ -55,7 +55,7 @@ def test_text_of_others_is_never_markup() -> None:
 
 def test_the_table_says_verdict_composite_threshold_reason_and_where_the_summary_is() -> None:
     text = table(gate_failure())
-    assert "Failed: composite 0.00, needs 0.85 (set by the threshold input)" in text
+    assert "Keystone: fix-tests failed: exit code 1, expected 0 (tests_pass), and 1 more check" in text
     assert "gate tests_pass scored 0.00" in text
     assert "tests_pass (gate)" in text
     assert "summary: /tmp/out/summary.md" in text
@@ -104,7 +104,7 @@ def test_the_verdict_comes_with_what_to_know_about_it() -> None:
     file = io.StringIO()
     print_verdict(skipped_judge(), file)
     lines = file.getvalue().splitlines()
-    assert lines[0].startswith("Passed: composite")
+    assert lines[0].startswith("Keystone: ")
     assert any(line.startswith("note: Skipped: email_quality") for line in lines)
 
 

@@ -25,6 +25,7 @@ from samples import (
 )
 
 from keystone_action.report import view, words
+from keystone_action.report.headline import headline
 from keystone_action.report.summary import render_summary
 from keystone_action.report.templating import markdown_environment
 from keystone_action.scoring.results import AgentResult, GroupResult, RunResult, SandboxInfo
@@ -53,7 +54,7 @@ def test_the_verdict_is_the_first_line_and_nothing_acts(name: str) -> None:
     result = SAMPLES[name]()
     text = render_summary(result)
     assert text.startswith("## ")
-    assert view.headline(result).split(":")[0] in text.split("\n", 1)[0]
+    assert re.search(r"Keystone: .*(passed|failed|error|cancelled)", text.split("\n", 1)[0])
     assert headings(text) == 1 + (len(result.specs) if len(result.specs) > 1 else 0)
     assert_harmless(text)
 
@@ -104,7 +105,7 @@ def test_a_high_composite_that_fails_says_what_decided() -> None:
 
 def test_flaky_is_said() -> None:
     head = render_summary(flaky()).split("| | Invariant")[0]
-    assert "Passed, but flaky" in head
+    assert "passed, but is flaky" in head
     assert "flaky: 2 of 3 replicas passed" in head
 
 
@@ -127,7 +128,14 @@ def test_an_isolation_of_nothing_is_never_silent() -> None:
 def many_failures(count: int, output: str) -> RunResult:
     agent = replace(AGENT, output=output)
     cells = [
-        cell(f"c{n}", check("t", "fail"), agent=agent, verdict="fail", composite=0.0, reason="gate t scored 0.00")
+        cell(
+            f"c{n}",
+            check("t", "fail", message=f"exit code {n}"),
+            agent=agent,
+            verdict="fail",
+            composite=0.0,
+            reason="gate t scored 0.00",
+        )
         for n in range(count)
     ]
     good = [cell(f"g{n}", check("t")) for n in range(3)]
@@ -143,7 +151,7 @@ def test_a_summary_above_the_limit_drops_the_passes_then_cuts() -> None:
     assert "c19" in without_passes
     short = render_summary(result, limit=4000)
     assert len(short.encode()) <= 4000
-    assert short.startswith("## ❌ Failed")
+    assert short.startswith("## ❌ Keystone: ")
     assert "Cut here" in short
     assert_harmless(short)
 
@@ -164,7 +172,7 @@ def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None
         gate=None,
         baseline=None,
         icon=view.icon(result),
-        headline=view.headline(result),
+        headline=headline(result),
         facts=[],
         misleading=False,
         reasons=why,
@@ -175,8 +183,9 @@ def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None
         everything=True,
         max_passed=5,
         max_open=5,
+        again="",
     )
-    assert text.startswith("## ❌ Failed: composite 0.00")
+    assert text.startswith("## ❌ Keystone: ")
     assert r"Note: \<b\>\*x\*\</b\>" in text
 
 
@@ -237,7 +246,7 @@ def test_checks_are_counted_where_there_is_one_cell_and_those_that_fail_come_fir
     text = render_summary(
         run(spec("s", cell("c", check("a"), check("b", "skip"), check("c", "fail"), verdict="fail", composite=0.5)))
     )
-    assert "`s` · 1 of 2 checks passed · 1 skipped · 4.6 s\n" in text
+    assert "`s` · 1 of 2 checks passed · 1 skipped · composite 1.00, needs 0.85 · 4.6 s\n" in text
     assert re.findall(r"^\| (.) `(\w)`", text, re.MULTILINE) == [("❌", "c"), ("➖", "b"), ("✅", "a")]
 
 

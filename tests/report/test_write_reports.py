@@ -30,7 +30,7 @@ def test_older_reports_are_replaced(tmp_path: Path) -> None:
     write_reports(passing(), tmp_path)
     write_reports(gate_failure(), tmp_path)
     assert json.loads((tmp_path / "results.json").read_text())["verdict"] == "fail"
-    assert "Failed" in (tmp_path / "summary.md").read_text()
+    assert "failed" in (tmp_path / "summary.md").read_text()
 
 
 def test_a_write_that_fails_half_way_removes_its_part_and_keeps_the_old_file(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class TestKeystonesInvariantsPage:
         assert found.verdict == "fail"
         assert found.composite == pytest.approx(1.0 / 1.3)
         assert round(found.composite, 2) == 0.77
-        assert found.reason == "composite 0.7692 is below the threshold 0.85"
+        assert found.reason == "composite 0.77 is below the threshold 0.85"
 
     def test_weights_and_gates_must_pass_fails(self):
         found = grade([check("must_pass", 0.0, gate=True), check(weight=0.3)], threshold=0.85)
@@ -158,7 +158,9 @@ class TestWhatTheSourcesLeaveOpen:
 def test_scores_are_short_unless_that_hides_the_side_of_a_threshold():
     assert show(0.85) == "0.85"
     assert show(1.0) == "1.00"
-    assert show(1 / 1.3) == "0.7692"
+    assert show(1 / 1.3) == "0.77"
+    assert (show(0.99999), show(0.00001)) == ("0.999990", "0.000010")
+    assert (show(0.8496, beside=0.85), show(0.8496)) == ("0.8496", "0.85")
     assert show(0.84999999, beside=0.85) == "0.84999999"
     assert show(0.85, beside=0.85) == "0.85"
 

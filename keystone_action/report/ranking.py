@@ -1,0 +1,64 @@
+"""What stands first in a report: of checks the failing gates, then what lost most weight; of equal failures of replicas
+the first, with the number of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from keystone_action.scoring.results import CellResult, InvariantResult
+
+VERDICT_RANK: Mapping[str, int] = {"error": 0, "fail": 1, "flaky": 2, "skip": 3, "pass": 4}
+"""Of verdicts and of statuses, the worst first."""
+
+
+def check_rank(status: str, *, is_gate: bool, weight: float, score: float | None) -> tuple[int, bool, float]:
+    """To sort checks by: what broke, then what failed, gates first among them, then by the weight that was lost."""
+    lost = weight * (1.0 - (score or 0.0)) if status in ("error", "fail") else 0.0
+    return VERDICT_RANK[status], status in ("error", "fail") and not is_gate, -lost
+
+
+def weightiest(checks: Iterable[InvariantResult]) -> InvariantResult:
+    """The check that a report names first. checks: at least one."""
+    return min(checks, key=_rank_of)
+
+
+def _rank_of(check: InvariantResult) -> tuple[int, bool, float]:
+    return check_rank(check.status, is_gate=bool(check.gate), weight=check.weight, score=check.score)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Cells that did not pass for the same reasons. cell: the first of them. others: the replicas of the rest."""
+
+    cell: CellResult
+    others: tuple[int, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        """How many there are."""
+        return 1 + len(self.others)
+
+    @property
+    def checks(self) -> list[InvariantResult]:
+        """The checks of the cell that did not hold, the weightiest first."""
+        return sorted((check for check in self.cell.invariants if check.status in ("fail", "error")), key=_rank_of)
+
+
+def failures(cells: Iterable[CellResult]) -> list[Failure]:
+    """The cells that did not pass, equal ones of one group of replicas once."""
+    found: dict[object, list[CellResult]] = {}
+    for cell in cells:
+        if cell.verdict != "pass":
+            found.setdefault(_likeness(cell), []).append(cell)
+    return [Failure(first, tuple(cell.replica for cell in others)) for first, *others in found.values()]
+
+
+def _likeness(cell: CellResult) -> object:
+    """Equal for cells that a report would say the same of."""
+    checks = tuple(
+        (check.name, check.status, check.score, check.message) for check in cell.invariants if check.status != "pass"
+    )
+    rules = tuple((rule.rule, rule.details) for rule in cell.forbidden if rule.violated)
+    parameters = repr(sorted(cell.params.items()))
+    return cell.scenario, parameters, cell.verdict, cell.error, cell.reason, checks, rules
