@@ -19,16 +19,17 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="making a control grou
 CAP = 60
 USERS = pytest.mark.parametrize("user", [0, PLAIN_USER], ids=["root", "plain user"])
 
-BOMB = """
-import os, time
+MARK = "an agent of this test"
+BOMB = f"""
+import os, time  # {MARK}
 while True:
     try:
         os.fork()
     except OSError:
         time.sleep(0.001)
 """
-SOME_PROCESSES = """
-import subprocess
+SOME_PROCESSES = f"""
+import subprocess  # {MARK}
 for child in [subprocess.Popen(["sleep", "0.2"]) for _ in range(10)]:
     child.wait()
 """
@@ -55,7 +56,7 @@ def spec(script: str, **agent: Any) -> str:
 def test_a_bomb_that_fills_the_machines_cap_is_gone_after_the_run(area: Path, user: int) -> None:
     with cap_on_processes(CAP) as group:
         called = keystone_in(group, area, spec(BOMB, timeout="3s"), user)
-        assert processes_in(group) == []
+        assert processes_in(group, MARK) == []
     (cell,) = called.cells
     assert (called.code, cell["verdict"], cell["agent"]["timed_out"]) == (1, "fail", True), called.out + called.err
     assert called.checks["any"]["status"] == "pass"
@@ -66,5 +67,5 @@ def test_a_bomb_that_fills_the_machines_cap_is_gone_after_the_run(area: Path, us
 def test_an_agent_that_starts_some_processes_below_the_cap(area: Path, user: int) -> None:
     with cap_on_processes(CAP) as group:
         called = keystone_in(group, area, spec(SOME_PROCESSES), user)
-        assert processes_in(group) == []
+        assert processes_in(group, MARK) == []
     assert called.code == 0, called.out + called.err

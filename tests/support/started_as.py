@@ -68,9 +68,14 @@ def _new_group() -> Path:
     pytest.skip("no control group with a cap on processes can be made on this machine")
 
 
-def processes_in(group: Path) -> list[int]:
-    """Every process that runs in the group."""
-    return [int(line) for line in (group / "cgroup.procs").read_text().split()]
+def processes_in(group: Path, mark: str = "") -> list[int]:
+    """Every process that runs in the group, or those that have this text in their command line."""
+    found = []
+    for pid in map(int, (group / "cgroup.procs").read_text().split()):
+        with contextlib.suppress(OSError):
+            if mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def run_in(
