@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -13,6 +14,8 @@ from keystone_action import commands, signals
 from keystone_action.arguments import build_parser
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, KeystoneError, UsageError
 from keystone_action.streams import give_up, open_streams
+
+_WRITING_FAILS_WITH = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG, errno.EPIPE}
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         if verbose:
             traceback.print_exc()
         give_up(sys.stdout)
-        _say(f"{error.filename or 'standard output'} can't be written or read: {error.strerror or error}")
+        _say(_of_system(error))
         return EXIT_ERROR
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours is exit 3, never a failed agent
         if verbose:
@@ -55,6 +58,20 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
             return EXIT_CANCELLED
         _say(f"internal error: {type(error).__name__}: {error}", "run again with --verbose and report it")
         return EXIT_ERROR
+
+
+def _of_system(error: OSError) -> str:
+    """What the system refused, by what it said: only what writing fails with is told of standard output."""
+    reason = error.strerror or str(error)
+    if error.filename:
+        return f"{error.filename} can't be written or read: {reason}"
+    if error.errno in _WRITING_FAILS_WITH:
+        return f"standard output can't be written or read: {reason}"
+    if error.errno == errno.ENOENT:  # what Python says when it finds no directory for temporary files
+        return f"{reason}; TMPDIR names the directory for temporary files"
+    from keystone_action.sandbox.shortage import of_machine
+
+    return of_machine(error) or reason
 
 
 def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:

@@ -25,6 +25,9 @@ EXIT_USAGE = 2
 EXIT_ERROR = 3
 EXIT_CANCELLED = 130
 
+PROGRAM_EXIT_CODES = {126: "a program was found and could not be run", 127: "a program was not found"}
+"""What a shell means by them. Codes above 128 are left alone: a program may end with 137 and no signal came."""
+
 
 class KeystoneError(Exception):
     """Base of all errors that are shown as a sentence, without a traceback.

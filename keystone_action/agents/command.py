@@ -19,7 +19,9 @@ async def run_command(agent: CommandAgent, sandbox: Sandbox, task: Task) -> Agen
     if not isinstance(agent.command, str):
         return await run_program(agent, sandbox, task, tuple(agent.command))
     run = await run_program(agent, sandbox, task, ("/bin/sh", "-c", agent.command))
-    return replace(run, advice=_advice(agent.command, sandbox)) if run.exit_code in _NOT_RUN else run
+    if run.exit_code not in _NOT_RUN:
+        return run
+    return replace(run, advice=_advice(agent.command, sandbox) or run.advice)
 
 
 def _advice(command: str, sandbox: Sandbox) -> str:

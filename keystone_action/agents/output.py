@@ -34,6 +34,7 @@ def recorded(completed: Completed, private: Path | None) -> AgentRun:
         stdout_bytes=completed.stdout.total,
         stderr_bytes=completed.stderr.total,
         leftovers=completed.leftovers,
+        advice=completed.advice,
         long_stdout=_long(completed.stdout, private and private / STDOUT),
         long_stderr=_long(completed.stderr, private and private / STDERR),
     )

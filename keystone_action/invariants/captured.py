@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from keystone_action.errors import PROGRAM_EXIT_CODES
 from keystone_action.sandbox.base import Capture, Completed
 
 TAIL_LINES = 20
@@ -26,7 +27,17 @@ def tails(completed: Completed) -> str:
         for name, stream in (("stdout", completed.stdout), ("stderr", completed.stderr))
         if stream.total
     ]
+    parts += [completed.advice] if completed.advice else []
     return "\n".join(parts) or "It printed nothing."
+
+
+def ending(completed: Completed) -> str:
+    """`ended with exit code 1`, `was ended by SIGKILL (exit code 137)`: the second only when a signal ended it."""
+    code = completed.shell_code
+    if completed.signal is not None:
+        return f"was ended by {signal_name(completed.signal)} (exit code {code})"
+    meaning = PROGRAM_EXIT_CODES.get(code)
+    return f"ended with exit code {code}" + (f" ({meaning})" if meaning else "")
 
 
 def whole(completed: Completed) -> str:

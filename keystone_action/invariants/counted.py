@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from keystone_action.invariants.base import Outcome, failed, passed
-from keystone_action.invariants.captured import seconds, signal_name, tails, whole
+from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.junit import Counts
 from keystone_action.sandbox.base import Completed
 
@@ -73,13 +73,6 @@ def by_confirmed_exit_code(counts: Counts, completed: Completed, why: str, **det
     found = _tally(counts) if counts.counted else "no test was run"
     message = f"The command ended with exit code 0, but {found}.\n{tails(completed)}"
     return failed(message, log=whole(completed), exit_code=0, **details)
-
-
-def ending(completed: Completed) -> str:
-    """`ended with exit code 1`, `was ended by SIGKILL (exit code 137)`."""
-    if completed.signal is not None:
-        return f"was ended by {signal_name(completed.signal)} (exit code {completed.shell_code})"
-    return f"ended with exit code {completed.shell_code}"
 
 
 def _tally(counts: Counts) -> str:

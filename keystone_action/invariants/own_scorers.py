@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from keystone_action.invariants.captured import seconds, signal_name, tails, whole
+from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.strict_json import parse
 from keystone_action.sandbox import library
 from keystone_action.sandbox.base import Command, Completed, Sandbox
@@ -106,9 +106,7 @@ def _read(sandbox: Sandbox, name: str, completed: Completed, limit: float) -> di
     try:
         answer = parse(read_inside(sandbox.workspace, name, limit=ANSWER_LIMIT).decode("utf-8"))
     except (PathProblem, ValueError):
-        how = f"was ended by {signal_name(completed.signal)}" if completed.signal is not None else "ended"
-        code = "" if completed.exit_code is None else f" with exit code {completed.exit_code}"
-        raise NotAnswered(f"it {how}{code} without an answer.\n{tails(completed)}", log) from None
+        raise NotAnswered(f"it {ending(completed)} without an answer.\n{tails(completed)}", log) from None
     if not isinstance(answer, dict):
         raise NotAnswered("its answer is malformed", log)
     if isinstance(answer.get("broken"), str):

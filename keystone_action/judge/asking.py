@@ -112,7 +112,8 @@ class Asker:
         if seconds is None:
             seconds = min(self.backoff * 2 ** (tries - 1), BACKOFF_LIMIT)
         if seconds >= self.remaining():
-            raise JudgeFailed(f"{problem}; it asks us to wait {seconds:g} s, longer than this check's timeout allows")
+            who = "it asks us to wait" if problem.retry_after is not None else "before another try we would wait"
+            raise JudgeFailed(f"{problem}; {who} {seconds:g} s, longer than this check's timeout allows")
         await anyio.sleep(seconds)
 
 

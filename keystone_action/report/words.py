@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from keystone_action.errors import PROGRAM_EXIT_CODES
 from keystone_action.scoring.composite import show
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ ISOLATION = {
     "container": "a container",
     "none": "nothing",
 }
-
-EXIT_CODES = {126: "a program was found and could not be run", 127: "a program was not found"}
-"""What a shell means by them. Codes above 128 are left alone: a program may end with 137 and no signal came."""
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 
@@ -96,7 +94,7 @@ def agent(result: AgentResult) -> str:
     elif result.exit_code is None:
         sentence = f"The agent ended {after}"
     else:
-        meaning = EXIT_CODES.get(result.exit_code)
+        meaning = PROGRAM_EXIT_CODES.get(result.exit_code)
         said_so = f" ({meaning})" if meaning else ""
         sentence = f"The agent ended with exit code {result.exit_code}{said_so} {after}"
     # The runner's note of a plain ending ("exited with 1") says nothing that is not said yet.

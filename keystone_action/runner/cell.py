@@ -27,6 +27,7 @@ from keystone_action.runner.layout import apart
 from keystone_action.runner.limit import LimitReached, within
 from keystone_action.runner.observing import answered, notices, observe
 from keystone_action.sandbox.paths import PathUnreadable
+from keystone_action.sandbox.shortage import of_machine
 from keystone_action.sandbox.workspace import changes, snapshot, write_patch
 from keystone_action.scoring.cell_rules import amount_problem
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult
@@ -62,6 +63,8 @@ async def run_cell(cell: Cell, world: World) -> CellResult:
         return life.error(error.sentences, started)
     except Exception as error:  # noqa: BLE001 - a defect of ours is this cell's error, never a failed agent
         files.failure(traceback.format_exc())
+        if lacking := of_machine(error):
+            return life.error(lacking, started)
         return life.error(f"internal error: {type(error).__name__}: {error} (see internal-error.log)", started)
     finally:
         if not world.options.keep:

@@ -14,6 +14,7 @@ from keystone_action.errors import KeystoneError
 from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.context import CheckWorld, Context
+from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import InvariantResult
 from keystone_action.spec.annotations import leaves
 from keystone_action.spec.expressions import interpolate, references
@@ -117,6 +118,8 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
     except KeystoneError as error:
         return broken(error.sentences)
     except Exception as error:  # noqa: BLE001 - a defect of a check is that check's error, not the run's end
+        if lacking := of_machine(error):
+            return broken(lacking, log=traceback.format_exc())
         return broken(f"the check itself broke: {type(error).__name__}: {error}", log=traceback.format_exc())
 
 

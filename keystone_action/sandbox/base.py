@@ -105,6 +105,7 @@ class Completed:
     exit_code 127 with `not_found` = the program does not exist (so not an exit code of the program's own).
     limit: the sentence for the limit it was stopped at ("memory: 2.1 GiB used, 2.0 GiB allowed"), else None.
     leftovers: how many of its processes were still there when it ended and were killed.
+    advice: what of the sandbox may explain that it failed, in a sentence.
     """
 
     exit_code: int | None
@@ -116,6 +117,7 @@ class Completed:
     stdout: Capture
     stderr: Capture
     leftovers: int = 0
+    advice: str = ""
 
     @property
     def shell_code(self) -> int:

@@ -139,7 +139,8 @@ class LauncherClient:
                 )
             except OSError as error:
                 ours.close()
-                why = process_cap.sentence() if error.errno in process_cap.OUT_OF_SOMETHING else str(error)
+                code = error.errno or 0
+                why = process_cap.sentence(code) if code in process_cap.OUT_OF_SOMETHING else str(error)
                 raise SandboxError(f"the sandbox's launcher could not be started: {why}") from error
             finally:
                 theirs.close()

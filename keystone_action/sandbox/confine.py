@@ -67,7 +67,11 @@ class Refused(Exception):  # noqa: N818 - not an error of ours: the command can'
 
 
 class NoRoom(Exception):  # noqa: N818 - an outcome: it may be tried again
-    """The machine had no process, memory or descriptor left for the command."""
+    """The machine had no process, memory or descriptor left for the command. code: of the system call that failed."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(os.strerror(code))
+        self.code = code
 
 
 def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
@@ -88,8 +92,8 @@ def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
 
     try:
         _thread.start_new_thread(life, ())  # half the price of a threading.Thread
-    except RuntimeError as error:
-        raise NoRoom(str(error)) from None
+    except RuntimeError:  # it knows no errno
+        raise NoRoom(errno.EAGAIN) from None
     done.acquire()
     result = outcome[0]
     if isinstance(result, BaseException):
@@ -175,8 +179,8 @@ def _refusal(error: OSError, request: Request, program: str, path: str) -> Refus
         return Refused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True)
     if error.errno == errno.EAGAIN and _has_its_share(request):
         return Refused(f"can't run {program}: its {request['pids']} processes are all running", NOT_EXECUTABLE)
-    if error.errno in process_cap.OUT_OF_SOMETHING:
-        return NoRoom(error.strerror)
+    if error.errno is not None and error.errno in process_cap.OUT_OF_SOMETHING:
+        return NoRoom(error.errno)
     return Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE)
 
 

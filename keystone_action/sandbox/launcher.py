@@ -78,10 +78,10 @@ class Launcher:
         """Fork the supervisor that serves this socket. False when the machine refuses it: it is to be tried again."""
         try:
             pid = os.fork()
-        except OSError:
+        except OSError as error:
             if time.monotonic() < since + supervisor.PATIENCE:
                 return False
-            _refuse(channel, process_cap.sentence())
+            _refuse(channel, process_cap.sentence(error.errno or 0))
             return True
         if pid == 0:
             supervisor.serve(socket.socket(fileno=channel))
@@ -216,8 +216,8 @@ def main() -> None:
     supervisor.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
         control.sendall(wire.pack(_probe(first, count)))
-    except OSError:
-        control.sendall(wire.pack({"broken": process_cap.sentence()}))
+    except OSError as error:
+        control.sendall(wire.pack({"broken": process_cap.sentence(error.errno or 0)}))
         return
     # Handled, not ignored: exec gives handled signals back to the command, ignored ones stay so.
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -20,11 +20,15 @@ def refusals() -> int:
     return sum(_counter(group / "pids.events") for group in _groups())
 
 
-def sentence() -> str:
-    """Why the machine starts no further process, as far as it tells."""
+def sentence(code: int = errno.EAGAIN) -> str:
+    """Why the machine starts no further process or thread, as far as it tells. code: what the system call said."""
+    if code in (errno.EMFILE, errno.ENFILE):
+        return "no file descriptor is left (`ulimit -n`, or fs.file-max of the machine)"
+    if code == errno.ENOMEM:
+        return "the machine has no memory left for one more process"
     full = [(most, used) for most, used in map(_use, _groups()) if most is not None]
     if not full:
-        return "the machine starts no further process: it has no room, memory or descriptor left for one"
+        return "the machine starts no further process: a limit on them is reached (`ulimit -u`, kernel.pid_max)"
     most, used = min(full, key=lambda each: each[0] - each[1])
     return f"the machine caps processes (pids.max is {most}, {used} are in use)"
 

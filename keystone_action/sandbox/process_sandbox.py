@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,11 +25,14 @@ from keystone_action.sandbox.base import (
 from keystone_action.sandbox.client import Channel, LauncherClient
 from keystone_action.sandbox.output_file import PipeToFile
 from keystone_action.sandbox.process_serving import ProcessServing, Stopper
+from keystone_action.sandbox.programs import listing_of_root
 from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.search_path import DEFAULT_PATH, own_search_path
 from keystone_action.sandbox.shortage import Supplies
 from keystone_action.sandbox.users import Lease
 from keystone_action.sandbox.wire import Message, Request
+
+_LAST_WORDS = 4000
 
 
 class ProcessSandbox:
@@ -120,6 +124,9 @@ class ProcessSandbox:
         """See `Sandbox.run`."""
         supplies = Supplies(self._disk_roots)
         completed = await self._run(command, None)
+        if completed.exit_code and self._rules is not None:
+            stderr = completed.stderr.tail or completed.stderr.head
+            completed = replace(completed, advice=listing_of_root(stderr[-_LAST_WORDS:]))
         supplies.check(completed)
         return completed
 

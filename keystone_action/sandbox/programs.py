@@ -7,6 +7,11 @@ import shlex
 from pathlib import Path
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_LISTS_ROOT = re.compile(
+    rb"(?:['\"`]|\xe2\x80\x98)/(?:['\"]|\xe2\x80\x99)[^\n]*permission denied"
+    rb"|permission denied[^\n]*['\"`]/['\"]",
+    re.IGNORECASE,
+)
 _SPECIAL = frozenset("!(){}$`&;<>|*?[#~'\"\\")
 _BUILT_IN_WORDS = """
     . : alias bg break case cd command continue do done echo elif else esac eval exec exit export false fc fg fi for
@@ -59,6 +64,16 @@ def ways_to_show(place: Path) -> str:
     return (
         f"show its folder by `resources.readable: [{place.parent}]` (and what it links to), install it by "
         "setup.packages or setup.commands, or set `base:` to an image that has it"
+    )
+
+
+def listing_of_root(stderr: bytes) -> str:
+    """What to know when a command complains, in the words of many programs, that it may not list `/`."""
+    if _LISTS_ROOT.search(stderr) is None:
+        return ""
+    return (
+        "`/` can't be listed in the process sandbox, nor folders that it hides: name the folder that is meant, "
+        "or set `base:` to an image"
     )
 
 

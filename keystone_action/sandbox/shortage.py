@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,6 +27,19 @@ class ShortageError(SandboxError):
         how = f"exit code {completed.exit_code}" if completed.exit_code is not None else f"signal {completed.signal}"
         super().__init__(f"{message}, and the command failed ({how}): that may be why")
         self.completed = completed
+
+
+def of_machine(error: BaseException) -> str:
+    """What the machine ran out of, when that is why something of ours failed; else empty."""
+    code = error.errno if isinstance(error, OSError) else None
+    if code in process_cap.OUT_OF_SOMETHING:
+        return process_cap.sentence(code)
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        where = f" for {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"there is no space left on this machine{where}"
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return process_cap.sentence()
+    return ""
 
 
 class Supplies:

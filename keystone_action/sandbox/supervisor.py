@@ -82,7 +82,7 @@ def _serve_one(channel: socket.socket, wakeup: int) -> bool:
 def _why(error: BaseException) -> str:
     """The sentence for a command that could not be started or looked after."""
     if isinstance(error, confine.NoRoom):
-        return process_cap.sentence()
+        return process_cap.sentence(error.code)
     return f"the sandbox's supervisor failed: {type(error).__name__}: {error}"
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 from support.command_line import ENVIRONMENT, keystone, run_spec, spec
+
+from keystone_action.cli import main
 
 FAILING = spec(check="{type: file_exists, path: missing.txt}")
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -173,3 +177,32 @@ def test_a_newcomer_is_told_how_to_begin(tmp_path):
     assert called.code == 2
     assert "keystone init first" in called.err
     assert "did you mean run?" in keystone("runn", directory=tmp_path).err
+
+
+def test_no_directory_for_temporary_files_is_not_told_of_stdout(tmp_path, monkeypatch, capsys):
+    (tmp_path / "keystone.yaml").write_text(spec())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+    assert main(["run", "keystone.yaml", "--output", "out"]) == 3
+    said = capsys.readouterr().err
+    assert "standard output" not in said
+    assert "TMPDIR names the directory for temporary files" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "no file descriptor is left"),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "process"),
+        (OSError(errno.ENOSPC, "No space left on device"), "standard output can't be written"),
+        (OSError(errno.EACCES, "Permission denied", "/tmp/x"), "/tmp/x can't be written or read: Permission denied"),
+    ],
+)
+def test_what_the_system_refused_is_told(error, said, monkeypatch, capsys):
+    def refused(*_: object, **__: object) -> int:
+        raise error
+
+    monkeypatch.setattr("keystone_action.commands.command_schema", refused)
+    assert main(["schema"]) == 3
+    assert said in capsys.readouterr().err

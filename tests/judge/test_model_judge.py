@@ -175,6 +175,14 @@ def test_a_wait_beyond_the_timeout_is_not_waited(model: str) -> None:
 
 
 @BOTH
+def test_a_wait_of_our_own_is_not_called_the_servers(model: str) -> None:
+    with ModelServer([error(529)]) as server, pytest.raises(JudgeFailed) as problem:
+        ask(server, models=(model,), timeout=10, backoff=1000)
+    assert "asks us to wait" not in str(problem.value)
+    assert "before another try we would wait 20 s" in str(problem.value)
+
+
+@BOTH
 def test_no_answer_in_time(model: str) -> None:
     with ModelServer([answer(2), Reply(fault="hang")]) as server, pytest.raises(JudgeFailed) as problem:
         ask(server, models=(model,), timeout=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 import anyio
@@ -29,7 +30,13 @@ class Boasting(Check):
 
 @pytest.mark.parametrize(
     ("error", "part"),
-    [(ValueError("odd"), "the check itself broke: ValueError: odd"), (HarnessError("service db went away"), "db went")],
+    [
+        (ValueError("odd"), "the check itself broke: ValueError: odd"),
+        (HarnessError("service db went away"), "db went"),
+        (RuntimeError("can't start new thread"), "process"),
+        (OSError(errno.EMFILE, "Too many open files"), "no file descriptor is left"),
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), "no space left on this machine for /tmp/x"),
+    ],
 )
 def test_whatever_a_check_raises_is_its_error(error, part):
     Raising.error = error

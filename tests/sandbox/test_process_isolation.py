@@ -309,3 +309,26 @@ def test_removing_does_not_follow_links(tmp_path: Path) -> None:
     remove_tree(tmp_path / "absent")
     assert (tmp_path / "keep" / "file").read_text() == "x"
     assert not (tmp_path / "tree").exists()
+
+
+LISTINGS = {
+    "ls": "ls /",
+    "find": "find / -maxdepth 1",
+    "python": "python3 -c 'import os; os.listdir(\"/\")'",
+    "shell": "cd / && ls .",
+}
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_who_may_not_list_the_root_is_told_why(listing: str) -> None:
+    async def main() -> None:
+        async with world() as (sandboxes, sandbox):
+            if "landlock" not in sandboxes.isolation:
+                return
+            result = await sandbox.run(shell(LISTINGS[listing]))
+            assert result.exit_code != 0
+            told = result.advice.startswith("`/` can't be listed in the process sandbox")
+            assert told == (listing != "shell")  # `ls .` names no folder
+            assert (await sandbox.run(shell("ls /usr && ls /no-such-folder"))).advice == ""
+
+    run(main)

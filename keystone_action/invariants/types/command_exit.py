@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
-from keystone_action.invariants.captured import seconds, signal_name, tails, whole
+from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.sandbox.base import Command, Completed
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.spec.base import Duration, ShellCommand, Text
@@ -123,12 +123,7 @@ class CommandExit(Check):
             return broken(not_in_sandbox(program), log=log, **details)
         if completed.not_found:
             return failed(f"{what} can't be started: there is no program {program!r}.", log=log, **details)
-        ended = (
-            f"was ended by {signal_name(completed.signal)} (exit code {code})"
-            if completed.signal is not None
-            else f"ended with exit code {code}"
-        )
-        return failed(f"{what} {ended}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details)
+        return failed(f"{what} {ending(completed)}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details)
 
     def _shown(self) -> str:
         text = self.command if isinstance(self.command, str) else shlex.join(self.command)

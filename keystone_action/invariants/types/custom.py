@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken
-from keystone_action.invariants.captured import seconds, signal_name, tails, whole
+from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.check_result import BadResult, read_result
 from keystone_action.sandbox.base import Command, Completed, Sandbox
 from keystone_action.sandbox.programs import not_in_sandbox
@@ -171,10 +171,8 @@ class Custom(Check):
             return f"{self.script} was stopped at a limit: {completed.limit}.\n{tails(completed)}"
         if completed.not_found:
             return f"{self.script} can't be started: its interpreter does not exist."
-        if completed.signal is not None:
-            return f"{self.script} was ended by {signal_name(completed.signal)}.\n{tails(completed)}"
-        if completed.exit_code != 0:
-            return f"{self.script} ended with exit code {completed.exit_code}, expected 0.\n{tails(completed)}"
+        if completed.shell_code != 0:
+            return f"{self.script} {ending(completed)}, expected 0.\n{tails(completed)}"
         return None
 
     def _interpreter(self, content: bytes, *, python: str) -> list[str] | None:

@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
-from keystone_action.invariants.captured import seconds, tails, whole
-from keystone_action.invariants.counted import ending
+from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, prepare
 from keystone_action.invariants.http_exchange import BadRequest, BadResponse, Response, Target, encode, exchange
 from keystone_action.invariants.http_expect import Expect

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants import counted, pytest_run
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
-from keystone_action.invariants.captured import tails, whole
+from keystone_action.invariants.captured import ending, tails, whole
 from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, Inject, Protect, destinations, prepare
 from keystone_action.invariants.junit import BadReport
 from keystone_action.invariants.pytest_results import PytestResults
@@ -131,11 +131,11 @@ class Swebench(Check):
         log, note = whole(completed), ""
         outcomes: Mapping[str, str] = {}
         if isinstance(results, BadReport):
-            note = f" pytest {counted.ending(completed)}, and its report {results}."
+            note = f" pytest {ending(completed)}, and its report {results}."
         else:
             counts = results.counts()
             if counts.passed == counts.counted and completed.shell_code not in (0, 5):
-                note = f" All tests passed, but pytest {counted.ending(completed)}."
+                note = f" All tests passed, but pytest {ending(completed)}."
             else:
                 outcomes = results.outcomes
         mended, wanted = _green(self.fail_to_pass, outcomes), list(dict.fromkeys(self.fail_to_pass))

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants import counted, pytest_run
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
-from keystone_action.invariants.captured import tails, whole
+from keystone_action.invariants.captured import ending, tails, whole
 from keystone_action.invariants.graded_copy import (
     CannotPrepare,
     GradedCopy,
@@ -150,7 +150,7 @@ class Tests(Check):
         if over is not None:
             return over
         if isinstance(results, BadReport):
-            message = f"pytest {counted.ending(completed)}, and its report {results}.\n{tails(completed)}"
+            message = f"pytest {ending(completed)}, and its report {results}.\n{tails(completed)}"
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
         if results.missing:
             return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
@@ -181,7 +181,7 @@ class Tests(Check):
         try:
             counts = await anyio.to_thread.run_sync(self._read_reports, copy, node_report)
         except (BadReport, PathProblem) as bad:
-            message = f"The command {counted.ending(completed)}; {bad}.\n{tails(completed)}"
+            message = f"The command {ending(completed)}; {bad}.\n{tails(completed)}"
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
         return counted.by_counts(counts, completed, self.pass_threshold, **copy.details)
 
