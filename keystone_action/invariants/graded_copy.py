@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
+from keystone_action.invariants import planted_modules
+from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.planted_modules import ModuleRule
 from keystone_action.sandbox.ownership import give_to_owner
-from keystone_action.sandbox.paths import PathProblem, read_inside
+from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
 from keystone_action.sandbox.protect import TakenBack, put, take_back
 from keystone_action.spec.base import AuthorPath, StrictModel, WorkspacePath
 from keystone_action.spec.shapes import TextOrMapping
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from keystone_action.invariants.base import CheckContext
     from keystone_action.sandbox.base import Sandbox
 
@@ -83,7 +84,8 @@ class CannotPrepare(Exception):  # noqa: N818 - an outcome: the check fails
 @dataclass(frozen=True, slots=True)
 class GradedCopy:
     """A prepared copy. private: our directory in it, relative. taken_back: what was undone. untrusted: files that the
-    agent added or changed and that are still as it left them."""
+    agent added or changed and that are still as it left them. guard: where the import guard is, None without one;
+    allowed: the files that it lets be. planted: modules of the agent's that were taken out."""
 
     sandbox: Sandbox
     private: str
@@ -91,6 +93,9 @@ class GradedCopy:
     injected: Mapping[str, bytes]
     untrusted: frozenset[str]
     originals: Path | None
+    guard: Path | None = None
+    allowed: tuple[str, ...] = ()
+    planted: tuple[str, ...] = ()
 
     @property
     def inside(self) -> str:
@@ -119,20 +124,63 @@ class GradedCopy:
         found = {"restored": list(self.taken_back.restored), "removed": list(self.taken_back.removed)}
         return {name: paths[:100] for name, paths in found.items() if paths}
 
+    def guarded(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+        """The environment for a command whose interpreters take no module from the workspace that they have already,
+        and what its PYTHONPATH has in the workspace: the guard sees to that. Blocks."""
+        outside, inside = planted_modules.split_search_path(
+            environment.get("PYTHONPATH"), self.sandbox.workspace_inside
+        )
+        if self.guard is None:
+            return dict(environment), inside
+        planted_modules.write_order(
+            self.guard,
+            workspace=self.sandbox.workspace_inside,
+            allowed=self.allowed,
+            path=inside,
+            notes=f"{self.inside}/{planted_modules.NOTES}",
+        )
+        return planted_modules.environment(environment, self.guard, outside), inside
 
-async def prepare(context: CheckContext, inject: Mapping[str, str], protect: Sequence[str]) -> GradedCopy:
-    """A fresh copy, ready for tests. Raises OSError when an author's file is gone, CannotPrepare, SandboxError."""
+    def with_passed_over(self, outcome: Outcome) -> Outcome:
+        """The outcome of a run on this copy, with what of the agent's modules was passed over. Blocks."""
+        noted = planted_modules.noted(self.sandbox.workspace, f"{self.private}/{planted_modules.NOTES}")
+        paths = list(dict.fromkeys([*self.planted, *noted]))
+        if not paths:
+            return outcome
+        details = {**outcome.details, "passed_over": [display_path(path) for path in paths[:100]]}
+        first, newline, rest = outcome.message.partition("\n")
+        return replace(outcome, message=first + planted_modules.sentence(paths) + newline + rest, details=details)
+
+
+async def prepare(
+    context: CheckContext, inject: Mapping[str, str], protect: Sequence[str], rule: ModuleRule | None = None
+) -> GradedCopy:
+    """A fresh copy, ready for tests. rule: for modules of the agent's that would stand in for others, None for no such
+    rule. Raises OSError when an author's file is gone, CannotPrepare, SandboxError."""
     injected = {place: context.author_file(source) for place, source in inject.items()}
+    guard = context.give({planted_modules.GUARD: _guard()}) if rule is not None else None
     sandbox = await context.sandbox()
-    return await anyio.to_thread.run_sync(_prepare, context, sandbox, injected, tuple(protect))
+    wanted = tuple(pattern for pattern in protect if not pattern.startswith("!"))
+    return await anyio.to_thread.run_sync(_prepare, context, sandbox, injected, wanted, rule, guard)
+
+
+def _guard() -> bytes:
+    return Path(__file__).with_name("import_guard.py").read_bytes()
 
 
 def _prepare(
-    context: CheckContext, sandbox: Sandbox, injected: Mapping[str, bytes], protect: tuple[str, ...]
+    context: CheckContext,
+    sandbox: Sandbox,
+    injected: Mapping[str, bytes],
+    protect: tuple[str, ...],
+    rule: ModuleRule | None,
+    guard: Path | None,
 ) -> GradedCopy:
     workspace, originals, changes = sandbox.workspace, context.originals, context.evidence.changes
     try:
         taken_back = take_back(workspace, originals, changes, (*PROTECTED, *protect))
+        planted = rule.planted(changes, injected) if rule is not None else []
+        take_back(workspace, originals, planted, ("**",))
         for place, content in injected.items():
             put(workspace, place, content, originals)
     except (PathProblem, OSError) as error:
@@ -140,7 +188,7 @@ def _prepare(
     private = f".keystone-check-{secrets.token_hex(8)}"
     (workspace / private).mkdir(0o755)
     give_to_owner(workspace, workspace / private)
-    settled = {*taken_back.restored, *taken_back.removed, *injected}
+    settled = {*taken_back.restored, *taken_back.removed, *injected, *(change.path for change in planted)}
     return GradedCopy(
         sandbox=sandbox,
         private=private,
@@ -148,4 +196,7 @@ def _prepare(
         injected=injected,
         untrusted=frozenset(change.path for change in changes if change.path not in settled),
         originals=originals,
+        guard=guard,
+        allowed=tuple(rule.allowed(context.evidence, injected)) if rule is not None else (),
+        planted=tuple(change.path for change in planted),
     )

@@ -1,9 +1,9 @@
 """Runs pytest inside the sandbox and writes down what became of each test; a program of its own, copied there.
 
-An order comes on stdin: `{"args": […], "paths": […], "pythonpath": text or null, "report": path, "key": hex}`. The
-report is JSON after a first line with its HMAC; the key is nowhere but in this process. Nothing that the agent left is
-on `sys.path` before pytest and its plug-ins are there, so neither a `pytest` package nor the metadata of a plug-in in
-the workspace is ever found; then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
+An order comes on stdin: `{"args": […], "paths": […], "report": path, "key": hex}`. The report is JSON after a first
+line with its HMAC; the key is nowhere but in this process. Nothing that the agent left is on `sys.path` before pytest
+and its plug-ins are there, so neither a `pytest` package nor the metadata of a plug-in in the workspace is ever found;
+then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
 
 It runs under whatever python3 the sandbox has, so it is written for 3.8.
 """
@@ -29,20 +29,23 @@ def main() -> int:
     os.dup2(nothing, 0)
     os.close(nothing)
     here, workspace = Path(__file__).resolve().parent, Path.cwd()
-    sys.path[:] = [path for path in sys.path if path and Path(path).resolve() not in (here, workspace)]
+    sys.path[:] = [path for path in sys.path if path and not is_below(Path(path).resolve(), (here, workspace))]
     key = bytes.fromhex(order["key"])
     try:
         import pytest
     except ImportError as error:
         write(order["report"], key, {"missing": str(error)})
         return NO_PYTEST
-    if order["pythonpath"] is not None:
-        os.environ["PYTHONPATH"] = order["pythonpath"]
     sys.argv[:] = [str(Path(pytest.__file__).parent / "__main__.py"), *order["args"]]
     listener = recorder(pytest, workspace, order["paths"])
     status = int(pytest.main(order["args"], plugins=[listener]))
     write(order["report"], key, {"status": status, **listener.document()})
     return status
+
+
+def is_below(path: Path, directories: tuple[Path, ...]) -> bool:
+    """Whether it is one of these, or lies in one."""
+    return any(directory == path or directory in path.parents for directory in directories)
 
 
 def write(path: str, key: bytes, document: dict[str, Any]) -> None:

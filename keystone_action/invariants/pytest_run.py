@@ -83,20 +83,18 @@ async def run(
     driver = await anyio.to_thread.run_sync(copy.write, "run.py", _driver())
     config, rootdir = await anyio.to_thread.run_sync(_configuration, copy, (*invocation.arguments, *targets))
     key = secrets.token_bytes(32)
-    environment = {**environment, **invocation.env}
-    outside, inside = _search_path(environment.get("PYTHONPATH"), root)
+    environment, inside = await anyio.to_thread.run_sync(copy.guarded, {**environment, **invocation.env})
     arguments = ["-p", "no:cacheprovider", "-c", config, f"--rootdir={rootdir}", f"--confcutdir={root}"]
     order = {
         "args": [*arguments, *invocation.arguments, *targets],
         "paths": [str(root), *inside],
-        "pythonpath": environment.get("PYTHONPATH"),
         "report": f"{copy.inside}/report",
         "key": key.hex(),
     }
     completed = await copy.sandbox.run(
         Command(
             (invocation.python, driver),
-            env={**{k: v for k, v in environment.items() if k != "PYTHONPATH"}, **outside},
+            env=environment,
             timeout=timeout,
             stdin=json.dumps(order).encode(),
         )
@@ -161,11 +159,3 @@ def _configuration(copy: GradedCopy, arguments: Sequence[str]) -> tuple[str, str
     name = f"{copy.private}{suffix}"
     put(copy.sandbox.workspace, str(directory / name), content, copy.originals)
     return str(root / directory / name), str(root / directory)
-
-
-def _search_path(value: str | None, root: PurePosixPath) -> tuple[dict[str, str], list[str]]:
-    """PYTHONPATH without what lies in the workspace, and that, which comes later."""
-    entries = [entry for entry in (value or "").split(":") if entry]
-    within = [entry for entry in entries if not entry.startswith("/") or PurePosixPath(entry).is_relative_to(root)]
-    outside = ":".join(entry for entry in entries if entry not in within)
-    return ({"PYTHONPATH": outside} if outside else {}), [str(root / entry) for entry in within]

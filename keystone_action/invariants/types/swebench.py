@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Self
 
+import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -13,6 +14,7 @@ from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase,
 from keystone_action.invariants.captured import ending, tails, whole
 from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, Inject, Protect, destinations, prepare
 from keystone_action.invariants.junit import BadReport
+from keystone_action.invariants.planted_modules import ModuleRule
 from keystone_action.invariants.pytest_results import PytestResults
 from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.paths import PathProblem, exists_inside
@@ -90,7 +92,9 @@ class Swebench(Check):
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         try:
-            copy = await prepare(context, destinations(self.inject), [*self.protect, *self._authors(context)])
+            protect = [*self.protect, *self._authors(context)]
+            rule = ModuleRule.of(self.protect, self.cmd_prefix)
+            copy = await prepare(context, destinations(self.inject), protect, rule)
         except CannotPrepare as problem:
             return failed(f"{problem}.", disqualifies=bool(self.pass_to_pass))
         except OSError as error:
@@ -113,7 +117,8 @@ class Swebench(Check):
             return failed(over.message, log=over.log, disqualifies=bool(self.pass_to_pass), **over.details)
         if isinstance(results, PytestResults) and results.missing:
             return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
-        return self._grade(completed, results, copy)
+        outcome = self._grade(completed, results, copy)
+        return await anyio.to_thread.run_sync(copy.with_passed_over, outcome)
 
     def _named_files(self) -> list[str]:
         """The files that the ids name."""

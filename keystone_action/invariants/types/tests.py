@@ -23,6 +23,7 @@ from keystone_action.invariants.graded_copy import (
 from keystone_action.invariants.junit import BadReport, Counts, total
 from keystone_action.invariants.left_files import find, listed
 from keystone_action.invariants.node_tests import with_reporter, without_emptied_files
+from keystone_action.invariants.planted_modules import ModuleRule
 from keystone_action.sandbox.base import Command
 from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
@@ -44,7 +45,8 @@ class Tests(Check):
     Score = passed / (passed + failed + errors); skipped tests don't count, and zero tests fail. Hidden tests are put in
     (`inject`) after the agent has ended, and files that decide about tests are put back as the author has them
     (`protect`). Where the agent changed what `pyproject.toml` or `setup.cfg` say to pytest, the author's part counts,
-    also for a pytest that `cmd` starts.
+    also for a pytest that `cmd` starts. Python takes no module from the workspace that the standard library or an
+    installed package has too, unless the author's workspace had that file; one that was passed over is named.
 
     As `pytest`, the sandbox's python3 runs pytest with the author's configuration; it must have pytest (the action's
     image does; otherwise `setup.packages: [pytest]`). Any other runner is a `cmd`, with the reports that it writes as
@@ -90,7 +92,8 @@ class Tests(Check):
         default_factory=list,
         description="Files that are put back as the author has them, the agent's own additions removed; besides these "
         "always every injected path, `conftest.py`, `pytest.ini`, `tox.ini`, `sitecustomize.py`, `usercustomize.py`, "
-        "`*.pth` and the like, at any depth.",
+        "`*.pth` and the like, at any depth. `!queue.py` lets a module of the agent's be that has the name of one of "
+        "the standard library or of an installed package, for a task that asks for one.",
     )
     timeout_s: Duration | None = Field(
         default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
@@ -129,15 +132,18 @@ class Tests(Check):
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         try:
-            copy = await prepare(context, destinations(self.inject), self.protect)
+            rule = ModuleRule.of(self.protect, self.cmd)
+            copy = await prepare(context, destinations(self.inject), self.protect, rule)
         except CannotPrepare as problem:
             return failed(f"{problem}.")
         except OSError as error:
             return broken(f"a file of inject can't be read: {error}")
         invocation = self._pytest() or self._pytest_of_cmd()
         if invocation is not None:
-            return await self._by_pytest(context, copy, invocation)
-        return await self._by_command(context, copy)
+            outcome = await self._by_pytest(context, copy, invocation)
+        else:
+            outcome = await self._by_command(context, copy)
+        return await anyio.to_thread.run_sync(copy.with_passed_over, outcome)
 
     async def _by_pytest(self, context: CheckContext, copy: GradedCopy, invocation: pytest_run.Invocation) -> Outcome:
         if copy.sandbox.which(invocation.python) is None:
@@ -168,6 +174,7 @@ class Tests(Check):
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         places, given = list(destinations(self.inject)), context.check_environment
         environment = await anyio.to_thread.run_sync(pytest_run.pinned, copy, places, given)
+        environment, _ = await anyio.to_thread.run_sync(copy.guarded, environment)
         completed = await copy.sandbox.run(Command(argv, env=environment, timeout=limit))
         over = counted.stopped(completed, limit, **copy.details)
         if over is not None:
