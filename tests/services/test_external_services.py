@@ -103,6 +103,17 @@ def test_postgresql_is_asked_by_its_own_user(postgres: PostgresForTests, tmp_pat
         cell.close()
 
 
+def test_a_look_that_fails_before_the_agent_is_an_error(postgres: PostgresForTests, tmp_path: Path) -> None:
+    """What stood before it would not be known, and so not what it redefined."""
+    cell = postgres.attach()
+    service = external(cell.attached.for_agent.url)
+    attached = attach(service, tmp_path)
+    anyio.run(service.seal, attached)
+    cell.close()
+    with pytest.raises(ServiceError, match="service db went away"):
+        anyio.run(service.seal, attached)
+
+
 def test_mariadb_is_asked_by_its_own_user(mariadb: MariaDb, tmp_path: Path) -> None:
     database, user, password = mariadb.make_database()
     service = external(f"mysql://{user}:{password}@127.0.0.1:{mariadb.port}/{database}")
