@@ -71,3 +71,17 @@ def test_a_missing_runner_is_an_error(bare: World) -> None:
 def test_what_cannot_be_graded_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         make_check(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("", "fail"),
+        ("import unittest\nclass TestIt(unittest.TestCase):\n    def test(self): pass\n", "pass"),
+    ],
+)
+def test_a_run_of_unittest_without_a_test_is_none(bare: World, text: str, status: str) -> None:
+    bare.hidden(test_it=text)
+    outcome = bare.grade({"type": "tests", "cmd": "python3 -m unittest test_it", "inject": ["test_it.py"]})
+    assert outcome.status == status
+    assert ("no test was run" in outcome.message or outcome.details["exit_code"] == 5) is (status == "fail")

@@ -24,7 +24,7 @@ from keystone_action.invariants.junit import BadReport, Counts, total
 from keystone_action.invariants.left_files import find, listed
 from keystone_action.invariants.node_tests import with_reporter, without_emptied_files
 from keystone_action.invariants.planted_modules import ModuleRule
-from keystone_action.sandbox.base import Command
+from keystone_action.sandbox.base import Command, Completed
 from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.sandbox.removal import remove_tree
@@ -32,6 +32,8 @@ from keystone_action.spec.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.shapes import TextOrList
 
 _NOT_FOUND = 127
+_NO_TESTS = re.compile(rb"^Ran 0 tests in [\d.]+s$", re.MULTILINE)
+_TESTS = re.compile(rb"^Ran [1-9]\d* tests? in [\d.]+s$", re.MULTILINE)
 _BY_EXIT_CODE = "It was graded by its exit code alone: no junit_xml is set."
 _REPORTS, _REPORT_BYTES = 10_000, 256 << 20
 """Reports of one run that are read, and how much of them in all."""
@@ -184,6 +186,9 @@ class Tests(Check):
         if missing and program is not None and program in context.missing_programs:
             return broken(not_in_sandbox(program), log=whole(completed))
         if self.junit_xml is None and node_report is None:
+            if completed.shell_code == 0 and _ran_nothing(completed):
+                message = f"The command ended with exit code 0, but no test was run.\n{tails(completed)}"
+                return failed(message, log=whole(completed), exit_code=0, **copy.details)
             return counted.by_exit_code(completed, _BY_EXIT_CODE, **copy.details)
         try:
             counts = await anyio.to_thread.run_sync(self._read_reports, copy, node_report)
@@ -244,6 +249,13 @@ class Tests(Check):
             one.passed_names.clear()
             counts += one
         return counts
+
+
+def _ran_nothing(completed: Completed) -> bool:
+    """Whether unittest says so: before Python 3.12 it ends with 0 all the same. (What is printed takes credit away, and
+    never gives any.)"""
+    said = completed.stderr.head + completed.stderr.tail
+    return _NO_TESTS.search(said) is not None and _TESTS.search(said) is None
 
 
 def _read(name: str, content: bytes) -> Counts:
