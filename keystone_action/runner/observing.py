@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.trace import Trace
 from keystone_action.sandbox.base import TRANSCRIPT_LIMIT
 from keystone_action.sandbox.paths import PathProblem, PathUnreadable, display_path, open_inside
@@ -89,6 +90,7 @@ def _declared(declared: AgentTrace, run: AgentRun, workspace: Path) -> Trace:
     except PathProblem as problem:
         return Trace(source=declared.format, problem=f"{what} could not be read: {problem}")
     except OSError as error:
+        raise_unless_agent(error, f"reading {what}")
         return Trace(source=declared.format, problem=f"{what} could not be read: {error.strerror or error}")
 
 

@@ -20,6 +20,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from keystone_action.errors import caused_by_agent
 from keystone_action.sandbox import capabilities, landlock, process_cap, processtree, seccomp
 from keystone_action.sandbox.credentials import become
 from keystone_action.sandbox.wire import Request
@@ -194,6 +195,8 @@ def _check_directory(directory: str, inside: str) -> None:
     try:
         real = os.path.realpath(directory, strict=True)
     except OSError as error:
+        if not caused_by_agent(error):
+            raise
         raise Refused(f"can't enter the directory {directory}: {error.strerror}", NOT_EXECUTABLE) from None
     if real != inside and not real.startswith(inside.rstrip("/") + "/"):
         raise Refused(f"the directory {directory} leads out of {inside}, to {real}", NOT_EXECUTABLE)

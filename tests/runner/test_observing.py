@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
 from support.traces import CLAUDE, SAMPLES
 
+from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.runner import observing
@@ -109,6 +111,20 @@ def test_no_descriptor_is_left_open(workspace):
         else:
             path.unlink(missing_ok=True)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_no_descriptor_left_to_read_it_with_is_no_failure_of_the_agent(workspace):
+    (workspace / "t.jsonl").write_text(TRANSCRIPT, "utf-8")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(HarnessError, match="failed on this machine: Too many open files"):
+            from_file(workspace)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert from_file(workspace).problem == ""
 
 
 def test_an_agent_result_with_tool_calls(workspace):
