@@ -27,6 +27,11 @@ _KEPT = re.compile(
     r"|branch\..+\.(remote|merge|rebase)|submodule\..+\.(url|active)|user\.(name|email)",
     re.DOTALL,
 )
+_HISTORY = re.compile(
+    r"HEAD|ORIG_HEAD|MERGE_[A-Z]+|CHERRY_PICK_HEAD|REVERT_HEAD|config|packed-refs|refs|reftable|objects|modules|lfs"
+    r"|index|sharedindex\..+|shallow|info|description"
+)
+"""What a git directory needs for its history and its work tree."""
 _IDENTITY = {
     f"GIT_{role}_{key}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -106,6 +111,7 @@ class _Repository:
             if (directory / "objects/info/alternates").exists():
                 return "its objects lie in another repository"
             try:
+                _strip(directory)
                 clean(directory)
             except (git.GitFailed, OSError, ValueError):
                 return "its configuration could not be read"
@@ -200,6 +206,18 @@ def _with_modules(directory: Path) -> Iterator[Path]:
         if "HEAD" in files and "config" in files:
             yield Path(folder)
             names[:] = [name for name in names if name == "modules"]
+
+
+def _strip(directory: Path) -> None:
+    """Leave a git directory its history and index: what else programs keep there (logs of what was fetched from where,
+    remotes of old, stores of credentials) may hold a token. Raises OSError."""
+    for entry in list(directory.iterdir()):
+        if _HISTORY.fullmatch(entry.name):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            remove_tree(entry)
+        else:
+            entry.unlink()
 
 
 def clean(directory: Path, within: Path | None = None) -> None:

@@ -80,6 +80,9 @@ def check_out(directory: Path, files: Mapping[str, str]) -> None:
     git(directory, "remote", "add", "origin", "https://x-access-token:INTHECONFIG9012@github.com/o/r")
     (directory / ".git" / "hooks").mkdir(exist_ok=True)
     (directory / ".git" / "hooks" / "token").write_text("INTHECONFIG9012")
+    for name in ("logs/HEAD", "FETCH_HEAD", "credentials", "remotes/old", "config.worktree"):
+        (directory / ".git" / name).parent.mkdir(exist_ok=True)
+        (directory / ".git" / name).write_text("INTHECONFIG9012")
 
 
 def run(directory: Path, user: int | None, **environ: str) -> Called:
