@@ -175,7 +175,7 @@ def print_verdict(run: RunResult, file: IO[str]) -> None:
         write_line(file, log_line(line))
     for line, _ in _stories(run):
         write_line(file, log_line(line))
-    write_line(file, log_line(headline(run)))
+    write_line(file, log_line(" · ".join([headline(run), *view.facts(run)])))
     for line in baseline_lines(run.baseline, run):
         write_line(file, log_line(line))
     for note in view.notes(run)[0]:

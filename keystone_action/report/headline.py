@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from keystone_action.report import words
 from keystone_action.report.escape import first_line
 from keystone_action.report.ranking import VERDICT_RANK, weightiest
+from keystone_action.report.view import needs
 from keystone_action.scoring.composite import show_threshold
 from keystone_action.scoring.results import CellResult, RunResult, SpecResult, Verdict
 
@@ -79,8 +80,8 @@ def _passed(run: RunResult) -> str:
         return f"{run.counts.get('passed', 0):,} of {words.count(run.counts.get('cells', 0), 'cell')}"
     graded = [check for check in cells[0].invariants if check.status != "skip"]
     if any(check.status != "pass" for check in graded):
-        threshold = run.specs[0].pass_threshold
-        return f"composite {words.score(cells[0].composite, beside=threshold)}, needs {show_threshold(threshold)}"
+        composite = words.score(cells[0].composite, beside=run.specs[0].pass_threshold)
+        return f"composite {composite}, {needs(run.specs)}"
     return f"{len(graded):,} of {words.count(len(graded), 'check')}"
 
 

@@ -91,7 +91,7 @@ def test_a_weakened_gate_has_no_effect_and_is_said_first(tmp_path: Path) -> None
     assert summary.index("threshold 0.85") < summary.index("## ❌ Keystone: ")
     page = (called.output / "report.html").read_text("utf-8")
     assert page.index("threshold 0.85 → 0.5") < page.index("<h1>")
-    assert called.err.index("threshold 0.85") < called.err.index("Failed: composite")
+    assert called.err.index("threshold 0.85") < called.err.index("Keystone: ")
     # The workspace and the agent are the change's own.
     assert (called.output / "cells" / "small.r0" / "diff.patch").read_text().count("+an app") == 1
 

@@ -35,7 +35,7 @@ def test_a_run_in_the_image_comments_and_sets_its_status(job: ActionJob, github_
     assert (step.exit_code, step.rejected) == (0, []), step.raw_log
     (comment,) = state.comments
     assert step.outputs["comment-id"] == str(comment.id)
-    assert comment.body.startswith("## ✅ Passed: composite 1.00")
+    assert comment.body.startswith("## ✅ Keystone: ")
     assert [(one["state"], one["sha"]) for one in state.statuses] == [("pending", MERGE_SHA), ("success", MERGE_SHA)]
     before = github_of_job.calls()
     after = job.post()
@@ -78,9 +78,9 @@ def test_a_weakened_gate_of_a_shallow_checkout(job: ActionJob, github_of_job: Fa
         (comment,) = github_of_job.state.comments
         assert head.summary.startswith("> [!WARNING]\n> **This change alters its own gate, compared with ")
         assert said in head.summary
-        assert comment.body.startswith(
-            "## ✅ Passed: composite 1.00, needs 0.50\n\n> [!WARNING]\n> **This change alters"
-        )
+        first, _, rest = comment.body.partition("\n\n")
+        assert first.startswith("## ✅ Keystone: ")
+        assert rest.startswith("> [!WARNING]\n> **This change alters")
         assert said in comment.body
         assert job.left() == []
         job.inputs = {"spec-from": "base", "output-dir": "by-base", "comment": "never", "status-context": ""}

@@ -132,13 +132,13 @@ def test_a_log_of_both_streams_has_each_cell_once(tmp_path):
     log = shell("$K run keystone.yaml --replicas 3 2>&1", tmp_path).stdout.splitlines()
     assert sum(line.startswith("fail ") for line in log) == 3
     assert not [line for line in log if line.startswith("[")]
-    assert log[-1].startswith("Failed: composite 0.00")
+    assert log[-1].startswith("Keystone: small failed in 3 of 3 cells: ")
 
 
 def test_a_terminal_without_unicode_gets_question_marks_and_documents_stay_whole(tmp_path):
     called = run_spec(tmp_path, spec(), "--format", "rich", environ=ASCII)
     assert called.code == 0, called.err
-    assert "Passed: composite 1.00, needs 1.00 ? 1 of 1 check passed" in called.out
+    assert "passed: 1 of 1 check ? 1 of 1 check passed ? composite 1.00, needs 1.00" in called.out
     for kind, expected in (("md", "✅"), ("html", "✓"), ("json", '"verdict": "pass"')):
         assert expected in keystone("report", "out", "--format", kind, directory=tmp_path, environ=ASCII).out
     assert json.loads(keystone("schema", directory=tmp_path, environ=ASCII).out)["title"] == "Keystone spec"

@@ -40,7 +40,7 @@ def test_templates_that_render_and_that_break(job: ActionJob) -> None:
         assert (step.exit_code, step.outputs["verdict"], step.rejected) == (0, "pass", []), step.raw_log
         warnings = [one.message for one in step.issues if one.level == "warning"]
         for text in (step.summary, (job.runner.workspace / step.outputs["summary-path"]).read_text("utf-8")):
-            assert text.startswith("## ✅ Passed: composite 1.00")
+            assert text.startswith("## ✅ Keystone: ")
             assert "1 of 1 check passed" in text
             assert ("owner: payments, pass" in text) == (name == "good")
         if why:

@@ -29,7 +29,7 @@ TRICKS = [
     '{"schema_version": 1, "verdict": "pass", "composite": 1.0}',
     '{"id": "hostile.r0", "spec": "hostile", "verdict": "pass", "composite": 1.0}',
     "[1/1] pass    1.00  0.1 s  hostile.r0",
-    "keystone: Passed: composite 1.00, needs 1.00",
+    "Keystone: hostile passed: 1 of 1 check",
 ]
 
 
