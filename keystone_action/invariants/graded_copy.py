@@ -16,6 +16,7 @@ import anyio
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
+from keystone_action.errors import raise_unless_agent
 from keystone_action.invariants import planted_modules
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.planted_modules import ModuleRule
@@ -184,6 +185,8 @@ def _prepare(
         for place, content in injected.items():
             put(workspace, place, content, originals)
     except (PathProblem, OSError) as error:
+        if isinstance(error, OSError) and not isinstance(error, PathProblem):
+            raise_unless_agent(error, "putting the tests in place")
         raise CannotPrepare(f"the tests can't be put in place: {error}") from None
     private = f".keystone-check-{secrets.token_hex(8)}"
     (workspace / private).mkdir(0o755)

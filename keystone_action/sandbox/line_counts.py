@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.model import Change, FileState
 from keystone_action.sandbox.patch import header_line, one_kind
 from keystone_action.sandbox.paths import PathProblem, open_inside
@@ -110,7 +111,8 @@ def _lines(root: Path | None, path: str, state: FileState | None) -> int | None:
             count, last, left = count + chunk.count(b"\n"), chunk[-1:], left - len(chunk)
             if left < 0:
                 return None
-    except OSError:
+    except OSError as error:
+        raise_unless_agent(error, "counting changed lines")
         return None
     finally:
         os.close(fd)

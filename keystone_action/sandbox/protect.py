@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.model import Change, FileState
 from keystone_action.sandbox.globs import matcher
 from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside, write_inside
@@ -121,4 +122,5 @@ def _kind(path: Path) -> int | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:  # a name that the system refuses: no tool will open it either
+        raise_unless_agent(error, "looking at a protected file")
         raise PathMissing(f"{path.name[:80]} can't be looked at: {error.strerror}") from None

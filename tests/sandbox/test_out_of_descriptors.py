@@ -1,0 +1,69 @@
+"""A process that may open no further file says so, and takes nothing of an agent's for missing or unreadable."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from keystone_action.errors import HarnessError
+from keystone_action.sandbox.globs import glob_inside
+from keystone_action.sandbox.paths import PathMissing, exists_inside, read_inside
+from keystone_action.sandbox.snapshot import snapshot
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "snapshot": snapshot,
+    "read": lambda root: read_inside(root, "a/b/file"),
+    "exists": lambda root: exists_inside(root, "a/b/file"),
+    "glob": lambda root: glob_inside(root, "**/file"),
+}
+
+
+@contextmanager
+def no_descriptor_left(free: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(free):
+            os.close(held.pop())
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").write_text("x")
+    return tmp_path
+
+
+@pytest.mark.parametrize("free", [0, 1])
+@pytest.mark.parametrize("reader", READERS)
+def test_it_is_our_error(root: Path, reader: str, free: int) -> None:
+    READERS[reader](root)
+    with no_descriptor_left(free), pytest.raises(HarnessError, match="Too many open files"):
+        READERS[reader](root)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_with_descriptors_left_the_same_is_read(root: Path, reader: str) -> None:
+    assert READERS[reader](root)
+    with no_descriptor_left(8):
+        assert READERS[reader](root)
+
+
+def test_what_is_not_there_is_missing_as_before(root: Path) -> None:
+    with pytest.raises(PathMissing):
+        read_inside(root, "a/none")
