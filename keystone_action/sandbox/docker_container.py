@@ -80,17 +80,20 @@ class Run:
 
     def execute(self) -> Completed:
         """Blocks until the container is gone. Raises SandboxError, Stopped."""
-        identifier = None
+        identifier = done = None
         try:
             with engine_errors(f"can't run a container of {self._plan.image}"):
                 self._go_on()
                 identifier = create(self._api, self._plan)
                 connect(self._api, self._plan, identifier)
                 with contextlib.closing(self._output):
-                    return self._live(identifier)
+                    done = self._live(identifier)
+                return done
         finally:
             if identifier is not None:
-                remove(self._api, identifier)
+                # What went wrong first is told; of a container that stays the end of the run tells.
+                with contextlib.suppress(SandboxError) if done is None else contextlib.nullcontext():
+                    remove(self._api, identifier)
 
     def _go_on(self) -> None:
         if self.stopped:
