@@ -92,7 +92,8 @@ class Roots:
         token = secrets.token_hex(8)
         private, area = self.private / f"{cell.id}.{token}", self.cells / token
         private.mkdir(mode=0o700)
-        area.mkdir(mode=0o711)
+        area.mkdir()
+        area.chmod(0o711)  # whatever our umask takes away
         workspace = area / "workspace"
         workspace.mkdir()
         return CellRoots(private, area, workspace)

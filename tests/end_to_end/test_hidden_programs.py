@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -155,3 +156,28 @@ def test_a_folder_is_no_use_to_an_image(area: Path, tools: Path) -> None:
     )
     called = keystone("run", "keystone.yaml", directory=area, environ=NO_ENGINE)
     assert called.code == 2
+
+
+def test_a_umask_that_closes_everything_changes_nothing(area: Path, tools: Path) -> None:
+    (area / "check.py").write_text("print('{\"passed\": true}')\n", "utf-8")
+    (area / "start").mkdir()
+    (area / "start" / "given.txt").write_text("x", "utf-8")
+    document = {
+        "version": 1,
+        "id": "masked",
+        "task": {"prompt": "do it"},
+        "workspace": "start",
+        "agent": {"type": "command", "command": "an-agent && test -f given.txt"},
+        "resources": {"readable": [str(tools)]},
+        "invariants": {
+            "done": {"check": {"type": "command_exit", "command": "test -s done.txt"}},
+            "inside": {"check": {"type": "custom", "script": "check.py", "runs_in": "sandbox"}},
+            "host": {"check": {"type": "custom", "script": "check.py"}},
+        },
+    }
+    before = os.umask(0o077)
+    try:
+        called = run_spec(area, json.dumps(document), environ={**NO_ENGINE, "PYTHONDONTWRITEBYTECODE": "1"})
+    finally:
+        os.umask(before)
+    assert called.code == 0, called.err
