@@ -1,0 +1,58 @@
+"""From what was observed of an agent to what disqualifies its cell, in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keystone_action.evidence.model import AgentRun
+from keystone_action.runner.grading import agent_note, forced_zero, unreadable
+from keystone_action.spec.agents import CommandAgent, NoneAgent
+
+WELL = AgentRun(exit_code=0)
+
+
+def agent(**more: Any) -> CommandAgent:
+    return CommandAgent.model_validate({"type": "command", "command": "true", "must_exit_zero": True, **more})
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (replace(WELL, exit_code=3), "exited with 3"),
+        (replace(WELL, exit_code=None, signal=9), "was killed by signal 9"),
+        (replace(WELL, timed_out=True), "timed out"),
+        (replace(WELL, exit_code=None, timed_out=True), "timed out"),
+        (replace(WELL, limit="memory: 2 GiB"), "was stopped at a limit (memory: 2 GiB)"),
+        (replace(WELL, exit_code=1, problem="it raised ValueError"), "exited with 1 (it raised ValueError)"),
+    ],
+)
+def test_an_agent_that_must_exit_zero_and_did_not_disqualifies(run: AgentRun, said: str) -> None:
+    """Also when it was stopped as it ended with 0: whoever was stopped did not finish."""
+    assert forced_zero(agent(), run, by_author=False) == f"the agent {said}"
+    assert forced_zero(agent(), run, by_author=True) == f"the agent {said}, and must_exit_zero is set"
+
+
+def test_an_agent_that_ended_well_or_may_end_as_it_likes_does_not() -> None:
+    assert forced_zero(agent(), WELL, by_author=True) == ""
+    assert forced_zero(agent(), None, by_author=True) == ""
+    assert forced_zero(agent(must_exit_zero=False), replace(WELL, exit_code=1), by_author=True) == ""
+    assert forced_zero(NoneAgent(type="none"), replace(WELL, exit_code=1), by_author=True) == ""
+
+
+def test_folders_that_the_agent_closed_disqualify_and_those_closed_before_do_not() -> None:
+    assert unreadable((), ()) == ""
+    assert unreadable(("a",), ("a",)) == ""
+    assert unreadable((), ("a", "b/c")) == "the agent left what can't be read: a, b/c"
+    assert unreadable(("a",), ("a", "")) == "the agent left what can't be read: the workspace itself"
+
+
+def test_what_people_should_know_of_an_end_is_said_in_one_line() -> None:
+    assert agent_note(WELL, "command") == ""
+    assert agent_note(replace(WELL, exit_code=1), "none") == ""
+    told = replace(WELL, exit_code=127, problem="no output", advice="show its folder", leftovers=2)
+    assert agent_note(told, "command") == (
+        "exited with 127; no output; show its folder; 2 of its processes outlived it and were killed"
+    )
