@@ -20,7 +20,7 @@ invariants:
 """
 EXTENDS = '{% extends "summary.md.j2" %}\n'
 ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}" + "spam" * 999 + "{% endfor %}{% endfor %}"
-OURS = "## ✅ Keystone: greet passed: 1 of 1 check"
+OURS = "## ✅ Keystone: greet passed: "
 
 
 def step(tmp_path: Path, template: str | bytes | None, **inputs: str) -> tuple[FakeRunner, StepResult]:
