@@ -15,6 +15,7 @@ from pathlib import Path
 from keystone_action.errors import HarnessError
 from keystone_action.sandbox import git, git_history
 from keystone_action.sandbox.copying import copy_entries
+from keystone_action.spec.walking import walk
 
 _FOR_ALL = 0o444
 
@@ -69,7 +70,7 @@ def _may_be_linked(path: str, status: os.stat_result) -> bool:
 
 def _open(place: Path) -> None:
     """Let everybody who can enter `place` read all that is in it."""
-    for folder, folders, files in os.walk(place):
+    for folder, folders, files in walk(place):
         for name in (*folders, *files):
             path = Path(folder, name)
             status = path.lstat()
