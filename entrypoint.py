@@ -29,7 +29,8 @@ def main(arguments: list[str]) -> int:
     # A workflow may hand the host's PATH into the container; what this image has must be found all the same.
     environ["PATH"] = os.environ["PATH"] = f"{environ.get('PATH', '')}:{SYSTEM_PATH}".lstrip(":")
     signals.interrupt()
-    return signals.finish(action(environ, stdout=sys.stdout))
+    code = action(environ, stdout=sys.stdout)
+    return signals.finish(code, cancelled=code)  # it knows what a signal broke off, and what came before that
 
 
 if __name__ == "__main__":

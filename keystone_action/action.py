@@ -12,6 +12,7 @@ from typing import Protocol, TextIO
 from keystone_action import __version__, signals
 from keystone_action.compared_with import ComparedWith, compared_with
 from keystone_action.errors import (
+    EXIT_CANCELLED,
     EXIT_ERROR,
     EXIT_PASS,
     Cancelled,
@@ -114,6 +115,8 @@ class _Step:
         if self.reporting is not None:
             self.reporting.start()
         evaluation = self._evaluate(settings, event, evaluate)
+        # A signal that comes later breaks off what is told to others, and nothing else.
+        code = EXIT_CANCELLED if signals.requested() else evaluation.exit_code
         found = annotations_of(
             evaluation.run,
             directory=settings.directory,
@@ -124,7 +127,7 @@ class _Step:
         for annotation in found:
             self.commands.annotate(annotation)
         self._report(evaluation.run, evaluation.directory)
-        return evaluation.exit_code
+        return code
 
     def _read_settings(self, event: Event) -> Settings:
         """Who is to be told of a wrong input is known, as far as the inputs that say so are right."""

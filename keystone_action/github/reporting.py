@@ -53,6 +53,7 @@ HURRY = Limits(tries=1, seconds=1.5, waiting=0.0)
 """When the job is cancelled: the runner gives ten seconds, and cleaning up needs most of them."""
 HURRY_SECONDS = 3.0
 """For all of it, where no signal says how much time is left."""
+_CANCELLED_LATE = "the job is being cancelled: GitHub is told in the seconds that are left, or at its end"
 _LAST_SECONDS = 1.2
 """Of the time after a signal, kept for what follows."""
 _LIVE_SECONDS = 11.0
@@ -147,13 +148,15 @@ class Reporting:
             if (run.cancelled or signals.requested()) and not has_time:
                 if run.cancelled:
                     self._save_for_post_step(CANCELLED, "true")
+                if not run.cancelled:
+                    self._commands.log(_CANCELLED_LATE)
                 is_told = self._hurry(run, posted)
             elif self._is_anything_wanted():
                 with signals.interruptible():
                     self.live.stop(_LIVE_SECONDS)
                     self._post(run, posted, LIMITS)
         except KeyboardInterrupt:
-            self._commands.log("the job is being cancelled: GitHub is told in the seconds that are left, or at its end")
+            self._commands.log(_CANCELLED_LATE)
             is_told = self._hurry(run, posted)
         except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
