@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -304,3 +306,23 @@ def test_a_cell_whose_group_was_written_is_not_told_of_a_later_one(tmp_path: Pat
     anyio.run(check)
     assert outcome == {0: True, 1: True, 2: False}
     assert sorted(one.cell.replica for one in read(tmp_path).entries) == [0, 1]
+
+
+def test_half_a_line_that_a_full_disk_took_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`merge` and `--resume` read what stands there to its end."""
+
+    def take_half(file: int, data: bytes) -> None:
+        os.write(file, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def check() -> None:
+        async with Journal(tmp_path) as journal:
+            await journal.add(entry(0))
+            monkeypatch.setattr("keystone_action.runner.journal._write_all", take_half)
+            with pytest.raises(OutputError):
+                await journal.add(entry(1))
+
+    anyio.run(check)
+    text = (tmp_path / "journal.jsonl").read_text("utf-8")
+    assert text.endswith("\n")
+    assert [json.loads(line)["replica"] for line in text.splitlines()] == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -132,3 +133,72 @@ def test_a_queue_of_many_specs_looks_at_each_a_few_times(tmp_path: Path) -> None
 
     assert anyio.run(take_all) == [cell.id for cell in cells]
     assert limits.asked < 10 * len(cells)
+
+
+def test_cells_that_the_time_was_up_for_stop_nothing(tmp_path: Path) -> None:
+    """They never started: that is what each says, and not that another cell of its spec did not pass."""
+    cells = cells_of(tmp_path, a=3)
+
+    async def run_cell(cell: Cell) -> CellResult:
+        raise AssertionError("nothing may start")
+
+    how = schedule(deadline=time.monotonic() - 1, fail_fast=frozenset({"a"}))
+    assert run(tmp_path, cells, how, run_cell) == [cell.id for cell in cells]
+    assert (how.stopped, how.left_out) == ({}, [])
+
+
+def test_a_cell_that_finished_as_the_run_was_cancelled_is_kept(tmp_path: Path) -> None:
+    (cell,) = cells_of(tmp_path, a=1)
+    announced: list[str] = []
+
+    async def run_cell(cell: Cell) -> CellResult:
+        return not_run(cell, "a test")
+
+    async def main() -> None:
+        async with Journal(tmp_path) as journal:
+            with anyio.CancelScope() as scope:
+
+                async def cancelled_meanwhile(cell: Cell, result: CellResult) -> Entry:
+                    scope.cancel()
+                    return await entry_of(cell, result)
+
+                await run_cells(
+                    [cell], run_cell, journal, schedule(), lambda one, _: announced.append(one.id), cancelled_meanwhile
+                )
+
+    anyio.run(main)
+    assert cell.id in (tmp_path / "journal.jsonl").read_text("utf-8")
+    assert announced == [cell.id]
+
+
+def test_a_cell_is_on_the_disk_when_it_is_announced(tmp_path: Path) -> None:
+    cells = cells_of(tmp_path, a=3)
+    found: list[bool] = []
+
+    async def run_cell(cell: Cell) -> CellResult:
+        return not_run(cell, "a test")
+
+    def announce(cell: Cell, _: CellResult) -> None:
+        found.append(cell.id in (tmp_path / "journal.jsonl").read_text("utf-8"))
+
+    async def main() -> None:
+        async with Journal(tmp_path) as journal:
+            await run_cells(cells, run_cell, journal, schedule(), announce, entry_of)
+
+    anyio.run(main)
+    assert found == [True] * 3
+
+
+@pytest.mark.parametrize(("verdict", "attempts"), [("pass", 1), ("fail", 1), ("error", 3)])
+def test_only_a_cell_in_error_is_tried_again(tmp_path: Path, verdict: Any, attempts: int) -> None:
+    (cell,) = cells_of(tmp_path, a=1)
+    begun: list[str] = []
+
+    async def run_cell(cell: Cell) -> CellResult:
+        begun.append(cell.id)
+        error = "it broke" if verdict == "error" else None
+        composite = {"pass": 1.0, "fail": 0.0}.get(verdict)
+        return replace(not_run(cell, "a test"), verdict=verdict, composite=composite, error=error)
+
+    run(tmp_path, [cell], schedule(retries={"a": 2}), run_cell)
+    assert len(begun) == attempts
