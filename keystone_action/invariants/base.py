@@ -126,8 +126,9 @@ class CheckContext(Protocol):
     def host_removed_links(self) -> tuple[str, ...]: ...
 
     @property
-    def missing_programs(self) -> frozenset[str]:
-        """First words of string commands that the sandbox did not have before the agent started."""
+    def missing_programs(self) -> Mapping[str, Path | None]:
+        """First words of string commands that the sandbox did not have before the agent started, with the place where
+        this machine has them and the sandbox hides it."""
 
     @property
     def check_environment(self) -> Mapping[str, str]:

@@ -66,7 +66,7 @@ class Booted:
     limits: Limits
     readable: tuple[Path, ...]
     check_environment: Mapping[str, str]
-    missing_programs: frozenset[str]
+    missing_programs: Mapping[str, Path | None]
     invariants: Mapping[str, Invariant]
     admit: Callable[[Sandbox], None]
     incomplete: Callable[[], str]

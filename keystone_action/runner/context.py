@@ -36,7 +36,7 @@ class CheckWorld:
     readable: tuple[Path, ...]
     environment: Mapping[str, str]
     host_services: Mapping[str, Mapping[str, Any]]
-    missing_programs: frozenset[str]
+    missing_programs: Mapping[str, Path | None]
     judge: Judge
     author_files: AuthorFiles
     originals: Path | None
@@ -123,7 +123,7 @@ class Context:
         return self.world.evidence
 
     @property
-    def missing_programs(self) -> frozenset[str]:
+    def missing_programs(self) -> Mapping[str, Path | None]:
         """First words that the sandbox did not have before the agent started."""
         return self.world.missing_programs
 

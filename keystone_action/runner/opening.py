@@ -146,10 +146,12 @@ def _content(directory: Path) -> Iterator[tuple[str, object]]:
 
 async def missing_words(
     words: frozenset[str], sandbox: Sandbox, search_path: str | None, *, inline: bool
-) -> frozenset[str]:
-    """Those of these programs that the sandbox has not. search_path: PATH, where `setup.env` sets it."""
+) -> Mapping[str, Path | None]:
+    """Those of these programs that the sandbox has not, with the place where it hides them. search_path: PATH, where
+    `setup.env` sets it."""
 
-    def look() -> frozenset[str]:
-        return frozenset(word for word in words if sandbox.which(word, search_path) is None)
+    def look() -> dict[str, Path | None]:
+        missing = (word for word in words if sandbox.which(word, search_path) is None)
+        return {word: sandbox.hidden(word) for word in missing}
 
     return await apart(look, inline=inline)

@@ -77,8 +77,10 @@ def listing_of_root(stderr: bytes) -> str:
     )
 
 
-def not_in_sandbox(program: str) -> str:
-    """`npm is not in this sandbox; set base: node:22`."""
+def not_in_sandbox(program: str, hidden: Path | None = None) -> str:
+    """`npm is not in this sandbox; set base: node:22`. hidden: where this machine has it and the sandbox hides it."""
+    if hidden is not None:
+        return f"{hidden_by_sandbox(program, hidden)}; {ways_to_show(hidden)}"
     for image, programs in _IMAGES.items():
         if program in programs:
             return f"{program} is not in this sandbox; set base: {image}"

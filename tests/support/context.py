@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ async def context_of(
     timeout: float = 30.0,
     limits: Limits | None = None,
     check_environment: Mapping[str, str] | None = None,
-    missing_programs: frozenset[str] = frozenset(),
+    missing_programs: Collection[str] = (),
     service_addresses: Mapping[str, Mapping[str, Any]] | None = None,
     judge: Any = None,
     originals: Path | None = None,
@@ -92,7 +92,7 @@ async def context_of(
         readable=readable,
         environment=check_environment or {},
         host_services=service_addresses or {},
-        missing_programs=missing_programs,
+        missing_programs=dict.fromkeys(missing_programs),
         judge=judge,
         author_files=_author_files(check, directory),
         host=_host(check, directory, roots),

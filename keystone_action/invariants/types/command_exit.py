@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -97,7 +99,7 @@ class CommandExit(Check):
         completed = await sandbox.run(Command(argv, env=environment, timeout=limit))
         return self._grade(completed, limit, context.missing_programs)
 
-    def _grade(self, completed: Completed, limit: float, missing: frozenset[str]) -> Outcome:
+    def _grade(self, completed: Completed, limit: float, missing: Mapping[str, Path | None]) -> Outcome:
         log = whole(completed)
         details: dict[str, Any] = {"exit_code": completed.exit_code, "expected": self.exit_code}
         what = self._shown()
@@ -120,7 +122,7 @@ class CommandExit(Check):
             return passed(f"{what} ended with exit code {code}.", log=log, **details)
         program = first_word(self.command)
         if (code == _NOT_FOUND or completed.not_found) and program is not None and program in missing:
-            return broken(not_in_sandbox(program), log=log, **details)
+            return broken(not_in_sandbox(program, missing[program]), log=log, **details)
         if completed.not_found:
             return failed(f"{what} can't be started: there is no program {program!r}.", log=log, **details)
         return failed(f"{what} {ending(completed)}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details)

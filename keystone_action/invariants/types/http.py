@@ -156,7 +156,7 @@ class Http(Check):
         program = first_word(self.start)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
-            return broken(not_in_sandbox(program), log=whole(completed))
+            return broken(not_in_sandbox(program, context.missing_programs[program]), log=whole(completed))
         if completed.limit is not None:
             why = f"was stopped at a limit ({completed.limit}) before it listened on its port"
         elif by_itself and not completed.timed_out:

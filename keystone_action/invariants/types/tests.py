@@ -184,7 +184,7 @@ class Tests(Check):
         program = first_word(self.cmd)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
-            return broken(not_in_sandbox(program), log=whole(completed))
+            return broken(not_in_sandbox(program, context.missing_programs[program]), log=whole(completed))
         if self.junit_xml is None and node_report is None:
             if completed.shell_code == 0 and _ran_nothing(completed):
                 message = f"The command ended with exit code 0, but no test was run.\n{tails(completed)}"
