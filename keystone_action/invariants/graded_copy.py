@@ -6,6 +6,7 @@ name that nobody can have guessed is made for what a runner writes. All of it af
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,16 +28,21 @@ from keystone_action.spec.base import AuthorPath, StrictModel, WorkspacePath
 from keystone_action.spec.shapes import TextOrMapping
 
 if TYPE_CHECKING:
+    from keystone_action.evidence.model import Change
     from keystone_action.invariants.base import CheckContext
     from keystone_action.sandbox.base import Sandbox
 
 _ANYWHERE = (
     "conftest.py", "pytest.ini", "tox.ini", "sitecustomize.py", "usercustomize.py", "*.pth",
     # Other spellings of the same: configuration, start-up modules as packages or byte code, cached byte code (which an
-    # interpreter may take, unchecked, for a file that was restored), and metadata that makes pytest load a plug-in.
-    ".pytest.ini", "pytest.toml", ".pytest.toml", "sitecustomize/__init__.*", "usercustomize/__init__.*", "*.pyc",
-    "*.dist-info/entry_points.txt", "*.egg-info/entry_points.txt",
+    # interpreter may take, unchecked, for a file that was restored), and metadata that makes pytest load a plug-in,
+    # which Python finds in upper case, too.
+    ".pytest.ini", "pytest.toml", ".pytest.toml", "sitecustomize.*", "usercustomize.*", "sitecustomize/__init__.*",
+    "usercustomize/__init__.*", "*.pyc",
+    "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]/entry_points.txt", "*.[eE][gG][gG]-[iI][nN][fF][oO]/entry_points.txt",
 )  # fmt: skip
+_FOLDERS = re.compile(r"sitecustomize|usercustomize|.*\.(dist|egg)-info", re.IGNORECASE | re.DOTALL)
+"""Names of folders of which the patterns above protect a file: as a link it leads to a file of any path."""
 _AT_THE_ROOT = ("pytest", "_pytest", "pluggy", "iniconfig", "unittest")
 """Modules that `python3 -m pytest` and `-m unittest` would take from the workspace instead of their own."""
 PROTECTED = (
@@ -180,6 +186,9 @@ def _prepare(
     workspace, originals, changes = sandbox.workspace, context.originals, context.evidence.changes
     try:
         taken_back = take_back(workspace, originals, changes, (*PROTECTED, *protect))
+        done = {*taken_back.restored, *taken_back.removed}
+        links = [change for change in changes if _is_linked_folder(change) and change.path not in done]
+        taken_back += take_back(workspace, originals, links, ("**",))
         planted = rule.planted(changes, injected) if rule is not None else []
         take_back(workspace, originals, planted, ("**",))
         for place, content in injected.items():
@@ -203,3 +212,8 @@ def _prepare(
         allowed=tuple(rule.allowed(context.evidence, injected)) if rule is not None else (),
         planted=tuple(change.path for change in planted),
     )
+
+
+def _is_linked_folder(change: Change) -> bool:
+    is_link = change.after is not None and change.after.kind == "link"
+    return is_link and _FOLDERS.fullmatch(PurePosixPath(change.path).name) is not None

@@ -29,6 +29,10 @@ class TakenBack:
     restored: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
+    def __add__(self, further: TakenBack) -> TakenBack:
+        restored, removed = {*self.restored, *further.restored}, {*self.removed, *further.removed}
+        return TakenBack(tuple(sorted(restored)), tuple(sorted(removed)))
+
 
 def take_back(workspace: Path, originals: Path | None, changes: Sequence[Change], patterns: Iterable[str]) -> TakenBack:
     """Undo every change whose path matches one of the globs, or lies in a directory that does.
