@@ -16,7 +16,7 @@ from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.mysql_reader import MysqlReader
 from keystone_action.services.outside import Outside
 from keystone_action.services.postgres_reader import PostgresReader
-from keystone_action.services.redefinitions import Catalogue, Watch
+from keystone_action.services.redefinitions import Looked, Watch
 from keystone_action.services.relay import Relays
 from keystone_action.services.relay import Target as RelayTarget
 from keystone_action.spec.hosts import parse_host
@@ -133,7 +133,9 @@ class External:
 
     def _database(self, watch: Watch) -> Database | None:
         if self._target.kind == "postgresql":
-            return PostgresReader(self._target.keywords, search_path=lambda: watch.path, changes=watch.changes)
+            return PostgresReader(
+                self._target.keywords, search_path=lambda: watch.path, prepare=watch.stand_in, changes=watch.changes
+            )
         return MysqlReader(self._target.keywords, watch.changes) if self._target.kind == "mysql" else None
 
 
@@ -225,24 +227,27 @@ class Target:
         else:
             raise TypeError("it is no database")
 
-    def look(self) -> tuple[Catalogue, tuple[str, ...]]:
-        """What stands in a database, and the schemas that its user's names are looked up in; of anything else nothing.
-        Raises the client's errors."""
+    def look(self, path: tuple[str, ...] | None = None) -> Looked:
+        """What stands in a database; of anything else nothing. path: the schemas that its user's names are looked up
+        in, None = as it is now. Raises the client's errors."""
         if self.kind == "postgresql":
             import psycopg
 
             with psycopg.connect(**{"connect_timeout": 10, **self.keywords}, autocommit=True) as connection:
-                rows = connection.execute("SELECT unnest(pg_catalog.current_schemas(false))::text").fetchall()
+                if path is None:
+                    rows = connection.execute("SELECT unnest(pg_catalog.current_schemas(false))::text").fetchall()
+                    path = tuple(str(row[0]) for row in rows)
                 connection.execute("SET search_path = pg_catalog")
                 connection.execute("SET lock_timeout = 10000")
-                return postgres_catalogue.look(connection), tuple(str(row[0]) for row in rows)
+                catalogue = postgres_catalogue.look(connection)
+                return catalogue, path, postgres_catalogue.shadows(connection, path)
         if self.kind == "mysql":
             import pymysql
 
             fields = {**self.keywords, "connect_timeout": 10, "autocommit": True}
             with pymysql.connect(**fields) as mysql, mysql.cursor() as cursor:
-                return mysql_catalogue.look(cursor), (self.address.database,)
-        return {}, ()
+                return mysql_catalogue.look(cursor), (self.address.database,), frozenset()
+        return {}, (), frozenset()
 
     def _ask_postgres(self) -> None:
         import psycopg

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from keystone_action.services import mysql_catalogue
-from keystone_action.services.redefinitions import Catalogue
+from keystone_action.services.redefinitions import Looked
 
 _LOCK_SECONDS = 1
 _LAST_LOCK_SECONDS = 10
@@ -82,11 +82,12 @@ class CellDatabase:
             while cursor.nextset():
                 pass
 
-    def look(self) -> tuple[Catalogue, tuple[str, ...]]:
-        """What stands in the database, and its name. Raises pymysql's errors."""
+    def look(self, _path: tuple[str, ...] | None = None) -> Looked:
+        """What stands in the database, and its name; built-in functions come first here. Raises pymysql's errors."""
         with self.server.admin() as admin:
             catalogue = mysql_catalogue.look(admin)
-        return {name: entry for name, entry in catalogue.items() if name[0] == self.database}, (self.database,)
+        own = {name: entry for name, entry in catalogue.items() if name[0] == self.database}
+        return own, (self.database,), frozenset()
 
     def reader_connection(self) -> dict[str, Any]:
         """Keywords of `pymysql.connect` for checks."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.services.redefinitions import ROUTINE, Entry, Name
+from keystone_action.services.redefinitions import ROUTINE, Entry, Name, Shadow
 
 if TYPE_CHECKING:
     import psycopg
@@ -71,6 +72,30 @@ _ROUTINES = f"""
      WHERE {_OF_USERS}
 """  # noqa: S608 - as above
 
+# Overload resolution prefers an exact match in any schema of the path to a coercion to a built-in one, so a function
+# or operator with a built-in's name changes what a query means (CVE-2018-1058). Those that a superuser
+# has by an extension came with a trusted one.
+_SHADOWS = """
+    SELECT 'function', p.proname, n.nspname, p.oid::text || '/' || p.xmin::text
+      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_roles r ON r.oid = p.proowner
+     WHERE n.nspname = ANY(%(schemas)s) AND NOT (r.rolsuper AND EXISTS (SELECT FROM pg_depend d
+                 WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'))
+       AND EXISTS (SELECT FROM pg_proc b WHERE b.pronamespace = 'pg_catalog'::regnamespace AND b.proname = p.proname)
+    UNION ALL
+    SELECT 'operator', o.oprname, n.nspname, o.oid::text || '/' || o.xmin::text
+      FROM pg_operator o JOIN pg_namespace n ON n.oid = o.oprnamespace JOIN pg_roles r ON r.oid = o.oprowner
+     WHERE n.nspname = ANY(%(schemas)s) AND NOT (r.rolsuper AND EXISTS (SELECT FROM pg_depend d
+                 WHERE d.classid = 'pg_operator'::regclass AND d.objid = o.oid AND d.deptype = 'e'))
+       AND EXISTS (SELECT FROM pg_operator b
+                    WHERE b.oprnamespace = 'pg_catalog'::regnamespace AND b.oprname = o.oprname)
+    UNION ALL
+    SELECT 'cast', format('%%s to %%s', format_type(c.castsource, NULL), format_type(c.casttarget, NULL)), '',
+           c.oid::text || '/' || c.xmin::text
+      FROM pg_cast c
+     WHERE c.oid >= 16384 AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_cast'::regclass
+                                             AND d.objid = c.oid AND d.deptype = 'e')
+"""
+
 
 def look(session: psycopg.Connection[Any]) -> dict[Name, Entry]:
     """The catalogue now; texts are comparable as long as the session's search_path is pg_catalog alone. Raises
@@ -87,6 +112,12 @@ def look(session: psycopg.Connection[Any]) -> dict[Name, Entry]:
     for schema, name, text in session.execute(_ROUTINES.encode()).fetchall():
         found[schema, name] = Entry(ROUTINE, text or "")
     return found
+
+
+def shadows(session: psycopg.Connection[Any], schemas: Sequence[str]) -> frozenset[Shadow]:
+    """Those in the schemas that names are looked up in, and all casts. Raises psycopg.Error."""
+    rows = session.execute(_SHADOWS, {"schemas": list(schemas)}).fetchall()
+    return frozenset(Shadow(*map(str, row)) for row in rows)
 
 
 def _text(kind: bytes | str) -> str:

@@ -9,7 +9,6 @@ are no longer what stood there.
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 from contextlib import AbstractContextManager
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keystone_action.services import postgres_catalogue
 from keystone_action.services.postgres_passwords import stored
-from keystone_action.services.redefinitions import NOTHING, Catalogue, Changes
+from keystone_action.services.redefinitions import NOTHING, Catalogue, Changes, Shadow, stand_in
 
 if TYPE_CHECKING:
     import psycopg
@@ -32,29 +31,6 @@ _RESET_SETTINGS = f"DELETE FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noq
 _SCHEMAS = (
     "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY nspname"
 )
-# Overload resolution prefers an exact match in any schema of the path to a coercion to a built-in one, so a function
-# or operator with a built-in's name changes what a query means (CVE-2018-1058). Those of a superuser came with
-# trusted extensions.
-_SHADOWS = """
-    SELECT 'function', p.proname, n.nspname, p.oid::text || '/' || p.xmin::text
-      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_roles r ON r.oid = p.proowner
-     WHERE n.nspname = ANY(%(schemas)s) AND NOT r.rolsuper
-       AND EXISTS (SELECT FROM pg_proc b WHERE b.pronamespace = 'pg_catalog'::regnamespace AND b.proname = p.proname)
-    UNION ALL
-    SELECT 'operator', o.oprname, n.nspname, o.oid::text || '/' || o.xmin::text
-      FROM pg_operator o JOIN pg_namespace n ON n.oid = o.oprnamespace JOIN pg_roles r ON r.oid = o.oprowner
-     WHERE n.nspname = ANY(%(schemas)s) AND NOT r.rolsuper
-       AND EXISTS (SELECT FROM pg_operator b
-                    WHERE b.oprnamespace = 'pg_catalog'::regnamespace AND b.oprname = o.oprname)
-    UNION ALL
-    SELECT 'cast', format('%%s to %%s', format_type(c.castsource, NULL), format_type(c.casttarget, NULL)), '',
-           c.oid::text || '/' || c.xmin::text
-      FROM pg_cast c
-     WHERE c.oid >= 16384 AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_cast'::regclass
-                                             AND d.objid = c.oid AND d.deptype = 'e')
-"""
-
-
 PRISTINE = "template1"
 """The template of databases in which nothing of an author's stands yet."""
 # What an image's own scripts left in the template belongs to its superuser, as whom no agent may act. What belongs to
@@ -103,16 +79,6 @@ class Server(Protocol):
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
         """libpq keywords for a role of this server."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shadow:
-    """A function or operator with the name of a built-in one, or a cast. version changes when it is replaced."""
-
-    kind: str
-    name: str
-    schema: str
-    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +178,7 @@ class CellDatabase:
             schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
             session.execute("SET search_path = pg_catalog")
             settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
-            shadows = frozenset(_shadows_in(session, schemas))
+            shadows = postgres_catalogue.shadows(session, schemas)
             self.before = Before(schemas, settings, shadows, postgres_catalogue.look(session))
         self._shadows = None
 
@@ -235,20 +201,11 @@ class CellDatabase:
                 self._restore_server_side()
                 with self.server.admin(self.database) as admin:
                     self._grant_reading(admin)
-                    now = _shadows_in(admin, self.before.schemas)
+                    now = postgres_catalogue.shadows(admin, self.before.schemas)
                     catalogue = postgres_catalogue.look(admin)
                     self.changes = Changes(self.before.catalogue, catalogue, self.before.schemas)
-                    self._shadows = [shadow for shadow in now if shadow not in self.before.shadows]
-        for shadow in self._shadows:
-            if shadow.kind == "cast":
-                return f"the agent created the cast of {shadow.name}; the query may not mean what it says"
-            # An operator can be meant without being written (IN, BETWEEN, USING), a function only by its name.
-            if shadow.kind == "operator" or re.search(re.escape(shadow.name), query, re.IGNORECASE):
-                return (
-                    f"the agent created the {shadow.kind} {shadow.schema}.{shadow.name}, which stands in for a "
-                    f"built-in {shadow.kind} of that name; the query would not mean what it says"
-                )
-        return None
+                    self._shadows = sorted(now - self.before.shadows)
+        return stand_in(self._shadows, query)
 
     def _restore_server_side(self) -> None:
         with self.server.admin() as admin:
@@ -324,7 +281,3 @@ class CellDatabase:
 
 def _column(session: psycopg.Connection[Any], query: str) -> list[str]:
     return [str(row[0]) for row in session.execute(query.encode()).fetchall()]
-
-
-def _shadows_in(admin: psycopg.Connection[Any], schemas: tuple[str, ...]) -> list[Shadow]:
-    return [Shadow(*map(str, row)) for row in admin.execute(_SHADOWS, {"schemas": list(schemas)}).fetchall()]

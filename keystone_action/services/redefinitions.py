@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 _WORD = re.compile(r"\w+")
@@ -29,19 +29,50 @@ class Entry:
     bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Shadow:
+    """A function or operator with the name of a built-in one, or a cast. version changes when it is replaced."""
+
+    kind: str
+    name: str
+    schema: str
+    version: str
+
+    def sentence(self, query: str) -> str | None:
+        """What is said of a query that it may give another meaning; None where it does not."""
+        if self.kind == "cast":
+            return f"the agent created the cast of {self.name}; the query may not mean what it says"
+        # An operator can be meant without being written (IN, BETWEEN, USING), a function only by its name.
+        if self.kind == "operator" or self.name.casefold() in query.casefold():
+            return (
+                f"the agent created the {self.kind} {self.schema}.{self.name}, which stands in for a "
+                f"built-in {self.kind} of that name; the query would not mean what it says"
+            )
+        return None
+
+
+def stand_in(shadows: Iterable[Shadow], query: str) -> str | None:
+    """A sentence when one of them would give a query another meaning; None when none does."""
+    return next((sentence for shadow in shadows if (sentence := shadow.sentence(query))), None)
+
+
 Name = tuple[str, str]
 """Schema, or database, and name."""
 Catalogue = Mapping[Name, Entry]
+Looked = tuple[Catalogue, tuple[str, ...], frozenset[Shadow]]
+"""A catalogue, the schemas that a name without one is looked up in, and what stands in for something built-in."""
 _NONE = Entry("")
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs between two catalogues. path: the schemas that a name without one is looked up in."""
+    """What differs between two catalogues. path: the schemas that a name without one is looked up in.
+    shadows: those that the agent made."""
 
     before: Catalogue
     now: Catalogue
     path: tuple[str, ...]
+    shadows: tuple[Shadow, ...] = ()
     redefined: Mapping[Name, str] = field(init=False)
     made: Set[Name] = field(init=False)
 
@@ -128,24 +159,31 @@ NOTHING = Changes({}, {}, ())
 
 class Watch:
     """One cell's view of a database whose catalogue can be looked up: taken down by `seal`, looked up once more when a
-    check asks. look: the catalogue, and the schemas that a name without one is looked up in; what it raises comes
-    through."""
+    check asks. look: what it raises comes through. It is told the path of the first look by the second."""
 
-    def __init__(self, look: Callable[[], tuple[Catalogue, tuple[str, ...]]]) -> None:
+    def __init__(self, look: Callable[[tuple[str, ...] | None], Looked]) -> None:
         self._look = look
-        self._before: Catalogue | None = None
+        self._before: Looked | None = None
         self._changes: Changes | None = None
         self._lock = threading.Lock()
         self.path: tuple[str, ...] = ()
 
     def seal(self) -> None:
         """What stands now stood before the agent."""
-        self._before, self.path = self._look()
-        self._changes = None
+        self._before = self._look(None)
+        self.path, self._changes = self._before[1], None
 
     def changes(self) -> Changes:
         """What differs since then; nothing where it was never sealed."""
         with self._lock:
             if self._changes is None:
-                self._changes = NOTHING if self._before is None else Changes(self._before, self._look()[0], self.path)
+                self._changes = NOTHING if self._before is None else self._compared(self._before)
             return self._changes
+
+    def stand_in(self, query: str) -> str | None:
+        """A sentence when the agent made something that gives this query another meaning; None otherwise."""
+        return stand_in(self.changes().shadows, query)
+
+    def _compared(self, before: Looked) -> Changes:
+        catalogue, _, shadows = self._look(self.path)
+        return Changes(before[0], catalogue, self.path, tuple(sorted(shadows - before[2])))
