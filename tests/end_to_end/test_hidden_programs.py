@@ -131,6 +131,7 @@ def test_a_readable_folder_can_not_be_written(area: Path, tools: Path) -> None:
         ("{area}/.git", "a repository's own folder"),
         ("{area}/.git/objects", "a repository's own folder"),
         ("{area}/out", "no such folder"),
+        ("{temporary}", "would show the files of this run"),
         ("/proc", "belongs to the machine"),
         ("/proc/self", "belongs to the machine"),
         ("{home}", "would show credentials"),
@@ -148,7 +149,9 @@ def test_what_nobody_may_show_is_refused(area: Path, tools: Path, folder: str, s
     (area / ".git" / "objects").mkdir(parents=True)
     (area / "hidden").mkdir()
     (area / "hidden" / "check.py").write_text("", "utf-8")
-    named = folder.format(area=area, home=home, link=area / "link")
+    temporary = tools / "temporary"
+    temporary.mkdir()
+    named = folder.format(area=area, home=home, link=area / "link", temporary=temporary)
     document = {
         "version": 1,
         "id": "hidden",
@@ -157,7 +160,7 @@ def test_what_nobody_may_show_is_refused(area: Path, tools: Path, folder: str, s
         "resources": {"readable": [named]},
         "invariants": {"script": {"check": {"type": "custom", "script": "hidden/check.py"}}},
     }
-    called = run_spec(area, json.dumps(document), environ={**NO_ENGINE, "HOME": str(home)})
+    called = run_spec(area, json.dumps(document), environ={**NO_ENGINE, "HOME": str(home), "TMPDIR": str(temporary)})
     assert called.code == 2, called.err
     assert "resources.readable" in called.err
     assert said in called.err
