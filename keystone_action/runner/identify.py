@@ -7,6 +7,7 @@ is finished, since only then all of them are there.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from keystone_action.runner.identity import (
 )
 from keystone_action.runner.layout import hidden_places, results_places
 from keystone_action.runner.recorded import holds_results
+from keystone_action.runner.secrets import handed_out, is_key
 from keystone_action.sandbox.workspace import TreeDigester, digest_tree
 from keystone_action.spec.expressions import ExpressionError, interpolate
 
@@ -102,6 +104,7 @@ class Reading:
         return {
             "sandbox": {"kind": "docker" if loaded.spec.id in self.facilities.images else "process"},
             "judge": dict(_judges(loaded, self.options)),
+            "variable": _variables(loaded, self.options.environ),
             "file": folders.files,
             "folder": folders.folders,
             "remote branches": folders.remote_branches,
@@ -170,6 +173,15 @@ def _judges(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, str]
         except JudgeFailed:
             continue  # told by the check
         yield name, f"{model.provider}:{model.name}"
+
+
+def _variables(loaded: LoadedSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the agent is given of our environment, as digests; a key that is another today makes no other run."""
+    values = {name: environ.get(name, "") for name in handed_out(loaded) if not is_key(name)}
+    return {
+        name: hashlib.sha256(f"{name}={value}".encode("utf-8", "surrogateescape")).hexdigest()
+        for name, value in values.items()
+    }
 
 
 class Identification:

@@ -24,13 +24,13 @@ LOCAL = "local "
 """Begins the value of an image that no registry has: its id on this machine follows."""
 _IGNORED: Mapping[Purpose, frozenset[str]] = {
     "resume": frozenset({"selection"}),
-    # Each machine has its own clone.
-    "merge": frozenset({"remote branches"}),
+    # Each machine has its own clone, and its own HOME.
+    "merge": frozenset({"remote branches", "variable"}),
 }
 _KNOWN_TO_BOTH = frozenset({"commit", "image"})
 """Kinds that count only where both sides know them: not every checkout can say its commit, and where an image could
 not be had, no cell was graded."""
-_DIGESTS = frozenset({"spec", "file", "folder", "remote branches"})
+_DIGESTS = frozenset({"spec", "file", "folder", "remote branches", "variable"})
 """Kinds whose values say nothing to people."""
 _LONGEST = 200
 
@@ -142,6 +142,7 @@ _WHAT: Mapping[str, str] = {
     "judge": "the judge {name} of {spec}",
     "file": "the file {name} of {spec}",
     "folder": "the folder {name} of {spec}",
+    "variable": "the variable {name} that the agent of {spec} is given",
     "remote branches": "what the git history in the folder {name} of {spec} knows of remote branches",
     "selection": "{name}",
 }

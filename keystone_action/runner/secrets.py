@@ -100,15 +100,23 @@ def resolve(
     return Resolved(values, tuple(warnings))
 
 
+def handed_out(loaded: LoadedSpec) -> list[str]:
+    """The names of variables of ours that `{{ env.NAME }}` gives an agent."""
+    if loaded.additions is not None or loaded.spec.agent is None:
+        return []
+    used = (one.parts for leaf in leaves(loaded.spec.agent) for one in references(leaf.value))
+    return sorted({parts[1] for parts in used if len(parts) == 2 and parts[0] == "env"})
+
+
+def is_key(name: str) -> bool:
+    """Whether a variable's name says that its value is a secret."""
+    return name.upper().endswith(KEY_ENDINGS)
+
+
 def keys_handed_out(loaded: LoadedSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of variables of ours that `{{ env.NAME }}` gives an agent and whose name says that it is a key: they
-    are masked like secrets (contract, 5.1)."""
-    if loaded.additions is not None:
-        return ()
-    agents = [agent for agent in (loaded.spec.agent,) if agent is not None]
-    used = (one.parts for agent in agents for leaf in leaves(agent) for one in references(leaf.value))
-    names = {parts[1] for parts in used if len(parts) == 2 and parts[0] == "env"}
-    return tuple(environ[name] for name in sorted(names) if name.upper().endswith(KEY_ENDINGS) and environ.get(name))
+    """The values of variables of ours that an agent is given and whose name says that it is a key: they are masked like
+    secrets (contract, 5.1)."""
+    return tuple(environ[name] for name in handed_out(loaded) if is_key(name) and environ.get(name))
 
 
 def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path, otherwise: str) -> str:

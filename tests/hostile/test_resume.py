@@ -123,6 +123,34 @@ def test_another_run_is_refused_by_name_before_anything_runs(project: Path, what
     assert (project / "out" / "journal.jsonl").read_bytes() == before
 
 
+GIVEN = SPEC.replace("dir: code}", "dir: code, env: {MODEL: '{{ env.MODEL }}', KEY: '{{ env.THE_KEY }}'}}")
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    """A finished run whose agent is given two variables of ours."""
+    for name in ("start", "code", "checks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code" / "answer.txt").write_text("two")
+    (tmp_path / "checks" / "holds.sh").write_text("#!/bin/sh\necho '{\"passed\": true}'\n")
+    (tmp_path / "prompt.md").write_text("Do it.\n")
+    (tmp_path / "keystone.yaml").write_text(GIVEN)
+    assert run(tmp_path, "--output", "out", MODEL="small", THE_KEY="first-key").code == 0
+    return tmp_path
+
+
+@hostile("resume", "verdicts on an agent that was given another variable", held_by="the run's identity")
+def test_another_variable_for_the_agent_is_another_run(given: Path) -> None:
+    resumed = run(given, "--resume", "out", MODEL="large", THE_KEY="first-key")
+    assert resumed.code == 2
+    assert "the variable MODEL that the agent of suite is given has changed since" in resumed.err
+
+
+@honest("resume", "verdicts on an agent that was given another variable")
+def test_another_key_for_the_agent_is_no_other_run(given: Path) -> None:
+    assert run(given, "--resume", "out", MODEL="small", THE_KEY="second-key").code == 0
+
+
 def test_another_judge_is_refused_where_one_is_asked(tmp_path: Path) -> None:
     judged = "  judged: {check: {type: llm_as_judge, criteria: good}}\n"
     for name, checks in {"judged": judged, "plain": ""}.items():
