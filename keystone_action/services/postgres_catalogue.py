@@ -48,8 +48,12 @@ _TRAITS = f"""
      WHERE l.collnamespace <> 'pg_catalog'::regnamespace AND c.relkind IN ('r', 'p') AND {_OF_USERS}
     UNION ALL
     SELECT n.nspname, c.relname, 'the foreign child ' || k.relname, ''
-      FROM pg_inherits i JOIN pg_class k ON k.oid = i.inhrelid AND k.relkind = 'f'
-           JOIN pg_class c ON c.oid = i.inhparent JOIN pg_namespace n ON n.oid = c.relnamespace
+      FROM (WITH RECURSIVE below (top, child) AS (
+                SELECT inhparent, inhrelid FROM pg_inherits
+                UNION SELECT b.top, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.child)
+            SELECT top, child FROM below) i
+           JOIN pg_class k ON k.oid = i.child AND k.relkind = 'f'
+           JOIN pg_class c ON c.oid = i.top JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE {_OF_USERS}
 """  # noqa: S608 - as above
 _GENERATED = f"""

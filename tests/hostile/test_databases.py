@@ -8,7 +8,9 @@ import pytest
 from support.attacks import honest, hostile
 from support.containers import containers, shared_containers
 from support.database_worlds import IN_CONTAINERS, KINDS, POSTGRES_KINDS, DatabaseWorld, world
-from support.databases import cell, mariadb, portal, postgres, sandboxes
+from support.databases import PostgresCell, PostgresForTests, cell, mariadb, portal, postgres, sandboxes
+
+from keystone_action.evidence.model import QueryFailed
 
 __all__ = ["cell", "containers", "mariadb", "portal", "postgres", "sandboxes", "shared_containers", "world"]
 
@@ -296,3 +298,50 @@ def test_what_the_author_replaced_and_what_has_other_names_is_no_replacement(wor
     world.agent(["CREATE FUNCTION shown(varchar) RETURNS text LANGUAGE sql AS $$SELECT upper($1)$$"])
     assert world.ask("SELECT lower(email) FROM customers WHERE id = 1", equals="fine").status == "pass"
     assert world.ask("SELECT shown(email) FROM customers WHERE id = 1", equals="A@EXAMPLE.COM").status == "pass"
+
+
+PARTITIONS = (
+    "DROP TABLE deliveries",
+    "CREATE TABLE deliveries (id int, place text) PARTITION BY LIST (id)",
+    "CREATE TABLE first PARTITION OF deliveries FOR VALUES IN (1) PARTITION BY LIST (place)",
+)
+ELSEWHERE = "a partition, at any depth, whose rows come from another server"
+
+
+def superuser(postgres: PostgresForTests, cell: PostgresCell, statements: Sequence[str]) -> None:
+    with postgres.service._server.admin(cell.attached.for_agent.database) as session:
+        for statement in statements:
+            session.execute(statement.encode())
+
+
+@pytest.fixture
+def two_roles(postgres: PostgresForTests, cell: PostgresCell) -> PostgresCell:
+    """A table that is laid out, in a database where the agent may have foreign tables."""
+    cell.fixture("CREATE TABLE deliveries (id int)")
+    wrapper = ("CREATE FOREIGN DATA WRAPPER away", "CREATE SERVER elsewhere FOREIGN DATA WRAPPER away")
+    superuser(postgres, cell, (*wrapper, "GRANT USAGE ON FOREIGN SERVER elsewhere TO PUBLIC"))
+    postgres.portal.call(cell.service.seal, cell.attached)
+    with cell.agent() as session:
+        for statement in PARTITIONS:
+            session.execute(statement.encode())
+    return cell
+
+
+@hostile("databases", ELSEWHERE, held_by=COMPARED)
+@pytest.mark.parametrize("parent", ["deliveries", "first"])
+def test_no_partition_has_its_rows_elsewhere(two_roles: PostgresCell, parent: str) -> None:
+    value = {"deliveries": "2", "first": "'there'"}[parent]
+    with two_roles.agent() as session:
+        statement = f"CREATE FOREIGN TABLE away PARTITION OF {parent} FOR VALUES IN ({value}) SERVER elsewhere"
+        session.execute(statement.encode())
+    with pytest.raises(QueryFailed, match="the foreign child away") as failed:
+        two_roles.query("SELECT count(*) FROM deliveries WHERE id = 3")
+    assert failed.value.by_agent
+
+
+@honest("databases", ELSEWHERE)
+def test_a_table_in_partitions_is_read(two_roles: PostgresCell) -> None:
+    with two_roles.agent() as session:
+        session.execute(b"CREATE TABLE here PARTITION OF first FOR VALUES IN ('here')")
+        session.execute(b"INSERT INTO deliveries VALUES (1, 'here')")
+    assert two_roles.query("SELECT count(*) FROM deliveries").rows == ((1,),)
