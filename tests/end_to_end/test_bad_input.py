@@ -17,7 +17,7 @@ def sentence(called, code: int, *parts: str) -> None:
     assert called.code == code, called.out + called.err
     for part in parts:
         assert part in called.err, called.err
-    assert "Traceback" not in called.err + called.out
+    assert not called.has_traceback
 
 
 def test_missing_spec_suggests_the_nearest(tmp_path):
@@ -111,7 +111,7 @@ def test_unresolvable_secret(tmp_path):
     (cell,) = called.cells
     assert cell["verdict"] == "error"
     assert "TOKEN" in cell["error"]
-    assert "Traceback" not in called.err
+    assert not called.has_traceback
 
 
 def test_service_that_never_gets_ready(tmp_path):

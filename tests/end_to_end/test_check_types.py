@@ -40,7 +40,7 @@ def check(tmp_path, text: str, *, services: bool = False, environ=None):
         + f"invariants:\n  it: {{check: {text}}}\nscoring: {{pass_threshold: 0.5}}\n"
     )
     called = run_spec(tmp_path, document, environ=environ)
-    assert "Traceback" not in called.err
+    assert not called.has_traceback
     entry = called.checks["it"]
     assert called.code == {"pass": 0, "fail": 1, "error": 3}[entry["status"]], called.err
     assert called.document["verdict"] == entry["status"]

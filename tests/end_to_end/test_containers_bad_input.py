@@ -47,7 +47,7 @@ def left_of(engine, called) -> list[str]:
 
 def error_of(called, code: int = 3) -> str:
     assert called.code == code, called.out + called.err
-    assert "Traceback" not in called.err + called.out
+    assert not called.has_traceback
     (cell,) = called.cells
     assert cell["verdict"] == "error"
     assert "internal error" not in cell["error"]

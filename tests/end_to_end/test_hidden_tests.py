@@ -28,7 +28,7 @@ def run(tmp_path, check: str, agent: str, *, threshold: float = 1.0, given: dict
     for name, text in (given or {}).items():
         (tmp_path / "start" / name).write_text(text)
     called = run_spec(tmp_path, SPEC.format(check=check, threshold=threshold))
-    assert "Traceback" not in called.err
+    assert not called.has_traceback
     return called
 
 

@@ -37,7 +37,7 @@ def run(tmp_path: Path, document: str) -> Any:
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent" / "agent.py").write_text(f"APP = {APP!r}\nFLOOD = {FLOOD!r}\n{BUILDS}")
     called = run_spec(tmp_path, SPEC + document)
-    assert "Traceback" not in called.err
+    assert not called.has_traceback
     assert called.code != 2, called.err
     return called
 

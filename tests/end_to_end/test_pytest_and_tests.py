@@ -63,7 +63,7 @@ def graded(directory: Path, packages: Path, agent: str, *, base: str = "") -> tu
         (directory / name).write_text(text)
     shutil.copytree(packages, directory / "agent" / "packages")
     called = run_spec(directory, SPEC.format(base=f"base: {base}" if base else ""))
-    assert "Traceback" not in called.err
+    assert not called.has_traceback
     assert called.cells[0]["agent"]["exit_code"] == 0, called.cells[0]["agent"]
     return called.code, called.checks
 

@@ -26,7 +26,7 @@ def run(tmp_path, transcript, command, trace, *, checks=CHECKS, environ=None, mo
     agent = {"type": "command", "command": command, "dir": "agent", "trace": trace}
     document = f'version: 1\nid: traced\ntask: {{prompt: "do it"}}\nagent: {json.dumps(agent)}\n{more}{checks.lstrip()}'
     called = run_spec(tmp_path, document, environ=environ)
-    assert "Traceback" not in called.err
+    assert not called.has_traceback
     return called
 
 

@@ -67,7 +67,7 @@ def attack_all(
         **more,
     }
     called = run_spec(directory, json.dumps(document))
-    assert "Traceback" not in called.err, called.err
+    assert not called.has_traceback, called.err
     assert called.code == code, called.out + called.err
     cells = {cell["params"]["attack"]: cell for cell in called.cells}
     for name, cell in cells.items():

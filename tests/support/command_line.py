@@ -30,6 +30,11 @@ class Called:
     output: Path
 
     @property
+    def has_traceback(self) -> bool:
+        """Whether our own code broke: a line begins with a traceback. What agents printed is shown further in."""
+        return any(line.startswith("Traceback") for line in (self.out + "\n" + self.err).splitlines())
+
+    @property
     def document(self) -> dict[str, Any]:
         """results.json."""
         return json.loads((self.output / "results.json").read_text("utf-8"))

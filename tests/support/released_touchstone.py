@@ -75,7 +75,7 @@ def run_ours(directory: Path, environ: Mapping[str, str] | None = None) -> tuple
     """`keystone run evals`, by the same keys."""
     environ = {**OURS, **(environ or {})}
     called = keystone("run", "evals", "--output", "out", "--quiet", directory=directory, environ=environ)
-    assert "Traceback" not in called.err, called.err
+    assert not called.has_traceback, called.err
     assert called.code in (0, 1, 3), called.err
     found = {}
     for spec in called.document["specs"]:

@@ -83,7 +83,7 @@ def both_ways(
     }
     head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in declared.items())
     called = run_spec(directory, f"{head}{example}", environ=dict(environ or {}))
-    assert "Traceback" not in called.err, called.err
+    assert not called.has_traceback, called.err
     assert called.code in (1, 3), called.out + called.err
     cells = {cell["params"]["way"]: cell for cell in called.cells}
     found = BothWays(called, cells["good"], cells["bad"])

@@ -59,7 +59,7 @@ def write_case(
 def run_case(directory: Path, *words: object, environ: Mapping[str, str] | None = None) -> Called:
     """`keystone run case.yaml`."""
     called = keystone("run", "case.yaml", "--output", "out", *words, directory=directory, environ=dict(environ or {}))
-    assert "Traceback" not in called.err, called.err
+    assert not called.has_traceback, called.err
     return called
 
 
