@@ -97,9 +97,9 @@ def agent(result: AgentResult) -> str:
         meaning = PROGRAM_EXIT_CODES.get(result.exit_code)
         said_so = f" ({meaning})" if meaning else ""
         sentence = f"The agent ended with exit code {result.exit_code}{said_so} {after}"
-    # The runner's note of a plain ending ("exited with 1") says nothing that is not said yet.
+    # What the runner's note says of the end ("exited with 1") says nothing that is not said yet.
     said = {f"exited with {result.exit_code}", "timed out", f"was killed by signal {result.signal}"}
-    note = "" if result.note in said else result.note.rstrip(".")
+    note = "; ".join(part for part in result.note.rstrip(".").split("; ") if part not in said)
     return f"{sentence}: {note}." if note else f"{sentence}."
 
 

@@ -238,6 +238,8 @@ def test_a_run_cancelled_before_its_first_cell_says_nothing_about_isolation() ->
 def test_how_the_agent_ended_is_said_once() -> None:
     ended = AgentResult(3, timed_out=False, duration_s=1.0, output="", note="exited with 3")
     assert words.agent(ended) == "The agent ended with exit code 3 after 1.0 s."
+    more = replace(ended, note="exited with 3; 2 of its processes outlived it and were killed")
+    assert words.agent(more).endswith("code 3 after 1.0 s: 2 of its processes outlived it and were killed.")
     stopped = replace(ended, note="was stopped at a limit (2 GiB of memory)")
     assert words.agent(stopped).endswith("after 1.0 s: was stopped at a limit (2 GiB of memory).")
 
