@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from keystone_action import __version__, signals
+from keystone_action import signals
 from keystone_action.compared_with import ComparedWith, compared_with
 from keystone_action.errors import (
     EXIT_CANCELLED,
@@ -30,7 +29,7 @@ from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.progress import LogProgress
 from keystone_action.github.reader import InputReader
 from keystone_action.github.reporting import Reporting
-from keystone_action.github.results import commented_values, output_values, planned_values
+from keystone_action.github.results import commented_values, failed_run, output_values, planned_values
 from keystone_action.github.spec_links import spec_links
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.summary import Summaries, append_text
@@ -154,7 +153,7 @@ class _Step:
             message += "\nthe workspace is empty: put a step with actions/checkout before this one"
         if not isinstance(error, SpecError):
             self.commands.error(message)
-        self._report(_failed_run(message, self.environ, duration_s, cancelled=isinstance(error, Cancelled)), None)
+        self._report(failed_run(message, self.environ, duration_s, cancelled=isinstance(error, Cancelled)), None)
         return error.exit_code or EXIT_ERROR
 
     def _show_spec_errors(self, error: SpecError) -> SpecError:
@@ -385,19 +384,3 @@ def _mask_keys(environ: Mapping[str, str], commands: Commands) -> None:
         is_key = name.startswith(_PASSED_ON_PREFIXES) and name.endswith(_KEY_ENDINGS)
         if is_key or name in {"INPUT_GITHUB-TOKEN", "INPUT_REGISTRY-PASSWORD"}:
             commands.mask(environ[name].strip())
-
-
-def _failed_run(message: str, environ: Mapping[str, str], duration_s: float, *, cancelled: bool) -> RunResult:
-    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=duration_s)
-    return RunResult(
-        run_id="",
-        keystone_version=__version__,
-        git_sha=environ.get("GITHUB_SHA") or None,
-        verdict="error",
-        composite=None,
-        started_at=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        duration_s=duration_s,
-        specs=(),
-        cancelled=cancelled,
-        error=message,
-    )

@@ -105,7 +105,8 @@ def test_what_a_killed_process_had_for_itself_goes(without_engine: Path) -> None
 def test_every_name_that_we_give_is_known(tmp_path: Path) -> None:
     sources = Path(temporary.__file__).parents[1].rglob("*.py")
     names = {name for path in sources for name in re.findall(r'prefix="(keystone[^"]*)"', path.read_text())}
-    assert {"keystone-check-", "keystone-sandboxes-"} <= names
+    assert "keystone-sandboxes-" in names
+    assert len(names) >= 3
     for name in names:
         (tmp_path / f"{name}a0b1_2c3").mkdir()
     assert {one.path.name for one in find_temporary(tmp_path)} == {f"{name}a0b1_2c3" for name in names}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 
+from keystone_action import __version__
 from keystone_action.scoring.results import RunResult
 
 _FILES = {
@@ -74,3 +76,20 @@ def _path(directory: Path | None, file: str, workspace: Path) -> str:
         return ""
     path = directory / file
     return (path.relative_to(workspace) if path.is_relative_to(workspace) else path).as_posix()
+
+
+def failed_run(message: str, environ: Mapping[str, str], duration_s: float, *, cancelled: bool) -> RunResult:
+    """The result of a step that never came to a run: its message, and when it began."""
+    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=duration_s)
+    return RunResult(
+        run_id="",
+        keystone_version=__version__,
+        git_sha=environ.get("GITHUB_SHA") or None,
+        verdict="error",
+        composite=None,
+        started_at=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        duration_s=duration_s,
+        specs=(),
+        cancelled=cancelled,
+        error=message,
+    )

@@ -6,6 +6,7 @@ name that nobody can have guessed is made for what a runner writes. All of it af
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from keystone_action.sandbox.ownership import give_to_owner
 from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
 from keystone_action.sandbox.protect import TakenBack, put, take_back
 from keystone_action.spec.base import AuthorPath, StrictModel, WorkspacePath
+from keystone_action.spec.globs import escape
 from keystone_action.spec.shapes import TextOrMapping
 
 if TYPE_CHECKING:
@@ -103,6 +105,8 @@ class GradedCopy:
     guard: Path | None = None
     allowed: tuple[str, ...] = ()
     planted: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+    """Folders in it, as code inside names them, that are wholly the author's and hold the author's own pytest."""
 
     @property
     def inside(self) -> str:
@@ -184,8 +188,9 @@ def _prepare(
     guard: Path | None,
 ) -> GradedCopy:
     workspace, originals, changes = sandbox.workspace, context.originals, context.evidence.changes
+    trusted = _with_pytest(originals, context.check_environment.get("PYTHONPATH"), sandbox.workspace_inside)
     try:
-        taken_back = take_back(workspace, originals, changes, (*PROTECTED, *protect))
+        taken_back = take_back(workspace, originals, changes, (*PROTECTED, *protect, *_whole(trusted)))
         done = {*taken_back.restored, *taken_back.removed}
         links = [change for change in changes if _is_linked_folder(change) and change.path not in done]
         taken_back += take_back(workspace, originals, links, ("**",))
@@ -211,7 +216,25 @@ def _prepare(
         guard=guard,
         allowed=tuple(rule.allowed(context.evidence, injected)) if rule is not None else (),
         planted=tuple(change.path for change in planted),
+        trusted=tuple(f"{sandbox.workspace_inside}/{folder}" for folder in trusted),
     )
+
+
+def _with_pytest(originals: Path | None, search_path: str | None, workspace: str) -> list[str]:
+    """The folders below the workspace that PYTHONPATH names and in which the author's snapshot has a pytest."""
+    _, inside = planted_modules.split_search_path(search_path, workspace)
+    folders = [os.path.relpath(entry, workspace) for entry in inside]
+    found = [folder for folder in folders if folder != "." and not folder.startswith("..")]
+    return [folder for folder in found if originals is not None and (originals / folder / "pytest").is_dir()]
+
+
+def _whole(folders: Sequence[str]) -> list[str]:
+    """Patterns for folders, all that is in them, and the folders that they are in."""
+    return [
+        *(f"{escape(folder)}/**" for folder in folders),
+        *(escape(str(place)) for folder in folders for place in (PurePosixPath(folder), *PurePosixPath(folder).parents)
+          if str(place) != "."),
+    ]  # fmt: skip
 
 
 def _is_linked_folder(change: Change) -> bool:

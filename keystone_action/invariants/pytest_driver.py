@@ -1,9 +1,10 @@
 """Runs pytest inside the sandbox and writes down what became of each test; a program of its own, copied there.
 
-An order comes on stdin: `{"args": […], "paths": […], "report": path, "key": hex}`. The report is JSON after a first
-line with its HMAC; the key is nowhere but in this process. Nothing that the agent left is on `sys.path` before pytest
-and its plug-ins are there, so neither a `pytest` package nor the metadata of a plug-in in the workspace is ever found;
-then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
+An order comes on stdin: `{"args": […], "paths": […], "trusted": […], "report": path, "key": hex}`. The report is JSON
+after a first line with its HMAC; the key is nowhere but in this process. Nothing that the agent left is on `sys.path`
+before pytest and its plug-ins are there, so neither a `pytest` package nor the metadata of a plug-in in the workspace
+is ever found, but in `trusted`, folders that are as the author left them; then come `paths`, as `python3 -m pytest` and
+PYTHONPATH would have had them.
 
 It runs under whatever python3 the sandbox has, so it is written for 3.8.
 """
@@ -29,7 +30,8 @@ def main() -> int:
     os.dup2(nothing, 0)
     os.close(nothing)
     here, workspace = Path(__file__).resolve().parent, Path.cwd()
-    sys.path[:] = [path for path in sys.path if path and not is_below(Path(path).resolve(), (here, workspace))]
+    trusted = [Path(path).resolve() for path in order["trusted"]]
+    sys.path[:] = [path for path in sys.path if path and is_ours(Path(path).resolve(), (here, workspace), trusted)]
     key = bytes.fromhex(order["key"])
     try:
         import pytest
@@ -43,9 +45,9 @@ def main() -> int:
     return status
 
 
-def is_below(path: Path, directories: tuple[Path, ...]) -> bool:
-    """Whether it is one of these, or lies in one."""
-    return any(directory == path or directory in path.parents for directory in directories)
+def is_ours(path: Path, closed: tuple[Path, ...], trusted: list[Path]) -> bool:
+    """Whether it neither is one of the closed directories nor lies in one, or is one that the author filled."""
+    return path in trusted or not any(directory == path or directory in path.parents for directory in closed)
 
 
 def write(path: str, key: bytes, document: dict[str, Any]) -> None:

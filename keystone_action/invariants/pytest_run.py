@@ -88,6 +88,7 @@ async def run(
     order = {
         "args": [*arguments, *invocation.arguments, *targets],
         "paths": [str(root), *inside],
+        "trusted": list(copy.trusted),
         "report": f"{copy.inside}/report",
         "key": key.hex(),
     }

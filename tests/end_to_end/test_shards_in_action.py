@@ -36,7 +36,8 @@ def test_three_shards_and_their_verdict(job: ActionJob, github_of_job: FakeGitHu
     for number, shard in enumerate(json.loads(planned.outputs["matrix"])["shard"]):
         job.inputs = {"shard": shard, "fail-on": "never", "output-dir": f"shards/keystone-shard-{number}"}
         assert job.run().exit_code == 0
-    assert github_of_job.calls() == []
+    # A shard tells nobody; it may ask for the lines that its summary leads to.
+    assert [call for call in github_of_job.calls() if not call.startswith("GET /contents/")] == []
     job.inputs = {"mode": "merge", "results": "shards"}
     joined = job.run()
     assert (joined.exit_code, joined.rejected) == (0, []), joined.raw_log

@@ -29,7 +29,8 @@ def no_descriptor_left(free: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 16, hard))
         with contextlib.suppress(OSError):
             while True:
                 held.append(os.open("/dev/null", os.O_RDONLY))

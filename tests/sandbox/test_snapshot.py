@@ -178,7 +178,8 @@ def test_without_a_free_descriptor_nothing_is_called_unreadable(workspace: Path)
     held: list[int] = []
     snapshot(workspace)  # imports and the like are done
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 16, hard))
         with contextlib.suppress(OSError):
             while True:
                 held.append(os.open("/dev/null", os.O_RDONLY))
