@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 import pytest
-from support.attacks import hostile
+from support.attacks import honest, hostile
 from support.command_line import keystone, run_spec, spec
 from support.images import PYTHON
 
@@ -218,8 +218,10 @@ def test_a_setup_that_fails_is_an_error(tmp_path: Path, inside, setup: str, said
 
 
 @hostile("resume", "an image built anew", held_by="the run's identity", sandbox="docker")
+@honest("resume", "an image built anew", sandbox="docker")
 def test_another_image_of_the_same_name_is_another_run(tmp_path: Path, engine, image) -> None:
-    """5.4: "images by their registry digest (a local one by its id for `--resume`, by its name for `merge`)"."""
+    """5.4: "images by their registry digest (a local one by its id for `--resume`, by its name for `merge`)". With the
+    same image the same run goes on: the twin is in here."""
     name, base = f"keystone-test-identity:{secrets.token_hex(4)}", image(PYTHON)
     text = spec(base=name, parallelism="{replicas: 2}")
     engine.images.get(base).tag(name)

@@ -70,7 +70,7 @@ def test_a_tree_that_no_path_can_name_fails_by_itself(area: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-@honest(FAMILY, SHORT)
+@honest(FAMILY, SHORT, OF_THE_AUTHOR)
 def test_a_tree_as_deep_as_people_make_them_is_graded(area: Path) -> None:
     (area / "there.py").write_text(THERE_SCRIPT)
     called = attack(area, DEEP.format(name="folder", levels=30), CHECKS)

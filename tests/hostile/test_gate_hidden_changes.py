@@ -102,7 +102,7 @@ def test_no_crowd_of_specs_hides_the_weaker_one(tmp_path: Path) -> None:
     assert first.startswith("> - `z.keystone.yaml`: threshold 0.9 → 0.1; ")
 
 
-@honest(FAMILY, CROWD, sandbox="none")
+@honest(FAMILY, CROWD, f"{CROWD}, spec by spec", sandbox="none")
 def test_a_crowd_that_weakens_nothing_is_told_in_its_order(tmp_path: Path) -> None:
     job = judged(tmp_path, crowd("one"), {**crowd("one"), "expected/000.txt": "two\n"})
     assert "`keystone.yaml`: changed files: expected/000.txt (+1 −1)\n" in run(job).summary

@@ -71,7 +71,13 @@ def lines(directory: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (directory / "out" / "journal.jsonl").read_text().splitlines()]
 
 
-@honest("resume", "verdicts of another commit, script, folder or threshold")
+@honest(
+    "resume",
+    "verdicts of another commit, script, folder or threshold",
+    "a journal that is edited",
+    "a verdict that is edited",
+    "a journal of no known run",
+)
 def test_the_same_run_goes_on_where_it_was(project: Path) -> None:
     (project / "README.md").write_text("which no spec names")
     os.utime(project / "start" / "a.txt")
@@ -274,6 +280,18 @@ def test_results_of_other_runs_are_not_copied_for_the_agent(tmp_path: Path) -> N
     for place in ("one", "some/where/two", "three"):
         called = run(tmp_path, "--output", place)
         assert called.code == 0, called.out
+
+
+@honest("results", "an earlier run's results in the workspace")
+def test_a_folder_of_the_authors_with_names_like_those_of_results_is_copied(tmp_path: Path) -> None:
+    text = OTHER.replace("agent: {type: none}", 'workspace: .\nagent: {type: command, command: "find . > found"}')
+    check = "check: {type: file_content, path: found, contains: [data/results.json, data/journal.jsonl]}"
+    (tmp_path / "keystone.yaml").write_text(text.replace("check: {type: file_absent, path: a}", check))
+    (tmp_path / "data").mkdir()
+    for name in ("results.json", "journal.jsonl"):
+        (tmp_path / "data" / name).write_text('{"mine": 1}\n')
+    called = run(tmp_path, "--output", "one")
+    assert called.code == 0, called.out
 
 
 def test_the_folder_of_a_run_is_named_like_it(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_change_through_a_mapped_page_is_in_the_patch_where_no_check_asks(area
     assert "conftest.py" in patch
 
 
-@honest(FAMILY, MAPPED)
+@honest(FAMILY, MAPPED, MAPPED + ", and only the diff tells")
 def test_an_agent_that_leaves_the_protected_file_alone_passes_on_tmpfs(area: Path, in_memory: Path) -> None:
     start(area)
     called = attack(area, IN_GOOD_FAITH, CHECKS, environ={"TMPDIR": str(in_memory)}, workspace="start", setup=SETTLED)

@@ -215,7 +215,7 @@ def test_what_others_do_to_it_at_last_is_noticed_at_the_end(
         anyio.run(check)
 
 
-@honest("journal", "cut or replaced while the run goes on", sandbox="none")
+@honest("journal", "cut or replaced while the run goes on", "changed after the last cell", sandbox="none")
 def test_whoever_only_reads_it_does_no_harm(tmp_path: Path) -> None:
     async def check() -> None:
         async with Journal(tmp_path) as journal:
