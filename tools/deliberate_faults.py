@@ -10,6 +10,7 @@ fits the code no longer.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,28 +55,31 @@ def problem(fault: dict[str, Any], root: Path) -> str:
     return f"there is no tests/{missing[0]}" if missing else ""
 
 
-def is_caught(fault: dict[str, Any], root: Path) -> bool:
-    """Whether a test fails while the fault is there."""
+def caught_by(fault: dict[str, Any], root: Path) -> str:
+    """The test that fails while the fault is there; empty when none does."""
     path = root / "keystone_action" / fault["file"]
     text = path.read_text("utf-8")
     path.write_text(text.replace(fault["find"], fault["put"]), "utf-8")
     try:
-        return fails(fault["tests"], root)
+        return first_failure(fault["tests"], root)
     finally:
         path.write_text(text, "utf-8")
 
 
-def fails(tests: list[str], root: Path) -> bool:
-    """Whether a test among these fails."""
+def first_failure(tests: list[str], root: Path) -> str:
+    """The first of these tests that fails; empty when none does."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", *(f"tests/{test}" for test in tests)],
+            [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", *(f"tests/{test}" for test in tests)],
             cwd=root, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, timeout=SECONDS,
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return True  # a test that never ends is no pass
-    return done.returncode == 1
+        return f"no end within {SECONDS} s"  # a test that never ends is no pass
+    named = re.search(rb"^(?:FAILED|ERROR) tests/([^\s\[]+)", done.stdout, re.MULTILINE)
+    if done.returncode == 1:
+        return named[1].decode() if named else "a test without a name"
+    return ""
 
 
 def main(words: list[str]) -> int:
@@ -84,8 +88,9 @@ def main(words: list[str]) -> int:
         Path(name).chmod(0o755)
         root = copied(Path(name))
         stale = {key: why for key, fault in faults.items() if (why := problem(fault, root))}
-        if fails(sorted({test for key, fault in faults.items() if key not in stale for test in fault["tests"]}), root):
-            print("the tests fail without any fault: mend them first")
+        tests = sorted({test for key, fault in faults.items() if key not in stale for test in fault["tests"]})
+        if test := first_failure(tests, root):
+            print(f"a test fails without any fault: mend it first: {test}")
             return 2
         for key, why in stale.items():
             print(f"stale    {key}: {why}", flush=True)
@@ -93,9 +98,10 @@ def main(words: list[str]) -> int:
         for number, (key, fault) in enumerate(faults.items(), 1):
             if key in stale:
                 continue
-            caught = is_caught(fault, root)
-            survived += [] if caught else [key]
-            print(f"{'caught  ' if caught else 'SURVIVED'} {key} [{number}/{len(faults)}]", flush=True)
+            test = caught_by(fault, root)
+            survived += [] if test else [key]
+            said = f"caught   {key} by {test}" if test else f"SURVIVED {key}"
+            print(f"{said} [{number}/{len(faults)}]", flush=True)
     print(f"{len(faults) - len(stale) - len(survived)} of {len(faults)} faults were caught")
     return 2 if stale else int(bool(survived))
 
