@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from process_world import ROOT, run, shell, world
@@ -47,6 +49,35 @@ def test_no_capability_is_left_or_can_be_had(options: dict[str, bool]) -> None:
             assert bounding == 0 or not ROOT  # who has none can't give it up either
 
     run(main)
+
+
+PARENT_WITH_INHERITABLE_ONES = """
+import ctypes, sys
+sys.path[:0] = {paths!r}
+from process_world import run, shell, world
+libc = ctypes.CDLL(None, use_errno=True)
+header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert libc.capget(header, sets) == 0
+sets[2], sets[5] = sets[1], sets[4]
+assert libc.capset(header, sets) == 0 and sets[2] != 0
+async def main():
+    async with world(**{options!r}) as (_, sandbox):
+        print((await sandbox.run(shell("grep ^Cap /proc/self/status"))).stdout.text())
+run(main)
+"""
+
+
+@pytest.mark.skipif(not ROOT, reason="only root has capabilities to hand on")
+@pytest.mark.parametrize("options", WORLDS)
+def test_no_inheritable_capability_is_left(options: dict[str, bool]) -> None:
+    """Older container engines start their containers with inheritable capabilities (CVE-2022-24769). The bounding set
+    does not bound those: a program that root executes would get them back."""
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    script = PARENT_WITH_INHERITABLE_ONES.format(paths=paths, options=options)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    found = {line.split()[0]: int(line.split()[1], 16) for line in done.stdout.splitlines() if line}
+    assert len(found) == 5
+    assert set(found.values()) == {0}
 
 
 @honest("host scripts", "root under Landlock alone reads the environment of others")
