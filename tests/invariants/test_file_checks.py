@@ -128,6 +128,16 @@ def test_each_problem_is_said_with_its_line(workspace: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("unwanted", "line"), [("secret", 1), ("s", 1), ("secret\n", 1), ("the", 2), ("end", 2), ("d", 2), ("Secret", 0)]
+)
+def test_an_unwanted_text_is_found_at_both_ends(workspace: Path, unwanted: str, line: int) -> None:
+    (workspace / "ends.txt").write_text("secret\nthe end", "utf-8")
+    found, message = status({"type": "file_content", "path": "ends.txt", "not_contains": unwanted}, workspace)
+    assert found == ("fail" if line else "pass")
+    assert not line or message == f"ends.txt contains {unwanted!r} (line {line})."
+
+
 def test_anchors_bind_to_the_whole_text_unless_told(workspace: Path) -> None:
     check = {"type": "file_content", "path": "src/main.ts"}
     assert status({**check, "pattern": "^console"}, workspace)[0] == "fail"

@@ -86,6 +86,44 @@ def test_a_line_is_on_the_disk_when_add_returns(tmp_path: Path) -> None:
     anyio.run(check)
 
 
+def test_a_line_is_synced_before_add_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system only holds in memory is lost when the machine stops."""
+    synced: list[os.stat_result] = []
+    fsync = os.fsync
+
+    def seen(file: int) -> None:
+        fsync(file)
+        synced.append(os.fstat(file))
+
+    monkeypatch.setattr(os, "fsync", seen)
+
+    async def check() -> None:
+        async with Journal(tmp_path) as journal:
+            journal.say(IDENTITY, "the run")
+            for number in range(3):
+                await journal.add(entry(number))
+                now = (tmp_path / "journal.jsonl").stat()
+                assert (synced[-1].st_ino, synced[-1].st_size) == (now.st_ino, now.st_size)
+
+    anyio.run(check)
+
+
+def test_a_disk_that_can_not_sync_is_an_output_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def check() -> None:
+        async with Journal(tmp_path) as journal:
+            journal.say(IDENTITY, "the run")
+            await journal.add(entry(0))
+            monkeypatch.setattr(os, "fsync", broken)
+            with pytest.raises(OutputError, match="Input/output error"):
+                await journal.add(entry(1))
+
+    anyio.run(check)
+    assert [one.cell.replica for one in read(tmp_path).entries] == [0]
+
+
 def test_results_are_never_mixed(tmp_path: Path) -> None:
     written(tmp_path)
     with pytest.raises(UsageError, match="already holds results"):

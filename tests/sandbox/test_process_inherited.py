@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,10 +67,40 @@ def test_nothing_of_ours_but_the_niceness_is_inherited(tmp_path: Path) -> None:
         "signals": 0,
         "terminal": False,
         "leads": True,
-        "nice": 3,
+        "nice": min(os.nice(0) + 3, 19),
         "tracer": "0",
         "victim": True,
     }
+
+
+OWNER_OF_A_KEY = """
+import ctypes, os, sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from process_world import run, shell, world
+libc = ctypes.CDLL(None, use_errno=True)
+add_key, keyctl = {{"x86_64": (248, 250)}}.get(os.uname().machine, (217, 219))
+JOIN, POSSESSOR_ONLY, SET_PERMISSIONS = 1, 0x3f000000, 5
+joined = libc.syscall(keyctl, JOIN, None) >= 0
+key = libc.syscall(add_key, b"user", b"key-of-the-author", b"x", 1, -3) if joined else -1
+libc.syscall(keyctl, SET_PERMISSIONS, key, POSSESSOR_ONLY)
+async def main():
+    async with world(**{options!r}) as (_, sandbox):
+        return (await sandbox.run(shell("cat /proc/keys"))).stdout.text()
+ours = Path("/proc/keys").read_text() if key > 0 and Path("/proc/keys").exists() else ""
+print("key-of-the-author" in ours, "key-of-the-author" in run(main))
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"landlock": False}, {"uid_isolation": False}], ids=str)
+def test_a_command_does_not_possess_our_session_keyring(options: dict[str, bool]) -> None:
+    """No system call is needed to see what is in it: whoever possesses a key finds it in /proc/keys."""
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    script = OWNER_OF_A_KEY.format(paths=paths, options=options)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    if done.stdout.startswith("False"):
+        pytest.skip("this machine lets nobody at the kernel's keyrings")
+    assert done.stdout == "True False\n"
 
 
 QUEUE = """

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import client, killing, landlock, process, process_sandbox, processtree, users, wire
+from keystone_action.sandbox.policy import user_may_execute
 from keystone_action.sandbox.streams import Stream
 
 
@@ -164,6 +165,25 @@ def test_leased_users_are_nobody_s() -> None:
         for lease in leases:
             lease.release()
             lease.release()
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "another"),
+    [(0o100, True, False), (0o700, True, False), (0o677, False, True), (0o710, True, False), (0o701, True, True)],
+)
+def test_who_may_execute_a_program_by_its_mode(mode: int, owner: bool, another: bool) -> None:
+    """Only the first class that a user is in counts: an owner without the right is not helped by that of others."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own directories are closed to other users
+        Path(name).chmod(0o755)
+        program = Path(name) / "program"
+        program.touch()
+        program.chmod(mode)
+        assert user_may_execute(program, os.geteuid()) is owner
+        assert user_may_execute(program, os.geteuid() + 4_000) is another
+        Path(name).chmod(0o700)
+        assert user_may_execute(program, os.geteuid()) is owner
+        assert not user_may_execute(program, os.geteuid() + 4_000)
+    assert not user_may_execute(program, os.geteuid())
 
 
 def test_no_free_user_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
