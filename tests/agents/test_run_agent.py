@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +95,23 @@ class TestCommand:
         with pytest.raises(HarnessError, match="no-such-agent is not in this sandbox") as error:
             run({"type": "command", "command": ["no-such-agent", "x"]})
         assert "base:" in error.value.help
+
+    @pytest.mark.parametrize(
+        "agent",
+        [{"type": "command", "command": ["an-agent"]}, {"type": "cli", "binary": "an-agent"}],
+        ids=["command", "cli"],
+    )
+    def test_a_program_that_the_sandbox_hides_is_named_with_its_place(
+        self, agent: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "an-agent")
+            program.write_text("#!/bin/sh\n")
+            program.chmod(0o755)
+            monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+            with pytest.raises(HarnessError, match=re.escape(str(program))) as error:
+                run(agent)
+        assert "resources.readable" in error.value.help
 
     def test_a_shell_that_finds_nothing_is_an_agent_that_failed(self) -> None:
         found, _ = run({"type": "command", "command": "no-such-agent"})
