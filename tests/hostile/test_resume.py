@@ -4,71 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import ENVIRONMENT, Called, keystone
+from support.command_line import keystone
+from support.resumed_runs import OTHER, SPEC, change_cell, git, lines, project, run
 
-SPEC = """\
-version: 1
-id: suite
-task: {prompt: {file: prompt.md}}
-workspace: start
-agent: {type: command, command: "cp {{ agent.dir }}/answer.txt out.txt", dir: code}
-parallelism: {replicas: 3, max_concurrency: 1}
-invariants:
-  answered: {check: {type: file_exists, path: out.txt}}
-  holds: {check: {type: custom, script: checks/holds.sh, runs_in: sandbox}}
-scoring: {pass_threshold: 0.8}
-"""
-OTHER = """\
-version: 1
-id: other
-task: {prompt: x}
-agent: {type: none}
-invariants: {a: {check: {type: file_absent, path: a}}}
-"""
-
-
-def git(directory: Path, *words: str) -> None:
-    identity = ("-c", "user.name=x", "-c", "user.email=x@localhost")
-    subprocess.run(["git", *identity, *words], cwd=directory, check=True, capture_output=True)
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A checkout with a run of three cells, of which the last is missing in the journal."""
-    for name, content in {
-        "keystone.yaml": SPEC,
-        "prompt.md": "Do it.\n",
-        "start/a.txt": "one",
-        "code/answer.txt": "two",
-        "checks/holds.sh": "#!/bin/sh\necho '{\"passed\": true}'\n",
-        ".gitignore": "out/\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    assert run(tmp_path, "--output", "out").code == 0
-    path = tmp_path / "out" / "journal.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    return tmp_path
-
-
-def run(directory: Path, *words: str, spec: str = "keystone.yaml", **environ: str) -> Called:
-    return keystone("run", spec, *words, directory=directory, environ=environ)
-
-
-def lines(directory: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (directory / "out" / "journal.jsonl").read_text().splitlines()]
+__all__ = ["project"]
 
 
 @honest(
@@ -195,57 +139,6 @@ def test_a_spec_that_has_cells_only_now_is_remembered_too(tmp_path: Path) -> Non
     assert (refused.code, "the file two.sh of two has changed since" in refused.err) == (2, True), refused.err
 
 
-def change_cell(directory: Path, **more: object) -> None:
-    path = directory / "out" / "journal.jsonl"
-    first, cell, *rest = path.read_bytes().splitlines(keepends=True)
-    changed = json.dumps({**json.loads(cell), **more}).encode() + b"\n"
-    path.write_bytes(b"".join([first, changed, *rest]))
-
-
-FORGED = [
-    ({"composite": 2}, "composite 2.0 of suite.r0"),
-    ({"composite": 0.9}, "the composite 0.9 of suite.r0 is not what its checks come to"),
-    ({"composite": None}, "verdict pass of suite.r0 with the composite None"),
-    ({"invariants": []}, "is not what its checks come to"),
-    ({"usage": {"cost_usd": 1e300}}, "out of the range"),
-]
-
-
-@hostile("resume", "a journal that is edited", held_by="the rules that results are written by")
-@pytest.mark.parametrize(("change", "said"), FORGED)
-def test_a_cell_that_no_run_of_ours_writes_is_not_believed(project: Path, change: dict[str, object], said: str) -> None:
-    change_cell(project, **change)
-    resumed = run(project, "--resume", "out")
-    assert (resumed.code, "journal.jsonl:2 is damaged" in resumed.err) == (2, True), resumed.err
-    assert said in resumed.err
-
-
-@hostile("resume", "a verdict that is edited", held_by="graded again from the checks")
-def test_a_verdict_that_the_checks_do_not_come_to_is_not_believed(tmp_path: Path) -> None:
-    text = OTHER.replace("file_absent", "file_exists")
-    (tmp_path / "keystone.yaml").write_text(text)
-    assert run(tmp_path, "--output", "out").code == 1
-    assert run(tmp_path, "--resume", "out").code == 1
-    change_cell(tmp_path, verdict="pass")
-    forged = run(tmp_path, "--resume", "out")
-    assert (forged.code, "which its checks do not come to" in forged.err) == (2, True), forged.err
-
-
-@hostile("resume", "a journal of no known run", held_by="its first line")
-def test_a_journal_without_an_identity_is_not_believed(project: Path) -> None:
-    path = project / "out" / "journal.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
-    refused = run(project, "--resume", "out")
-    assert (refused.code, "does not begin with the run's identity" in refused.err) == (2, True), refused.err
-
-
-def test_an_empty_journal_is_a_run_that_never_began(project: Path) -> None:
-    (project / "out" / "journal.jsonl").write_bytes(b"")
-    resumed = run(project, "--resume", "out")
-    assert (resumed.code, resumed.document["counts"]["passed"]) == (0, 3), resumed.err
-    assert "identity" in lines(project)[0]
-
-
 def test_isolation_is_the_weakest_of_the_cells(project: Path) -> None:
     """Cells that ran without isolation don't get it by being shown beside others."""
     change_cell(
@@ -325,77 +218,3 @@ def test_shards_of_one_run_are_joined_and_resumed(project: Path) -> None:
     assert (resumed.code, "3 of them finished before" in resumed.err) == (0, True), resumed.err
     (project / "prompt.md").write_text("Don't.")
     assert run(project, "--resume", "joined").code == 2
-
-
-WAITING = """\
-version: 1
-id: waits
-task: {prompt: x}
-agent: {type: command, command: "[ {{ cell.replica }} = 0 ] || sleep SECONDS; touch out.txt"}
-parallelism: {replicas: 2, max_concurrency: 1}
-invariants: {a: {check: {type: file_exists, path: out.txt}}}
-"""
-
-
-def waiting(directory: Path, meddle: Callable[[Path], object]) -> tuple[int, str]:
-    """A run whose second agent sleeps until `meddle` had the journal: its exit code and what it said."""
-    seconds = str(1_000_000_000 + os.getpid())
-    (directory / "keystone.yaml").write_text(WAITING.replace("SECONDS", seconds))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"],
-        cwd=directory,
-        env=ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not (asleep := sleepers(seconds)):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "the second cell did not begin"
-            time.sleep(0.05)
-        meddle(directory / "out" / "journal.jsonl")
-        for pid in asleep:
-            os.kill(pid, signal.SIGTERM)
-        said = process.communicate(timeout=120)[1].decode()
-        return process.returncode, said
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def sleepers(seconds: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes() == f"sleep\0{seconds}\0".encode():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def replace_by_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-@hostile("journal", "removed, cut or replaced by a FIFO while the run goes on", held_by="looked at after each cell")
-@pytest.mark.parametrize(
-    ("meddle", "how"),
-    [(Path.unlink, "removed"), (lambda path: os.truncate(path, 100), "cut"), (replace_by_fifo, "replaced")],
-)
-def test_a_journal_that_is_meddled_with_is_never_believed(
-    tmp_path: Path, meddle: Callable[[Path], object], how: str
-) -> None:
-    code, said = waiting(tmp_path, meddle)
-    assert (code, f"journal.jsonl was {how} while the run went on" in said) == (3, True), said
-    assert keystone("merge", "out", "--output", "joined", directory=tmp_path).code in (2, 3)
-
-
-@honest("journal", "removed, cut or replaced by a FIFO while the run goes on")
-def test_a_journal_that_is_read_meanwhile_is_believed(tmp_path: Path) -> None:
-    code, said = waiting(tmp_path, Path.read_bytes)
-    assert code == 0, said
-    assert keystone("merge", "out", "--output", "joined", directory=tmp_path).code == 0
