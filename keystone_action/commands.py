@@ -129,6 +129,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         baseline=_baseline(call, directory),
         spec_from=call.spec_from,
         base=_base(call, directory),
+        summary=None if call.summary is None else directory / call.summary,
     )
 
 

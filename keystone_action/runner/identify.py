@@ -33,6 +33,7 @@ from keystone_action.runner.identity import (
 )
 from keystone_action.runner.layout import hidden_places, results_places
 from keystone_action.runner.recorded import holds_results
+from keystone_action.runner.script_helpers import helper_facts
 from keystone_action.runner.secrets import handed_out, is_key
 from keystone_action.sandbox.workspace import TreeDigester, digest_tree
 from keystone_action.spec.expressions import ExpressionError, interpolate
@@ -107,6 +108,7 @@ class Reading:
             "variable": _variables(loaded, self.options.environ),
             "file": folders.files,
             "folder": folders.folders,
+            "helper": folders.helpers(),
             "remote branches": folders.remote_branches,
         }
 
@@ -138,6 +140,13 @@ class _Folders:
             self._folder(self._name(path), path, () if path in self._loaded.withheld else self._hidden, ())
         else:
             self.files[self._name(path)] = self._reading.digester.file(path)
+
+    def helpers(self) -> dict[str, str]:
+        """What host scripts can read besides."""
+        loaded, summary = self._loaded, self._reading.options.summary
+        counted = {*self.seen, *loaded.author_files, *loaded.withheld, loaded.path}
+        results = [*self._results, *([] if summary is None else [summary])]
+        return helper_facts(loaded, self._reading.digester, counted=counted, results=results)
 
     def _folder(self, name: str, path: Path, hidden: Collection[Path], ignore: Collection[str]) -> None:
         digester = self._reading.digester

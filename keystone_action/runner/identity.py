@@ -4,8 +4,8 @@ Two parts of a run belong together exactly when their identities do not differ. 
 what is said here, this compares it and says a difference in words.
 
 An identity has facts about the run as a whole (`version`, `commit`, `option`, `parameter`, `spec`, `selection`) and
-facts about each spec that has cells in this part (`sandbox`, `file`, `folder`, `image`, `judge` …): a text by name
-below each kind. A further kind needs no line here, unless it wants words of its own.
+facts about each spec that has cells in this part (`sandbox`, `file`, `folder`, `helper`, `image`, `judge` …): a text
+by name below each kind. A further kind needs no line here, unless it wants words of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IGNORED: Mapping[Purpose, frozenset[str]] = {
 _KNOWN_TO_BOTH = frozenset({"commit", "image"})
 """Kinds that count only where both sides know them: not every checkout can say its commit, and where an image could
 not be had, no cell was graded."""
-_DIGESTS = frozenset({"spec", "file", "folder", "remote branches", "variable"})
+_DIGESTS = frozenset({"spec", "file", "folder", "helper", "remote branches", "variable"})
 """Kinds whose values say nothing to people."""
 _LONGEST = 200
 
@@ -142,6 +142,7 @@ _WHAT: Mapping[str, str] = {
     "judge": "the judge {name} of {spec}",
     "file": "the file {name} of {spec}",
     "folder": "the folder {name} of {spec}",
+    "helper": "the file {name}, which host scripts of {spec} can read,",
     "variable": "the variable {name} that the agent of {spec} is given",
     "remote branches": "what the git history in the folder {name} of {spec} knows of remote branches",
     "selection": "{name}",
@@ -164,6 +165,8 @@ def explain(difference: Difference, purpose: Purpose) -> str:
 
 
 def _change(difference: Difference, purpose: Purpose) -> str:
+    if difference.kind == "helper":  # one that is not told is as the commit has it
+        return "differs between them" if purpose == "merge" else "has changed since"
     if purpose == "merge":
         both = difference.before is not None and difference.after is not None
         return "differs between them" if both else "is in one of them only"

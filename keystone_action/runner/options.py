@@ -36,7 +36,7 @@ class RunOptions:
     asked for, empty otherwise. spec_from: which commit's specs run. base: the commit that they are compared with;
     base_problem: why there is none although there should be one, empty otherwise. workflow: what runs this step, to be
     compared too; None outside of one. withheld: files that no agent may
-    see, beside those that specs name.
+    see, beside those that specs name. summary: where the caller puts a copy of the summary.
     """
 
     specs: tuple[str, ...]
@@ -77,6 +77,7 @@ class RunOptions:
     base_problem: str = ""
     workflow: WorkflowFile | None = None
     withheld: tuple[Path, ...] = ()
+    summary: Path | None = None
 
     @property
     def selection(self) -> Selection:

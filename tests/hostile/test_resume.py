@@ -218,3 +218,75 @@ def test_shards_of_one_run_are_joined_and_resumed(project: Path) -> None:
     assert (resumed.code, "3 of them finished before" in resumed.err) == (0, True), resumed.err
     (project / "prompt.md").write_text("Don't.")
     assert run(project, "--resume", "joined").code == 2
+
+
+WITH_HELPER = """\
+version: 1
+id: helped
+task: {prompt: x}
+agent: {type: none}
+parallelism: {replicas: 2, max_concurrency: 1}
+invariants: {holds: {check: {type: custom, script: checks/holds.py}}}
+"""
+HOLDS = "import json, tables\nprint(json.dumps({'passed': tables.GOOD}))\n"
+
+
+@pytest.fixture(params=[True, False], ids=["repository", "no repository"])
+def helped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A finished run whose script on the host imports a module beside it, which is not as the commit has it."""
+    for name, content in {
+        "keystone.yaml": WITH_HELPER,
+        "checks/holds.py": HOLDS,
+        "checks/tables.py": "GOOD = True\n",
+        ".gitignore": "out/\n*.log\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    if request.param:
+        git(tmp_path, "init", "-q")
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "-q", "-m", "first")
+    (tmp_path / "checks" / "tables.py").write_text("GOOD = 1 == 1\n")
+    first = run(tmp_path, "--output", "out", "--summary", "checks/summary.md")
+    assert first.code == 0, first.err
+    return tmp_path
+
+
+@hostile("resume", "verdicts of a script whose helper was edited, uncommitted", held_by="the run's identity")
+@pytest.mark.parametrize("content", ["GOOD = False\n", "GOOD = True\n"], ids=["edited", "as committed"])
+def test_another_helper_of_a_host_script_is_another_run(helped: Path, content: str) -> None:
+    (helped / "checks" / "tables.py").write_text(content)
+    resumed = run(helped, "--resume", "out", "--summary", "checks/summary.md")
+    assert resumed.code == 2, resumed.err
+    said = "the file checks/tables.py, which host scripts of helped can read, has changed since"
+    assert f"this is not the run that is to be resumed: {said}" in resumed.err
+
+
+@honest("resume", "verdicts of a script whose helper was edited, uncommitted")
+def test_what_no_host_script_depends_on_is_no_other_run(helped: Path) -> None:
+    """Results, a copy of the summary, compiled modules, and what lies elsewhere or is ignored by git."""
+    (helped / "build").mkdir()
+    (helped / "build" / "notes.txt").write_text("mine")
+    (helped / "build.log").write_text("mine")
+    (helped / "checks" / "__pycache__").mkdir(exist_ok=True)
+    (helped / "checks" / "__pycache__" / "tables.pyc").write_text("")
+    resumed = run(helped, "--resume", "out", "--summary", "checks/summary.md")
+    assert (resumed.code, "2 of them finished before" in resumed.err) == (0, True), resumed.err
+
+
+@hostile("resume", "shards of scripts with different helpers, uncommitted", held_by="the run's identity")
+def test_shards_with_another_helper_are_not_joined(helped: Path) -> None:
+    assert run(helped, "--shard", "1/2", "--output", "out/1").code == 0
+    (helped / "checks" / "tables.py").write_text("GOOD = 2 == 2\n")
+    assert run(helped, "--shard", "2/2", "--output", "out/2").code == 0
+    joined = keystone("merge", "out/1", "out/2", "--output", "joined", directory=helped)
+    assert joined.code == 3, joined.err
+    assert "the file checks/tables.py, which host scripts of helped can read, differs between them" in joined.err
+
+
+@honest("resume", "shards of scripts with different helpers, uncommitted")
+def test_shards_with_one_helper_are_joined(helped: Path) -> None:
+    for number in (1, 2):
+        assert run(helped, "--shard", f"{number}/2", "--output", f"out/{number}").code == 0
+    joined = keystone("merge", "out/1", "out/2", "--output", "joined", directory=helped)
+    assert joined.code == 0, joined.err

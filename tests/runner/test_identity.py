@@ -25,7 +25,7 @@ from keystone_action.runner.identity import (
 names = st.text("abc.-", min_size=1, max_size=6)
 values = st.text("0123", max_size=4)
 RUN_KINDS = ("version", "commit", "option", "parameter", "spec", "selection")
-SPEC_KINDS = ("sandbox", "judge", "file", "folder", "remote branches", "image", "something new")
+SPEC_KINDS = ("sandbox", "judge", "file", "folder", "helper", "remote branches", "image", "something new")
 
 
 def facts(kinds: tuple[str, ...]) -> st.SearchStrategy[dict[str, dict[str, str]]]:
@@ -122,6 +122,15 @@ def test_plain_words(kind: str, name: str, before: str | None, after: str | None
     one, other = (Identity({kind: {} if value is None else {name: value}}) for value in (before, after))
     assert explain_all(differences(one, other, "resume"), "resume") == resumed
     assert merged in explain_all(differences(one, other, "merge"), "merge")
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("1", "2"), ("1", None)])
+def test_a_helper_that_nothing_is_said_of_is_as_the_commit_has_it(before: str | None, after: str | None) -> None:
+    one, other = ({} if value is None else {"checks/tables.py": value} for value in (before, after))
+    found = differences(Identity({}, {"s": {"helper": one}}), Identity({}, {"s": {"helper": other}}), "resume")
+    helper = "the file checks/tables.py, which host scripts of s can read,"
+    assert explain_all(found, "resume") == f"{helper} has changed since"
+    assert explain_all(found, "merge") == f"{helper} differs between them"
 
 
 def test_many_differences_are_counted() -> None:
