@@ -14,6 +14,7 @@ from keystone_action.errors import KeystoneError
 from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.context import CheckWorld, Context
+from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import InvariantResult
 from keystone_action.spec.annotations import leaves
@@ -114,6 +115,9 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
         return late(f"the check took longer than {timeout:g} s and was stopped")
     except TooMuchPrinted as problem:
         # Whichever check asked for it: none may judge a part as if it were all.
+        return failed(f"{problem}.")
+    except PathUnreadable as problem:
+        # What code that the agent wrote made unreadable is its failure (contract, 5.1).
         return failed(f"{problem}.")
     except KeystoneError as error:
         return broken(error.sentences)

@@ -14,6 +14,7 @@ from keystone_action.invariants.base import HostWorld, Phase
 from keystone_action.runner.layout import make_readable
 from keystone_action.sandbox.base import Home, Limits, Sandbox
 from keystone_action.sandbox.disarm import disarm_tree
+from keystone_action.sandbox.paths import PathUnreadable
 from keystone_action.sandbox.workspace import copy_as_left, remove_tree
 
 if TYPE_CHECKING:
@@ -45,11 +46,15 @@ class CheckWorld:
     """Called with each new sandbox, so that its user may reach this cell's services."""
     agent_directory: Path | None = None
     _is_copied: bool = False
+    _lost: str = ""
     _home: Home | None = None
 
     async def shared(self, readable: Sequence[Path], *, in_kept_home: bool, without_programs_of_git: bool) -> Sandbox:
         """A sandbox of a check's own on the one copy that `command_exit` and sandboxed `custom` share. Each gets the
-        copy's files given, and nothing else of those before it but HOME, where it asks for that."""
+        copy's files given, and nothing else of those before it but HOME, where it asks for that. Raises PathUnreadable
+        where a check before it left the copy so that not all of it could be had."""
+        if self._lost:
+            raise PathUnreadable(f"an earlier check left the shared copy of the workspace unreadable: {self._lost}")
         if not self._is_copied:
             await self.copy(self.shared_path, drop_outside_links=False)
             self._is_copied = True
@@ -76,6 +81,10 @@ class CheckWorld:
         )
         self.admit(sandbox)
         return sandbox
+
+    def left(self, sandbox: Sandbox) -> None:
+        """A check has ended in a sandbox on the shared copy."""
+        self._lost = self._lost or getattr(sandbox, "lost", "")
 
     async def keep_home(self, sandbox: Sandbox) -> None:
         """Close a sandbox, its HOME kept for the check that goes on in it."""
@@ -212,6 +221,8 @@ class Context:
     async def close(self) -> None:
         """End its sandboxes, and remove what they were given."""
         for sandbox in self._own:
+            if self.phase == "shared_copy":
+                self.world.left(sandbox)
             if self.keeps_home:
                 await self.world.keep_home(sandbox)
             else:

@@ -33,6 +33,14 @@ long to copy as if it were full."""
 _MEASURE_TRIES = 3
 _SPARE = 64 << 20
 _TOO_DEEP = "disk: directories nested too deeply to be watched"
+_LONGEST_PATH = 4096 - 256 - 256
+"""Bytes of the path of a directory in a container that is known to come back whole. An engine leaves out of an archive,
+in silence, what it can't name: of the 4,096 bytes that the kernel takes, a name in the directory may need 256, and 256
+are for where an engine keeps the files of containers."""
+_TOO_LONG = (
+    f"the workspace was left with paths of more than {_LONGEST_PATH:,} bytes: the engine leaves out what lies deeper when "
+    "the workspace is copied out of its container"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +265,7 @@ class Copied:
             return f"disk: what is left to copy out is larger than {human(most)}"
         except OSError as error:
             raise SandboxError(f"can't copy the workspace out of its container: {error}") from error
-        return None
+        return f"paths: {self.lost}" if self.lost else None
 
     def _take_workspace(self, container: str, most: int, limit: int) -> None:
         """What can't be had must not be taken for what was there before: `lost` says so."""
@@ -265,8 +273,8 @@ class Copied:
         if self._disk is None and self._claims_more(container, most):
             raise TooLarge
         with contextlib.closing(self._get(container, self._places.workspace)) as pieces:
-            unpack(pieces, self._places.workspace, limit=limit)
-        self.lost = ""
+            below = unpack(pieces, self._places.workspace, limit=limit)
+        self.lost = _TOO_LONG if len(os.fsencode(self._places.workspace)) + 1 + below > _LONGEST_PATH else ""
 
     def _claims_more(self, container: str, most: int) -> bool:
         try:

@@ -55,12 +55,13 @@ class Bounded:
         return joined[:size]
 
 
-def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> None:
+def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> int:
     """Replace what is in the workspace by the archive's content; its first entry is the workspace itself.
 
     Everything belongs to the workspace's owner where we may give it away. Set-user and set-group bits go: what an
     agent made must not run as anybody else here. limit: bytes that the archive may have.
-    Raises OSError, TooLarge, and SandboxError for what is no archive of a directory.
+    Returns the bytes of the longest path of a directory below the workspace. Raises OSError, TooLarge, and SandboxError
+    for what is no archive of a directory.
     """
     top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -68,7 +69,7 @@ def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> No
         owner = os.fstat(top)
         user = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 and (owner.st_uid or owner.st_gid) else None
         with _archive(Bounded(pieces, limit)) as archive, Descent(top) as descent:
-            _Unpacking(archive, descent, top, user).all()
+            return _Unpacking(archive, descent, top, user).all()
     except tarfile.TarError as error:
         raise SandboxError(f"what the Docker engine sent as the workspace can't be read: {error}") from error
     finally:
@@ -137,10 +138,14 @@ class _Unpacking:
         self._user = user
         self._directories: list[tuple[str, int, int]] = []
 
-    def all(self) -> None:
-        """Lay out every entry; modes of directories last, since they may close them to us."""
+    def all(self) -> int:
+        """Lay out every entry; modes of directories last, since they may close them to us. Returns the bytes of the
+        longest path of a directory below the workspace."""
+        longest = 0
         for info in _entries(self._archive):
             relative = _relative(info.name)
+            if info.isdir():
+                longest = max(longest, len(os.fsencode(relative)))
             if relative:
                 self._one(info, relative)
             else:
@@ -154,6 +159,7 @@ class _Unpacking:
                 os.utime(fd, ns=(modified, modified))
             finally:
                 os.close(fd)
+        return longest
 
     def _one(self, info: tarfile.TarInfo, relative: str) -> None:
         above, _, name = relative.rpartition("/")
