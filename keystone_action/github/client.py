@@ -129,6 +129,10 @@ class GitHubClient:
         """Closes the connections."""
         self._transport.close()
 
+    def pause(self) -> None:
+        """Waits until a second has gone by since the last write, as every write does."""
+        self._requests.pause()
+
     def authenticated_login(self) -> str:
         """Whom the token speaks for, with `[bot]` for an app: the author that our comments have.
 

@@ -1,7 +1,9 @@
 """The one comment of a key on a pull request: found by its hidden marker and its author, updated where it is.
 
 A comment of somebody else is never touched, whatever marker it has. When two jobs made one each at the same time, the
-older is kept and the other refers to it: so there are never two that say different things.
+older is kept and the other refers to it: so there are never two that say different things. GitHub has no way to write
+only where nobody else has: when two jobs update one at the same time, the later hides what the earlier wrote. So each
+looks at it again, a moment after it wrote, and where its own part is gone, writes it into what is there by then.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from keystone_action.report.ladder import COMMENT_LIMIT
 Compose = Callable[[Previous | None, int], str | None]
 """Makes a comment of the one that is there and of a number of characters; None leaves that one as it is."""
 
+Holds = Callable[[Previous], bool]
+"""Whether a comment has in it what a job wrote there."""
+
 SMALLER = 16_384
 """Characters of a second try, where GitHub took no more."""
 _MAX_ROUNDS = 3
+_MAX_LOOKS = 5
 
 
 class StickyComment:
@@ -43,25 +49,45 @@ class StickyComment:
         ]
         return sorted(found, key=lambda comment: comment.id)
 
-    def write(self, compose: Compose, *, create: bool = True) -> Comment | None:
+    def write(self, compose: Compose, *, create: bool = True, holds: Holds | None = None) -> Comment | None:
         """Updates the comment, or makes it. create: False leaves a pull request alone that has none, and returns None.
         One that is left as it is is returned untouched.
 
         What another job wrote meanwhile is looked at after every comment that was made; a comment that was deleted
-        meanwhile is made again. A text that GitHub finds too long is made smaller, once.
+        meanwhile is made again. A text that GitHub finds too long is made smaller, once. holds: for what must not be
+        hidden by another job that writes in the same second; it is looked for a second after each update, and written
+        again where it is gone, a few times.
         """
+        if holds is None:
+            return self._fitting(compose, create)[0]
+        # What is read is to be new when it is written over: the pause between writes comes before.
+        self._github.pause()
+        written, is_update = self._fitting(compose, create)
+        for _ in range(_MAX_LOOKS):
+            # One that was just made has been read by nobody who would write over it; one without our part was left.
+            if written is None or not is_update or not holds(Previous.read(written.body, self._marker)):
+                break
+            self._github.pause()
+            found = next(iter(self.find()), None)
+            if found is None or holds(Previous.read(found.body, self._marker)):
+                break
+            written, is_update = self._fitting(compose, create)
+        return written
+
+    def _fitting(self, compose: Compose, create: bool) -> tuple[Comment | None, bool]:
         try:
             return self._write(lambda previous: compose(previous, COMMENT_LIMIT), create)
         except TooLong:
             return self._write(lambda previous: compose(previous, SMALLER), create)
 
-    def _write(self, compose: Callable[[Previous | None], str | None], create: bool) -> Comment | None:
+    def _write(self, compose: Callable[[Previous | None], str | None], create: bool) -> tuple[Comment | None, bool]:
+        """The comment, and whether it was there before and has another text now."""
         found, made_now = self.find(), False
         for _ in range(_MAX_ROUNDS):
             if not found:
                 body = compose(None) if create else None
                 if body is None:
-                    return None
+                    return None, False
                 made = self._create(body)
                 # Whoever else made one at the same time sees both, as we do now: the oldest is everybody's. Ours
                 # counts even where the list does not have it yet.
@@ -73,9 +99,10 @@ class StickyComment:
             is_own = made_now and kept.id == made.id
             body = compose(None if is_own else Previous.read(kept.body, self._marker))
             if body is None:
-                return kept
+                return kept, False
+            is_same = _same(kept.body, body)
             try:
-                written = kept if _same(kept.body, body) else self._github.update_comment(kept.id, body)
+                written = kept if is_same else self._github.update_comment(kept.id, body)
             except NotFound:
                 # Somebody deleted it just now. When it is still listed, it is there, and we may not see why.
                 again = self.find()
@@ -84,7 +111,7 @@ class StickyComment:
                 found = again
                 continue
             self._supersede(others, written)
-            return written
+            return written, not is_same
         raise NotFound(f"the comment on #{self._number} could not be posted: it is deleted as often as it is made")
 
     def _create(self, body: str) -> Comment:

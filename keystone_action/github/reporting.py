@@ -19,7 +19,7 @@ from keystone_action.errors import KeystoneError, OutputError
 from keystone_action.github.api_errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
 from keystone_action.github.client import GitHubClient
 from keystone_action.github.commands import Commands
-from keystone_action.github.comment import StickyComment
+from keystone_action.github.comment import Holds, StickyComment
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
 from keystone_action.github.job import job_of
@@ -246,7 +246,9 @@ class Reporting:
         try:
             with self._connect(limits, Clock()) as github:
                 problems += self._post_status(github, run)
-                problems += self._post_comments(github, run, posted)
+                # In a hurry there is no time to see whether another job wrote at the same time.
+                holds = None if limits is HURRY else self._holds(run)
+                problems += self._post_comments(github, run, posted, holds)
         except GitHubError as error:
             problems.append(_Problem("nothing is posted", error))
         self._say(problems)
@@ -261,7 +263,14 @@ class Reporting:
             return [_Problem("the status is not set", error)]
         return []
 
-    def _post_comments(self, github: GitHubClient, run: RunResult, posted: Posted) -> list[_Problem]:
+    def _holds(self, run: RunResult) -> Holds | None:
+        """Whether a comment has what this job came to; None where jobs can't be told apart."""
+        own = (self._job.attempt, run.verdict)
+        return (lambda there: there.jobs.ended.get(self._job.name) == own) if self._job.run else None
+
+    def _post_comments(
+        self, github: GitHubClient, run: RunResult, posted: Posted, holds: Holds | None
+    ) -> list[_Problem]:
         if not self._wants_comment:
             return []
         problems: list[_Problem] = []
@@ -274,7 +283,8 @@ class Reporting:
         for number in numbers:
             try:
                 sticky = StickyComment(github, number, self._marker)
-                comment = sticky.write(partial(self._of_result, run, github, number), create=create)
+                compose = partial(self._of_result, run, github, number)
+                comment = sticky.write(compose, create=create, holds=holds)
             except GitHubError as error:
                 problems.append(_Problem(f"the comment is not posted on #{number}", error))
                 continue

@@ -81,6 +81,10 @@ class Requests:
                 self._give_up(call, outcome, tried)
         raise AssertionError("the last try ends in an answer or an error")
 
+    def pause(self) -> None:
+        """Waits as before a write."""
+        self._patience.pause()
+
     def _refuse_writing(self, call: Call) -> None:
         """Raises what a write is known to end in: nothing is sent then."""
         if isinstance(known := self._writes.refusal(call.permission), NoPermission):

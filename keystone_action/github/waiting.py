@@ -143,12 +143,16 @@ class Patience:
         self._clock.sleep(seconds)
         return True
 
-    def before_write(self) -> None:
+    def pause(self) -> None:
         """Waits until a second has gone by since the last write, whichever client's it was and however it ended."""
         pause = self._writes.pause(self._clock.monotonic(), self._limits.between_writes)
         if pause > 0:
             self._log(f"waiting {pause:.1f} s, since GitHub asks for a second between writes")
             self._clock.sleep(pause)
+
+    def before_write(self) -> None:
+        """Pauses, and notes when the write begins."""
+        self.pause()
         self._writes.note(self._clock.monotonic())
 
     def after_write(self) -> None:

@@ -38,8 +38,8 @@ _LONGEST_PATH = 4096 - 256 - 256
 in silence, what it can't name: of the 4,096 bytes that the kernel takes, a name in the directory may need 256, and 256
 are for where an engine keeps the files of containers."""
 _TOO_LONG = (
-    f"the workspace was left with paths of more than {_LONGEST_PATH:,} bytes: the engine leaves out what lies deeper when "
-    "the workspace is copied out of its container"
+    f"the workspace was left with paths of more than {_LONGEST_PATH:,} bytes: the engine leaves out what lies deeper "
+    "when the workspace is copied out of its container"
 )
 
 

@@ -13,6 +13,8 @@ from support.fake_runner import FakeRunner, StepResult
 from keystone_action.github import reporting
 from keystone_action.github.live import Pace
 from keystone_action.github.waiting import Limits
+from keystone_action.report.comment_history import Previous
+from keystone_action.report.comment_marker import Marker
 
 HEAD = "2" * 40
 SPEC = """\
@@ -87,6 +89,53 @@ def test_two_jobs_under_one_key_show_the_worse(workflow: Workflow, outcomes: tup
     assert "give each a `comment-key` of its own" in warned
     assert "give each a `status-context` of its own" in warned or outcomes[1] == "error"
     assert not [issue for issue in first.issues if issue.level == "warning"]
+
+
+def overwritten(workflow: Workflow, outcomes: tuple[str, str]) -> str:
+    """What the second job writes over the comment of an earlier run, which is there; it did not see the first's."""
+    workflow.job("earlier", "pass", run="76")
+    (comment,) = workflow.github.state.comments
+    before, statuses = comment.body, len(workflow.github.state.statuses)
+    workflow.job("browser", outcomes[1])
+    late, comment.body = comment.body, before
+    del workflow.github.state.statuses[statuses:]
+    return late
+
+
+def patches(workflow: Workflow) -> int:
+    return len([call for call in workflow.github.calls() if call.startswith("PATCH")])
+
+
+@pytest.mark.parametrize("outcomes", [("fail", "pass"), ("pass", "fail"), ("error", "fail"), ("pass", "pass")])
+def test_a_job_that_is_written_over_in_the_same_second_is_in_the_comment(
+    workflow: Workflow, outcomes: tuple[str, str]
+) -> None:
+    late = overwritten(workflow, outcomes)
+    (comment,) = workflow.github.state.comments
+    workflow.github.after("PATCH", "/issues/comments/*", lambda: setattr(comment, "body", late))
+    workflow.job("unit", outcomes[0])
+    memory = Previous.read(workflow.comment, Marker.of_key("ours"))
+    assert sorted(verdict for _, verdict in memory.jobs.ended.values()) == sorted(outcomes)
+    worst = next(one for one in ("error", "fail", "pass") if one in outcomes)
+    assert workflow.icon == {"pass": "✅", "fail": "❌", "error": "💥"}[worst]
+
+
+def test_a_job_that_nobody_writes_over_writes_once(workflow: Workflow) -> None:
+    """The honest twin."""
+    overwritten(workflow, ("pass", "pass"))
+    before = patches(workflow)
+    workflow.job("unit", "pass")
+    assert patches(workflow) == before + 1
+
+
+def test_a_job_that_is_written_over_again_and_again_gives_up(workflow: Workflow) -> None:
+    late = overwritten(workflow, ("fail", "pass"))
+    (comment,) = workflow.github.state.comments
+    workflow.github.after("PATCH", "/issues/comments/*", lambda: setattr(comment, "body", late), times=None)
+    before = patches(workflow)
+    done = workflow.job("unit", "fail")
+    assert patches(workflow) == before + 6
+    assert done.exit_code == 1
 
 
 def test_two_jobs_that_pass_are_a_success_with_a_warning(workflow: Workflow) -> None:

@@ -266,3 +266,14 @@ def test_an_api_that_is_down_is_an_error(github: FakeGitHub) -> None:
     github.fault("GET", "/issues/7/comments", status=503, times=None)
     with pytest.raises(Unavailable):
         sticky(github).write(text())
+
+
+def test_the_look_after_an_update_comes_a_second_later(github: FakeGitHub) -> None:
+    """What was read before it, at the same time, is written by then."""
+    github.state.add_comment(7, MARKER.sign("old"), created_by=ACTIONS_BOT)
+    ours = probe(github)
+    kept = StickyComment(ours.client, 7, MARKER).write(text(), holds=lambda there: there.text == "the result")
+    assert kept is not None
+    assert kept.body == MARKER.sign("the result")
+    assert ours.time.waits == [1.0]
+    assert writes(github) == [f"PATCH /issues/comments/{kept.id}"]

@@ -19,7 +19,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -72,6 +72,7 @@ class FakeGitHub:
         self._same_host = same_host
         self._certificate = certificate
         self._faults: list[Fault] = []
+        self._following: list[tuple[Fault, Callable[[], None]]] = []
         self._lock = threading.RLock()
         self._released = threading.Event()
         self._servers: list[ThreadingHTTPServer] = []
@@ -130,6 +131,10 @@ class FakeGitHub:
             self._faults.append(fault)
         return fault
 
+    def after(self, method: str, path: str, action: Callable[[], None], *, times: int | None = 1) -> None:
+        """Does something once a request that fits has been served, before it is answered: what others do meanwhile."""
+        self._following.append((Fault(method, path, times=times), action))
+
     def calls(self) -> list[str]:
         """What was asked for, as `GET /user`."""
         with self._lock:
@@ -153,10 +158,15 @@ class FakeGitHub:
         """What the real one would answer."""
         with self._lock:
             try:
-                return self._serve(received)
+                answered = self._serve(received)
+                for action in [
+                    each for which, each in self._following if which.strikes(received.method, received.path)
+                ]:
+                    action()
             except Exception as error:
                 self.violations.append(f"the fake broke: {error!r}")
                 raise
+            return answered
 
     def _serve(self, received: Received) -> tuple[int, dict[str, str], bytes]:
         if received.path.startswith("/store/"):
