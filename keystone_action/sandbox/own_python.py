@@ -15,6 +15,9 @@ from keystone_action.sandbox.shared_copy import shared_copy
 _NOT_NEEDED = frozenset({"site-packages", "test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip"})
 """Of a standard library: most of its size."""
 
+_FORM = 2
+"""Of copies: counts up when they are made in another way, so that older ones are not used."""
+
 
 @dataclass(frozen=True, slots=True)
 class OwnPython:
@@ -71,4 +74,4 @@ def _base(program: Path) -> dict[str, Path]:
 def _version(*paths: Path) -> str:
     """What changes whenever an installation does: names and times of what it consists of."""
     found = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(paths)]
-    return repr((sys.version, found))
+    return repr((_FORM, sys.version, found))

@@ -146,6 +146,9 @@ def _write(folder: Path, files: list[_File]) -> None:
         # Not `copyfile`: a file of ours that is cut meanwhile must not be taken for whole by its name.
         path.write_bytes(file.source.read_bytes())
         path.chmod(0o755 if file.executable else 0o644)
+        # Compiled Python counts only beside a source of the time that it was made from.
+        times = file.source.stat()
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     for one in folders:
         one.chmod(0o755)
 

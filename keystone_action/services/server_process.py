@@ -1,4 +1,5 @@
-"""What services ask of a process sandbox: programs that run on until they are stopped (see `sandbox/process.py`)."""
+"""What services ask of a process sandbox (see `sandbox/process.py`): programs that run on until they are stopped, and a
+confined world for a program that reads what an agent wrote."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ import os
 import pwd
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from keystone_action.sandbox.base import Limits, Sandbox
+    from keystone_action.sandbox.own_python import OwnPython
 
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 """All that a server gets of an environment: nothing of ours (keys, tokens) is inherited."""
@@ -46,6 +51,20 @@ class Spawner(Protocol):
     ) -> ServerProcess:
         """uid: True gives it a user of its own, a number that user; `writable` directories are given to it. Where we
         are not root, it runs as us. Raises SandboxError."""
+
+
+class ScriptHost(Protocol):
+    """What confines a program of ours: a process sandbox. See `SandboxProvider`, which has the same methods."""
+
+    @property
+    def root(self) -> Path:
+        """A directory of ours that the users of sandboxes may pass through and not list."""
+
+    async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
+        """`directory` is given to the sandbox's user. Raises SandboxError."""
+
+    async def host_python(self) -> OwnPython:
+        """Our interpreter, as a program in there finds it. Raises SandboxError."""
 
 
 def named_user() -> int:

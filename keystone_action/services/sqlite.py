@@ -13,21 +13,24 @@ from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.sandbox.paths import PathMissing, PathProblem, write_inside
 from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.sqlite_process import SqliteProcess
 from keystone_action.services.sqlite_reader import SqliteReader, copy_in
 
 if TYPE_CHECKING:
+    from keystone_action.services.server_process import ScriptHost
     from keystone_action.spec.services import SqliteService
 
 
 @dataclass
 class SqliteFile:
-    """A `RunningService` without a process.
+    """A `RunningService` without a process of its own. host: confines what reads the file.
 
     Its address is relative to the workspace, which is the working directory of the agent and of every check: so it
     is valid for the agent, and leads each check to its own copy.
     """
 
     definition: SqliteService
+    host: ScriptHost
     _scopes: dict[int, tuple[CellScope, SqliteReader]] = field(default_factory=dict)
 
     @property
@@ -42,7 +45,7 @@ class SqliteFile:
         """See RunningService. The file need not exist: the agent, or a fixture, makes it."""
         path = self.definition.path
         address = Address(url=f"sqlite:///{path}", database=path)
-        reader = SqliteReader(scope.workspace, path, scope.private)
+        reader = SqliteReader(scope.workspace, path, SqliteProcess(self.host, scope.private))
         attached = Attached(self.name, address, address, database=reader)
         self._scopes[id(attached)] = (scope, reader)
         return attached
@@ -80,8 +83,10 @@ class SqliteFile:
             raise ServiceError(f"service {self.name}: {self.definition.path} can't be kept: {error}") from None
 
     async def detach(self, attached: Attached) -> None:
-        """See RunningService."""
-        self._scopes.pop(id(attached), None)
+        """See RunningService. The copies go, and whatever still reads them."""
+        _, reader = self._scopes.pop(id(attached), (None, None))
+        if reader is not None:
+            await reader.process.close()
 
     async def stop(self) -> None:
         """Nothing to stop."""

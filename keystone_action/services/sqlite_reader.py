@@ -1,5 +1,5 @@
-"""Asking a SQLite file that an agent left: on a copy of ours, with everything switched off that a file can bring, in a
-process that can be killed."""
+"""Asking a SQLite file that an agent left: on a copy, with everything switched off that a file can bring, in a process
+that may do nothing else and can be killed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import os
 import secrets
 import shutil
 import stat
-import subprocess
-import sys
-from collections.abc import Mapping, Set
+import threading
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,34 @@ from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.sandbox.paths import PathMissing, PathProblem, open_inside
 from keystone_action.services.postgres_reader import ROWS_LIMIT
 from keystone_action.services.redefinitions import NOTHING, Changes, Entry, Name
+from keystone_action.services.sqlite_process import SqliteProcess
 
 SIZE_LIMIT = 1 << 30
 """Bytes of a database file that are copied."""
-_PROGRAM = Path(__file__).with_name("sqlite_program.py")
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 _SCHEMA = "main"
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """A database with what was not folded into it yet. size: in bytes, of the file as it was copied."""
+
+    file: Path
+    size: int
+
+
 @dataclass
 class SqliteReader:
-    """A `Database` on the file `path` below `workspace`. private: a directory of ours for the copy, which is made
-    once, at the first query: nothing of the agent's runs any more then."""
+    """A `Database` on the file `path` below `workspace`. process: asks it, on a copy that is made once, at the first
+    query: nothing of the agent's runs any more then."""
 
     workspace: Path
     path: str
-    private: Path
-    _copy: Path | None = field(default=None)
-    _before: Path | None = field(default=None)
+    process: SqliteProcess
+    _copy: _Copy | None = field(default=None)
+    _before: _Copy | None = field(default=None)
     _indexes_are_ours: bool = field(default=False)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def seal(self) -> None:
         """Keep the file as it stands before the agent, if it is there. Raises OSError."""
@@ -49,55 +57,51 @@ class SqliteReader:
             self._before = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
-        """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or file, for a file that is no
-        database, and for what the agent made or redefined: of the first it takes too long."""
+        """Blocking. Raises SandboxError, and QueryFailed; `by_agent` for a missing table, column or file, for a file
+        that is not a database, and for what the agent made or redefined: of the first it takes too long."""
+        with self._turn:
+            lines, ended = self._ask(self._current(), sql, timeout)
+            self._indexes_are_ours |= bool(lines) and "reads" in lines[0]
         try:
-            if self._copy is None:
-                self._copy = self._copied()
-                self._indexes_are_ours = self._before is not None and _same(self._before, self._copy)
-        except PathProblem as problem:
-            raise QueryFailed(str(problem), by_agent=True) from None
-        except OSError as error:
-            raise QueryFailed(f"{self.path} can't be opened: {error}") from None
-        lines, ended = self._ask(self._copy, sql, timeout)
-        self._indexes_are_ours |= bool(lines) and "reads" in lines[0]
-        changes, read = self._seen(lines, sql)
+            changes, read = self._seen(lines, sql)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise QueryFailed(f"{self.path}: what SQLite said of its tables can't be read") from None
         if not redefined and (sentence := changes.redefinition(read)):
             raise QueryFailed(sentence, by_agent=True)
         theirs = changes.made_by_agent(read)
         if not ended:
             raise QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
-        return self._result(lines[-1] if lines else {}, theirs=theirs)
+        try:
+            return self._result(lines[-1] if lines else {}, theirs=theirs)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise QueryFailed(f"{self.path}: what SQLite answered can't be read", by_agent=theirs) from None
 
-    def _ask(self, copy: Path, sql: str, timeout: float) -> tuple[list[Mapping[str, Any]], bool]:
+    def _current(self) -> _Copy:
+        try:
+            if self._copy is None:
+                self._copy = self._copied()
+                self._indexes_are_ours = self._before is not None and _same(self._before.file, self._copy.file)
+        except PathProblem as problem:
+            raise QueryFailed(str(problem), by_agent=True) from None
+        except OSError as error:
+            raise QueryFailed(f"{self.path} can't be opened: {error}") from None
+        return self._copy
+
+    def _ask(self, copy: _Copy, sql: str, timeout: float) -> tuple[list[Mapping[str, Any]], bool]:
         """The lines of our program, and whether it ended by itself."""
-        order: dict[str, Any] = {"file": str(copy), "before": str(self._before) if self._before else None, "sql": sql}
-        order |= {"rows": ROWS_LIMIT, "reindex": not self._indexes_are_ours}
-        document = json.dumps(order).encode("ascii")
-        with subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"LC_ALL": "C.UTF-8"},
-            cwd="/",
-        ) as process:
-            try:
-                output, ended = process.communicate(document, timeout)[0], True
-            except subprocess.TimeoutExpired:
-                process.kill()
-                output, ended = process.communicate()[0], False
-            except BaseException:
-                process.kill()
-                raise
-        whole = output.split(b"\n")[:-1]  # a line that was not finished is none
-        return [json.loads(line) for line in whole], ended
+        before = str(self._before.file) if self._before else None
+        order = {"file": str(copy.file), "before": before, "sql": sql, "rows": ROWS_LIMIT}
+        output, ended = self.process.ask({**order, "reindex": not self._indexes_are_ours}, timeout)
+        try:
+            return _lines(output), ended
+        except (ValueError, RecursionError):
+            raise QueryFailed(f"{self.path}: what SQLite answered can't be read") from None
 
-    def _seen(self, lines: list[Mapping[str, Any]], sql: str) -> tuple[Changes, Set[Name]]:
+    def _seen(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[Changes, Set[Name]]:
         """What the agent made and redefined, and what the query reads."""
         if not lines or "reads" not in lines[0]:
             return NOTHING, frozenset()
-        sizes = (self._before.stat().st_size if self._before else 0, self._copy.stat().st_size if self._copy else 0)
+        sizes = (copy.size if copy else 0 for copy in (self._before, self._copy))
         before, now = (_entries(lines[0][key] or {}, size) for key, size in zip(("before", "now"), sizes, strict=True))
         changes, reads = Changes(before, now, (_SCHEMA,)), lines[0]["reads"]
         return changes, changes.read_by(sql) if reads is None else {(_SCHEMA, name.lower()) for name in reads}
@@ -117,8 +121,9 @@ class SqliteReader:
         theirs |= text.startswith(("no such table", "no such column")) or "not a database" in text
         raise QueryFailed(f"{self.path}: {text}", by_agent=theirs or "malformed" in text)
 
-    def _copied(self) -> Path:
-        target = self.private / f"{secrets.token_hex(8)}.sqlite"
+    def _copied(self) -> _Copy:
+        self.process.make_directory()
+        target = self.process.directory / f"{secrets.token_hex(8)}.sqlite"
         copy_in(self.workspace, self.path, target)
         for suffix in ("-wal", "-journal"):
             try:
@@ -126,7 +131,15 @@ class SqliteReader:
             except PathMissing:
                 continue
         _refuse_super_journal(Path(f"{target}-journal"), self.path)
-        return target
+        return _Copy(target, target.stat().st_size)
+
+
+def _lines(output: bytes) -> list[Mapping[str, Any]]:
+    """Raises ValueError, RecursionError for what our program does not print: then it is not ours any more."""
+    lines = [json.loads(line) for line in output.split(b"\n")[:-1]]  # a line that was not finished is none
+    if not all(isinstance(line, dict) for line in lines):
+        raise ValueError("not an object")
+    return lines
 
 
 def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name, Entry]:

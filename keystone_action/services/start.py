@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from keystone_action.errors import KeystoneError, ServiceError, UsageError
 from keystone_action.services.base import RunningService
-from keystone_action.services.server_process import Spawner
+from keystone_action.services.server_process import ScriptHost, Spawner
 from keystone_action.spec.services import (
     ContainerService,
     ExternalService,
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from keystone_action.services.http_server import MockServer
 
 
-class Provider(Spawner, Protocol):
+class Provider(Spawner, ScriptHost, Protocol):
     """A process sandbox, as far as services need it. root: below it, directories are passable for servers' users."""
-
-    @property
-    def root(self) -> Path: ...
 
 
 def refuse_unsupported(definitions: Sequence[Service], *, engine: bool = False) -> None:
@@ -111,7 +108,7 @@ def build_service(
     if isinstance(definition, SqliteService):
         from keystone_action.services.sqlite import SqliteFile
 
-        return SqliteFile(definition)
+        return SqliteFile(definition, provider)
     if isinstance(definition, ExternalService):
         from keystone_action.services.external import External
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.from_thread import BlockingPortal
 from pydantic import ValidationError
 from support.context import grade, make_check
 from support.databases import PostgresCell
@@ -17,7 +18,9 @@ from support.mariadb import MariaDb
 
 from keystone_action.evidence.model import Database
 from keystone_action.invariants.base import Outcome
+from keystone_action.sandbox.process import ProcessSandboxes
 from keystone_action.services.mysql_reader import MysqlReader
+from keystone_action.services.sqlite_process import SqliteProcess
 from keystone_action.services.sqlite_reader import SqliteReader
 
 TABLES = (
@@ -66,12 +69,19 @@ def make_mariadb(request: pytest.FixtureRequest, _path: Path, stack: contextlib.
     return Engine("mariadb", MysqlReader(keywords), lambda sql: session.cursor().execute(sql))
 
 
-def make_sqlite(_request: pytest.FixtureRequest, path: Path, stack: contextlib.ExitStack) -> Engine:
+def make_sqlite(request: pytest.FixtureRequest, path: Path, stack: contextlib.ExitStack) -> Engine:
     (path / "workspace").mkdir()
     (path / "private").mkdir()
     session = sqlite3.connect(path / "workspace" / "data.db", isolation_level=None)
     stack.callback(session.close)
-    return Engine("sqlite", SqliteReader(path / "workspace", "data.db", path / "private"), session.execute)
+    portal: BlockingPortal = request.getfixturevalue("portal")
+    process = portal.call(made_in_loop, request.getfixturevalue("sandboxes"), path / "private")
+    stack.callback(portal.call, process.close)
+    return Engine("sqlite", SqliteReader(path / "workspace", "data.db", process), session.execute)
+
+
+async def made_in_loop(host: ProcessSandboxes, private: Path) -> SqliteProcess:
+    return SqliteProcess(host, private)
 
 
 MAKERS = {"postgres": make_postgres, "mariadb": make_mariadb, "sqlite": make_sqlite}

@@ -54,6 +54,8 @@ def test_a_copy_is_made_once_and_open_to_all(world: Path) -> None:
     assert not open_to_all(world / "home/tool")
     assert (copy / "tool/data").read_text() == "data"
     assert stat.S_IMODE((copy / "tool/bin/run").stat().st_mode) == 0o755
+    # Else compiled Python would be made anew each time that it is loaded.
+    assert (copy / "tool/data").stat().st_mtime_ns == (world / "home/tool/data").stat().st_mtime_ns
     made = (copy / "tool/data").stat().st_ino
     assert copied(world) == copy
     assert (copy / "tool/data").stat().st_ino == made

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
 import pytest
+from anyio.from_thread import BlockingPortal
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed, QueryResult
+from keystone_action.sandbox import process
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.sqlite import SqliteFile
 from keystone_action.spec.services import SqliteService
@@ -21,6 +22,7 @@ from keystone_action.spec.services import SqliteService
 
 @dataclass
 class Place:
+    portal: BlockingPortal
     service: SqliteFile
     attached: Attached
     workspace: Path
@@ -31,7 +33,7 @@ class Place:
         return self.workspace / "data.db"
 
     def fixture(self, script: str) -> None:
-        anyio.run(self.service.run_sql, self.attached, script)
+        self.portal.call(self.service.run_sql, self.attached, script)
 
     def query(self, sql: str, timeout: float = 10.0) -> QueryResult:
         assert self.attached.database is not None
@@ -39,15 +41,18 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path: Path) -> Iterator[Place]:
     workspace, private = tmp_path / "workspace", tmp_path / "private"
     workspace.mkdir()
     private.mkdir()
-    service = SqliteFile(SqliteService.model_validate({"type": "sqlite", "name": "db", "path": "data.db"}))
+    definition = SqliteService.model_validate({"type": "sqlite", "name": "db", "path": "data.db"})
+    service = SqliteFile(definition, sandboxes)
     scope = CellScope("cell", private, workspace, AuditLog(private / "audit.jsonl"), exclusive=False)
-    anyio.run(service.start)
-    yield Place(service, anyio.run(service.attach, scope), workspace, private)
-    anyio.run(service.stop)
+    portal.call(service.start)
+    attached = portal.call(service.attach, scope)
+    yield Place(portal, service, attached, workspace, private)
+    portal.call(service.detach, attached)
+    portal.call(service.stop)
 
 
 def test_a_fixture_makes_the_file_and_checks_read_it(place: Place) -> None:
@@ -151,7 +156,7 @@ def test_a_query_can_only_read(place: Place, sql: str) -> None:
 
 def test_a_query_that_never_ends_hits_the_time_limit(place: Place) -> None:
     place.fixture("CREATE VIEW v AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r")
-    anyio.run(place.service.seal, place.attached)
+    place.portal.call(place.service.seal, place.attached)
     with pytest.raises(QueryFailed, match=r"time limit of 1 s") as late:
         place.query("SELECT count(*) FROM v", timeout=1)
     assert not late.value.by_agent

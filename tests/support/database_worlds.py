@@ -14,6 +14,7 @@ import anyio
 import psycopg
 import pymysql
 import pytest
+from anyio.from_thread import BlockingPortal
 from support.containers import ContainerWorld
 from support.context import grade
 from support.databases import PostgresForTests
@@ -76,7 +77,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseWo
         if kind in IN_CONTAINERS:
             yield _in_container(request, kind, tmp_path, stack)
         elif kind == "sqlite":
-            yield _sqlite(tmp_path)
+            yield _sqlite(request, tmp_path, stack)
         elif kind == "external mariadb":
             server: MariaDb = request.getfixturevalue("mariadb")
             name, user, password = server.make_database()
@@ -105,10 +106,12 @@ def _external(dialect: str, url: str, place: Path) -> DatabaseWorld:
     return _of_service(dialect, service, place, _postgres_agent if dialect == "postgres" else _mysql_agent)
 
 
-def _sqlite(place: Path) -> DatabaseWorld:
+def _sqlite(request: pytest.FixtureRequest, place: Path, stack: ExitStack) -> DatabaseWorld:
     (place / "workspace").mkdir()
     (place / "private").mkdir()
-    service = SqliteFile(SqliteService.model_validate({"type": "sqlite", "name": "db", "path": "data.db"}))
+    portal: BlockingPortal = request.getfixturevalue("portal")
+    definition = SqliteService.model_validate({"type": "sqlite", "name": "db", "path": "data.db"})
+    service = SqliteFile(definition, request.getfixturevalue("sandboxes"))
     file = place / "workspace/data.db"
 
     def agent(_url: str, statements: Sequence[str]) -> None:
@@ -117,21 +120,28 @@ def _sqlite(place: Path) -> DatabaseWorld:
             session.execute(statement)
         session.close()
 
-    return _of_service("sqlite", service, place, agent)
+    made = _of_service("sqlite", service, place, agent, portal.call)
+    stack.callback(portal.call, service.stop)
+    return made
 
 
 def _of_service(
-    dialect: str, service: RunningService, place: Path, agent: Callable[[str, Sequence[str]], None]
+    dialect: str,
+    service: RunningService,
+    place: Path,
+    agent: Callable[[str, Sequence[str]], None],
+    call: Callable[..., Any] = anyio.run,
 ) -> DatabaseWorld:
-    anyio.run(service.start)
+    """call: runs what a service does in an event loop; one that goes on, where the service needs it afterwards."""
+    call(service.start)
     scope = CellScope("cell", place / "private", place / "workspace", AuditLog(place / "audit"), exclusive=True)
-    attached = anyio.run(service.attach, scope)
+    attached = call(service.attach, scope)
     assert attached.database is not None
     return DatabaseWorld(
         dialect,
         attached.database,
-        lambda script: anyio.run(service.run_sql, attached, script),
-        lambda: anyio.run(service.seal, attached),
+        lambda script: call(service.run_sql, attached, script),
+        lambda: call(service.seal, attached),
         lambda statements: agent(attached.for_host.url, statements),
         place,
     )
