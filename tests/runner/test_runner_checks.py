@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import anyio
 import pytest
 
 from keystone_action.errors import HarnessError
-from keystone_action.invariants.base import Check, Outcome, passed
-from keystone_action.runner.checks import _evaluate
+from keystone_action.invariants.base import Check, Outcome, Phase, passed
+from keystone_action.runner.checks import Graded, _evaluate, run_checks
+from keystone_action.runner.context import CheckWorld
+from keystone_action.spec.models import Invariant
 
 
 class Raising(Check):
@@ -26,6 +28,46 @@ class Boasting(Check):
 
     async def evaluate(self, context: object) -> Outcome:
         return passed("better than perfect", score=1.5)
+
+
+class Phased(Check):
+    """Needs nothing of its world."""
+
+    type_name: ClassVar[str] = "phased"
+    at: Phase
+
+    @property
+    def run_phase(self) -> Phase:
+        return self.at
+
+    async def evaluate(self, context: object) -> Outcome:
+        return passed("done")
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (("shared_copy", "observe", "fresh_copy", "observe"), ["1", "3", "0", "2"]),
+        (("fresh_copy", "shared_copy", "fresh_copy"), ["0", "1", "2"]),
+        (("observe", "observe", "shared_copy"), ["0", "1", "2"]),
+    ],
+)
+def test_checks_that_observe_come_before_those_that_execute(declared: tuple[Phase, ...], expected: list[str]) -> None:
+    """Code of the agent must not have run when a check looks at a service. Otherwise the declared order counts."""
+    order: list[str] = []
+
+    def on_result(graded: Graded) -> None:
+        order.append(graded.result.name)
+
+    async def main() -> None:
+        invariants = {
+            str(number): Invariant(weight=1, check=Phased(type="phased", at=phase))
+            for number, phase in enumerate(declared)
+        }
+        await run_checks(invariants, cast(CheckWorld, None), None, unavailable={}, on_result=on_result)
+
+    anyio.run(main)
+    assert order == expected
 
 
 @pytest.mark.parametrize(
