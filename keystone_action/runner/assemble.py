@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action import __version__
 from keystone_action.runner.engine import Facilities
+from keystone_action.runner.script_helpers import script_folders
 from keystone_action.scoring.baseline import no_baseline_notice
 from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecChanges, SpecResult
@@ -157,7 +158,9 @@ def sandbox_of(assembly: Assembly, spec: Spec) -> SandboxInfo:
     if provider is None:
         return SandboxInfo()
     if spec.id in assembly.facilities.images:
-        unenforced = (WATCHED_DISK,) if spec.resources.disk is not None else ()
+        unenforced: tuple[str, ...] = (WATCHED_DISK,) if spec.resources.disk is not None else ()
+        if any(script_folders(loaded) for loaded in assembly.specs if loaded.spec.id == spec.id):
+            unenforced += provider.host_not_enforced()
         return SandboxInfo(kind="docker", isolation=("container",), limits="enforced", not_enforced=unenforced)
     return SandboxInfo(
         kind="process", isolation=provider.isolation, limits="watched", not_enforced=provider.not_enforced

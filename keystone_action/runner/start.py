@@ -16,6 +16,7 @@ from keystone_action.invariants.base import Check
 from keystone_action.runner.concurrency import company
 from keystone_action.runner.host import Host
 from keystone_action.runner.layout import shielded
+from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
@@ -79,7 +80,9 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         files.add_all(loaded.author_files, loaded.withheld)
     host = Host(roots.cells)
     left_out = [start.directory, options.directory / ".keystone", roots.path, container_roots.path]
-    await anyio.to_thread.run_sync(host.add_all, [one.directory for one in start.wanted if _has_scripts(one)], left_out)
+    await anyio.to_thread.run_sync(
+        host.add_all, [one.directory for one in start.wanted if script_folders(one)], left_out
+    )
     provider = await process.start(roots.sandboxes, hidden=[start.directory, *_checkouts(start.specs)])
     stack.push_async_callback(shielded, provider.close)
     masker = Masker(values)
@@ -112,11 +115,6 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
         identified=start.identified,
         host=host,
     )
-
-
-def _has_scripts(loaded: LoadedSpec) -> bool:
-    """Whether a check of this spec runs something on the host."""
-    return any(one.check.on_host for one in loaded.spec.invariants.values() if isinstance(one.check, Check))
 
 
 def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:

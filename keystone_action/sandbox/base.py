@@ -232,6 +232,9 @@ class SandboxProvider(Protocol):
         and `own` to read, are given to its user; `shared` are directories of ours that are opened to all such users and
         to nobody else; `readable` is what it may read besides, as far as modes let its user. Raises SandboxError."""
 
+    def host_not_enforced(self) -> tuple[str, ...]:
+        """Sentences for what this machine can't keep a script in such a world from."""
+
     async def host_python(self) -> OwnPython:
         """Our interpreter, as code in such a world finds it. Raises SandboxError."""
 

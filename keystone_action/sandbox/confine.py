@@ -124,7 +124,10 @@ def _confine(request: Request) -> None:
         landlock.no_new_privileges()
         capabilities.drop_all()
         if HAS_SECCOMP and not request["service"]:
-            seccomp.give_up(system_v=request["uid"] is not None)
+            seccomp.give_up(system_v=request["uid"] is not None, unix_sockets=request["unix_sockets"])
+    elif HAS_SECCOMP and not request["unix_sockets"]:
+        landlock.no_new_privileges()
+        seccomp.give_up(system_v=True, unix_sockets=False)
     if request["rules"] is not None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
 

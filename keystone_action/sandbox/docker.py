@@ -254,6 +254,10 @@ class DockerSandboxes:
         """See `SandboxProvider.open_host`: on the host, as processes."""
         return await self._host.open_host(directory, limits=limits, own=own, shared=shared, readable=readable)
 
+    def host_not_enforced(self) -> tuple[str, ...]:
+        """See `SandboxProvider.host_not_enforced`."""
+        return self._host.host_not_enforced()
+
     async def host_python(self) -> OwnPython:
         """See `SandboxProvider.host_python`."""
         return await self._host.host_python()

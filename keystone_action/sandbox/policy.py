@@ -67,7 +67,9 @@ def reachable_sockets(uid: int | None) -> list[str]:
     to us."""
     found: list[str] = []
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
-    for name in (*_SOCKETS, *(f"{runtime}/{service}" for service in _SESSION_SOCKETS)):
+    named = [os.environ.get(name, "") for name in ("DOCKER_HOST", "CONTAINER_HOST")]
+    told = [name.removeprefix("unix://") for name in named if name.startswith("unix://")]
+    for name in (*_SOCKETS, *(f"{runtime}/{service}" for service in _SESSION_SOCKETS), *told):
         try:
             status = os.stat(name)  # noqa: PTH116
         except OSError:

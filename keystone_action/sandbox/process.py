@@ -148,9 +148,9 @@ class ProcessSandboxes:
             sentences.append(f"the agent can use {what} of its user in the kernel: there is no seccomp here")
         if self._users and (count := system_v.open_to_all(besides=self._users.numbers)):
             sentences.append(f"the agent can use {count} System V objects (`ipcs`) that are open to every user")
-        sockets = policy.reachable_sockets(self._users.first if self._users else None)
         sentences.extend(
-            f"the agent can connect to {socket}, which may give it this whole machine" for socket in sockets
+            f"the agent can connect to {socket}, which may give it this whole machine"
+            for socket in self._undoing_sockets()
         )
         return tuple(sentences)
 
@@ -186,7 +186,28 @@ class ProcessSandboxes:
         found = (*own, *shared, *readable, *python.readable, *host.programs())
         with self._lease_for(directory) as lease:
             groups = [self._share(shared)] if lease else []
-            return await self._world(directory, lease, limits, found, host.environment(), own=own, groups=groups)
+            return await self._world(
+                directory,
+                lease,
+                limits,
+                found,
+                host.environment(),
+                own=own,
+                groups=groups,
+                unix_sockets=not self._undoing_sockets(),
+            )
+
+    def _undoing_sockets(self) -> list[str]:
+        return policy.reachable_sockets(self._users.first if self._users else None)
+
+    def host_not_enforced(self) -> tuple[str, ...]:
+        """See `SandboxProvider.host_not_enforced`."""
+        sentences = []
+        if self.isolation == ("none",):
+            sentences.append("scripts on the host: isolation none, they can read and write all that we can")
+        if not self.launcher.seccomp:
+            sentences += [f"scripts on the host can connect to {socket}" for socket in self._undoing_sockets()]
+        return tuple(sentences)
 
     async def host_python(self) -> OwnPython:
         """See `SandboxProvider.host_python`."""
@@ -234,6 +255,7 @@ class ProcessSandboxes:
         home: Home | None = None,
         own: Sequence[Path] = (),
         groups: Sequence[int] = (),
+        unix_sockets: bool = True,
     ) -> ProcessSandbox:
         if lease:
             _must_be_reachable(workspace, workspace, lease.uid)
@@ -256,6 +278,7 @@ class ProcessSandboxes:
             rules,
             self._rules,
             groups,
+            unix_sockets=unix_sockets,
         )
         self._sandboxes.add(sandbox)
         return sandbox

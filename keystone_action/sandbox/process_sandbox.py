@@ -51,6 +51,8 @@ class ProcessSandbox:
         rules: policy.Rules | None,
         lasting_rules: policy.Rules | None = None,
         groups: Sequence[int] = (),
+        *,
+        unix_sockets: bool = True,
     ) -> None:
         self.workspace = workspace
         self.workspace_inside = str(workspace)
@@ -64,6 +66,7 @@ class ProcessSandbox:
         self._rules = rules
         self._lasting_rules = lasting_rules or []
         self._groups = list(groups)
+        self._unix_sockets = unix_sockets
         self._disk_roots = [str(workspace), str(home), str(temporary)]
         self._running: set[Channel] = set()
         self._quiet = asyncio.Event()
@@ -200,6 +203,7 @@ class ProcessSandbox:
             head=CAPTURE_HEAD,
             tail=CAPTURE_TAIL,
             whole=[None if one is None else (one.above, one.limit) for one in command.kept_whole],
+            unix_sockets=self._unix_sockets,
             service=False,
         )
 

@@ -1,5 +1,6 @@
 """Kernel objects that belong to no file, so that Landlock does not cover them: keyrings, and System V memory,
-semaphores and queues. A command gives up the system calls that lead to them; to it, the kernel has none.
+semaphores and queues. A command gives up the system calls that lead to them; to it, the kernel has none. The same for
+Unix sockets, where one that we may connect to would undo the sandbox: no filter sees which one a program connects to.
 
 Keyrings outlive processes, are shared by all processes of a user, and hold credentials of whoever started us. System V
 objects outlive processes too; those of a sandbox that has a user of its own are removed with it, so only commands of
@@ -15,44 +16,51 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Iterable
+import sys
 from typing import NamedTuple
 
 _Range = tuple[int, int]
+_IO_URING: _Range = (425, 425)
 
 
 class _Numbers(NamedTuple):
     """The numbers of system calls of one kind of program; those for keyrings stand together everywhere. arch: what the
-    kernel calls that kind (linux/audit.h)."""
+    kernel calls that kind (linux/audit.h). socket: of socket(2). other_sockets: of calls that make one unseen."""
 
     arch: int
     keyrings: _Range
     system_v: tuple[_Range, ...]
+    socket: int
+    other_sockets: tuple[_Range, ...] = (_IO_URING,)
 
 
+_WITH_SOCKETCALL = ((102, 102), _IO_URING)
 _GENERIC_SYSTEM_V = ((186, 197),)
-_X86_64 = _Numbers(0xC000003E, (248, 250), ((29, 31), (64, 71), (220, 220)))
-_I386 = _Numbers(0x40000003, (286, 288), ((117, 117), (393, 402), (420, 420)))
-_ARM = _Numbers(0x40000028, (309, 311), ((298, 308), (312, 312), (420, 420)))
-_AARCH64 = _Numbers(0xC00000B7, (217, 219), _GENERIC_SYSTEM_V)
+_X86_64 = _Numbers(0xC000003E, (248, 250), ((29, 31), (64, 71), (220, 220)), 41)
+_I386 = _Numbers(0x40000003, (286, 288), ((117, 117), (393, 402), (420, 420)), 359, _WITH_SOCKETCALL)
+_ARM = _Numbers(0x40000028, (309, 311), ((298, 308), (312, 312), (420, 420)), 281)
+_AARCH64 = _Numbers(0xC00000B7, (217, 219), _GENERIC_SYSTEM_V, 198)
 _MACHINES = {
     "x86_64": ((_X86_64, _I386), 317),
     "i686": ((_I386,), 354),
     "aarch64": ((_AARCH64, _ARM), 277),
     "armv7l": ((_ARM,), 383),
-    "riscv64": ((_Numbers(0xC00000F3, (217, 219), _GENERIC_SYSTEM_V),), 277),
-    "loongarch64": ((_Numbers(0xC0000102, (217, 219), _GENERIC_SYSTEM_V),), 277),
-    "ppc64le": ((_Numbers(0xC0000015, (269, 271), ((117, 117), (392, 402))),), 358),
-    "s390x": ((_Numbers(0x80000016, (278, 280), ((117, 117), (392, 402))),), 348),
+    "riscv64": ((_Numbers(0xC00000F3, (217, 219), _GENERIC_SYSTEM_V, 198),), 277),
+    "loongarch64": ((_Numbers(0xC0000102, (217, 219), _GENERIC_SYSTEM_V, 198),), 277),
+    "ppc64le": ((_Numbers(0xC0000015, (269, 271), ((117, 117), (392, 402)), 326, _WITH_SOCKETCALL),), 358),
+    "s390x": ((_Numbers(0x80000016, (278, 280), ((117, 117), (392, 402)), 359, _WITH_SOCKETCALL),), 348),
 }
 """The kinds of programs that a machine runs, and its number of seccomp(2)."""
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ABOVE = 0x15, 0x35, 0x25
 _NUMBER_AT, _ARCH_AT = 0, 4
+_FIRST_ARGUMENT_AT = 16 if sys.byteorder == "little" else 20  # its lower half
+_UNIX = 1  # AF_UNIX
 _WITHOUT_X32 = 0xBFFFFFFF  # a bit of the number says that the program is of that kind
 _ALLOWED = 0x7FFF0000
 _NO_SUCH_CALL = 0x00050000 | errno.ENOSYS
+_DENIED = 0x00050000 | errno.EACCES
 
 _SET_FILTER = 1
 _NO_MITIGATION = 4  # of speculation, which would slow down every command on older kernels
@@ -74,11 +82,12 @@ def available() -> bool:
     return _libc.syscall(machine[1], _SET_FILTER, 0, None) < 0 and ctypes.get_errno() == errno.EFAULT
 
 
-def give_up(*, system_v: bool) -> None:
-    """Leave this thread, and all that it starts, no system calls for keyrings, and without `system_v` none for System V
-    objects either. no_new_privileges() must have been called. Raises OSError."""
+def give_up(*, system_v: bool, unix_sockets: bool = True) -> None:
+    """Leave this thread, and all that it starts, no system calls for keyrings; without `system_v` none for System V
+    objects either; without `unix_sockets` no Unix sockets but pairs. no_new_privileges() must have been called. Raises
+    OSError."""
     kinds, number = _MACHINES[os.uname().machine]
-    instructions = _filter(kinds, system_v)
+    instructions = _filter(kinds, system_v, unix_sockets)
     program = _Program(len(instructions) // 8, instructions)
     for flags in (_NO_MITIGATION, 0):
         if _libc.syscall(number, _SET_FILTER, flags, ctypes.byref(program)) == 0:
@@ -102,23 +111,35 @@ def leave_session_keyring() -> None:
 
 
 @functools.cache
-def _filter(kinds: tuple[_Numbers, ...], system_v: bool) -> bytes:
+def _filter(kinds: tuple[_Numbers, ...], system_v: bool, unix_sockets: bool) -> bytes:
     """The program that the kernel runs at each system call."""
-    refused = [(kind.arch, (kind.keyrings, *(() if system_v else kind.system_v))) for kind in kinds]
-    blocks = b"".join(_block(arch, ranges) for arch, ranges in refused)
+    blocks = b"".join(_block(kind, system_v, unix_sockets) for kind in kinds)
     return _instruction(_LOAD, _ARCH_AT) + blocks + _instruction(_RETURN, _ALLOWED)
 
 
-def _block(arch: int, ranges: Iterable[_Range]) -> bytes:
-    """For programs of one kind: refuse what lies in the ranges, allow everything else."""
+def _block(kind: _Numbers, system_v: bool, unix_sockets: bool) -> bytes:
+    """For programs of one kind: refuse what is given up, allow everything else."""
+    ranges = [kind.keyrings, *(() if system_v else kind.system_v), *(() if unix_sockets else kind.other_sockets)]
     tests = b"".join(
         _instruction(_IF_AT_LEAST, first, otherwise=2)
         + _instruction(_IF_ABOVE, last, then=1)
         + _instruction(_RETURN, _NO_SUCH_CALL)
         for first, last in ranges
     )
+    if not unix_sockets:
+        tests += _without_unix_sockets(kind.socket)
     body = _instruction(_LOAD, _NUMBER_AT) + _instruction(_AND, _WITHOUT_X32) + tests + _instruction(_RETURN, _ALLOWED)
-    return _instruction(_IF_EQUAL, arch, otherwise=len(body) // 8) + body
+    return _instruction(_IF_EQUAL, kind.arch, otherwise=len(body) // 8) + body
+
+
+def _without_unix_sockets(socket: int) -> bytes:
+    return (
+        _instruction(_IF_EQUAL, socket, otherwise=4)
+        + _instruction(_LOAD, _FIRST_ARGUMENT_AT)
+        + _instruction(_IF_EQUAL, _UNIX, otherwise=1)
+        + _instruction(_RETURN, _DENIED)
+        + _instruction(_RETURN, _ALLOWED)
+    )
 
 
 def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:

@@ -54,7 +54,7 @@ class ServiceProcess:
             argv=list(argv), env=dict(env), cwd=str(cwd), inside="/",
             uid=uid, groups=[], guard=lease.guard if lease else None, rules=None, lasting_rules=[],
             timeout=None, memory=None, disk=None, pids=None, disk_roots=[],
-            head=0, tail=0, whole=[], service=True,
+            head=0, tail=0, whole=[], unix_sockets=True, service=True,
         )  # fmt: skip
         stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         channel = None

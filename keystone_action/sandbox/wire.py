@@ -29,8 +29,8 @@ class Request(TypedDict):
     `landlock`, None = not confined; lasting_rules: further ones, the same in every request of a run. disk_roots: the
     trees whose size is watched. head, tail: how much of each stream is kept. whole: for stdout and for stderr, above
     how many bytes and up to how many all of it goes to one of the last of the descriptors that came with the order;
-    None = to none. service: report the start, take signals, and write to the log that came with the order instead of
-    keeping streams.
+    None = to none. unix_sockets: whether it may make Unix sockets. service: report the start, take signals, and write
+    to the log that came with the order instead of keeping streams.
     """
 
     argv: list[str]
@@ -50,6 +50,7 @@ class Request(TypedDict):
     head: int
     tail: int
     whole: list[tuple[int, int] | None]
+    unix_sockets: bool
     service: bool
 
 

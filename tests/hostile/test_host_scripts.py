@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +88,25 @@ def check_out(directory: Path, files: Mapping[str, str]) -> None:
         (directory / ".git" / name).write_text("INTHECONFIG9012")
 
 
-def run(directory: Path, user: int | None, **environ: str) -> Called:
-    """The real command, not a fork of one: as ourselves or as a user without any rights, with a job's tokens."""
+def run(
+    directory: Path,
+    user: int | None,
+    *,
+    groups: Sequence[int] = (),
+    program: Sequence[str] = ("-m", "keystone_action"),
+    **environ: str,
+) -> Called:
+    """The real command, not a fork of one: as ourselves or as a user without any rights but those of these groups, with
+    a job's tokens."""
     environment = {**ENVIRONMENT, **NO_ENGINE, **TOKENS, **environ}
     python, identity = sys.executable, {}
     if user is not None:
         for path in (directory, *directory.rglob("*")):
             os.lchown(path, user, user)
-        python, identity = str(SYSTEM_PYTHON), {"user": user, "group": user, "extra_groups": []}
+        python, identity = str(SYSTEM_PYTHON), {"user": user, "group": user, "extra_groups": list(groups)}
         environment["PYTHONPATH"] = f"{ROOT}:{sysconfig.get_path('purelib')}"
     done = subprocess.run(
-        [python, "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"],
+        [python, *program, "run", "keystone.yaml", "--output", "out"],
         cwd=directory,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -259,3 +270,100 @@ def test_modules_and_tools_of_the_author_are_found(area: Path, user: int | None)
     check_out(area, {"keystone.yaml": spec({"left": "true"}, checks), **files})
     called = run(area, user)
     assert called.code == 0, told(called)
+
+
+AS_PLAIN_USER = pytest.mark.skipif(not (AS_ROOT and SYSTEM_PYTHON), reason="needs root, and a Python for all users")
+ENGINE_GROUP = 64_123
+ASKING = """
+import json, socket, sys
+try:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(PLACE)
+        asking.sendall(b"GET /_ping HTTP/1.0\\r\\n\\r\\n")
+        said = asking.recv(100).decode()
+except OSError as error:
+    said = type(error).__name__
+with socket.create_server(("127.0.0.1", 0)) as ours, socket.create_connection(ours.getsockname()):
+    one, other = socket.socketpair()
+    one.sendall(b"x")
+    works = other.recv(1) == b"x"
+print(json.dumps({"passed": works, "reason": said}))
+"""
+
+
+@pytest.fixture
+def engine_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What an engine's socket is to its users: open to a group of its own. Whoever connects is answered."""
+    place = Path(tempfile.mkdtemp(prefix="keystone-engine-"))
+    place.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place / "docker.sock"))
+        os.chown(place / "docker.sock", 0, ENGINE_GROUP)
+        (place / "docker.sock").chmod(0o660)
+        listening.listen()
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = listening.accept()
+                    with client:
+                        client.recv(100)
+                        client.sendall(b"THE ENGINE ANSWERS")
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield place / "docker.sock"
+    shutil.rmtree(place)
+
+
+def ask_engine(area: Path, place: Path, groups: Sequence[int], engine: Path) -> str:
+    """What a script on the host, run by a plain user in these groups, gets of the socket."""
+    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
+    files = {"keystone.yaml": spec({}, checks), "checks/probe.py": ASKING.replace("PLACE", repr(str(place)))}
+    check_out(area, files)
+    called = run(area, PLAIN_USER, groups=groups, DOCKER_HOST=f"unix://{engine}")
+    assert called.code == 0, told(called)
+    return str(called.cells[0]["invariants"][0]["message"])
+
+
+@AS_PLAIN_USER
+@hostile("host scripts", "a script connects to the engine's socket", held_by="no Unix sockets where one leads out")
+def test_a_user_in_the_engines_group_has_scripts_that_do_not_reach_it(area: Path, engine_socket: Path) -> None:
+    said = ask_engine(area, engine_socket, [ENGINE_GROUP], engine_socket)
+    assert "THE ENGINE ANSWERS" not in said
+    assert "PermissionError" in said
+
+
+@AS_PLAIN_USER
+@honest("host scripts", "a script connects to the engine's socket")
+def test_a_script_connects_to_a_database_by_its_socket(area: Path, engine_socket: Path) -> None:
+    """Where no socket of an engine is open to our user, all others are as open as their modes say."""
+    said = ask_engine(area, engine_socket, [ENGINE_GROUP], Path("/nonexistent/docker.sock"))
+    assert "THE ENGINE ANSWERS" in said
+
+
+WITHOUT_LANDLOCK = """
+import functools, sys
+from keystone_action.sandbox import process
+process.start = functools.partial(process.start, landlock=False)
+from keystone_action.__main__ import main
+sys.exit(main())
+"""
+
+
+@AS_PLAIN_USER
+@pytest.mark.docker
+@pytest.mark.parametrize(("program", "said"), [(["-c", WITHOUT_LANDLOCK], True), (["-m", "keystone_action"], False)])
+def test_beside_containers_nothing_isolates_a_script_and_that_is_said(
+    area: Path, engine: Any, image: Any, program: list[str], said: bool
+) -> None:
+    """As a plain user without Landlock; with it, the twin."""
+    socket_of_engine = Path("/var/run/docker.sock")
+    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
+    script = ASKING.replace("PLACE", repr(str(socket_of_engine)))
+    files = {"keystone.yaml": spec({}, checks, base=image("python:3.12-slim")), "checks/probe.py": script}
+    check_out(area, files)
+    groups = [socket_of_engine.stat().st_gid]
+    called = run(area, PLAIN_USER, groups=groups, program=program, DOCKER_HOST=f"unix://{socket_of_engine}")
+    assert called.code == 0, told(called)
+    assert ("scripts on the host: isolation none" in (called.output / "summary.md").read_text()) is said
+    assert "PermissionError" in called.cells[0]["invariants"][0]["message"]

@@ -45,6 +45,9 @@ class HostOnly:
         self.asked.append(directory)
         return object()  # type: ignore[return-value]
 
+    def host_not_enforced(self) -> tuple[str, ...]:
+        return ()
+
     async def host_python(self) -> OwnPython:
         raise AssertionError("nobody asked for our interpreter")
 
