@@ -59,7 +59,8 @@ class CommitStatus:
         self._set(github, "pending", PENDING, "")
 
     def result(self, github: GitHubClient, run: RunResult) -> None:
-        """Says how it ended; where another job of the run ended worse, says that. Raises GitHubError."""
+        """Says how it ended: `pass` and `flaky` are success, and a run that was cancelled is an error, whatever had
+        passed by then. Where another job of the run ended worse, says that. Raises GitHubError."""
         own = "error" if run.cancelled else run.verdict
         said: Verdict = own
         worse = self._worse_than(github, said)
@@ -115,11 +116,6 @@ def has_status(event: Event) -> bool:
 def status_sha_of(value: object) -> str | None:
     """A full commit id; None for anything else."""
     return value if isinstance(value, str) and _SHA.fullmatch(value) else None
-
-
-def state_of(run: RunResult) -> StatusState:
-    """`pass` and `flaky` are success; a run that was cancelled is an error, whatever had passed by then."""
-    return "error" if run.cancelled else _STATES[run.verdict]
 
 
 def description_of(run: RunResult) -> str:

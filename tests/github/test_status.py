@@ -12,7 +12,7 @@ from support.fake_github import FakeGitHub
 from support.github_client import probe
 
 from keystone_action.github.event import Event, read_event
-from keystone_action.github.status import CommitStatus, description_of, state_of, status_sha
+from keystone_action.github.status import CommitStatus, description_of, status_sha
 from keystone_action.report.escape import visible
 from keystone_action.scoring.results import RunResult, SpecResult, Verdict
 
@@ -72,7 +72,9 @@ def test_no_commit_no_status(sha: str | None) -> None:
     ],
 )
 def test_the_state_is_the_verdict(run: RunResult, state: str) -> None:
-    assert state_of(run) == state
+    with FakeGitHub() as github:
+        CommitStatus(HEAD, "keystone/evaluate", None).result(probe(github).client, run)
+        assert [one["state"] for one in github.state.statuses] == [state]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Answers of judges that a commit brings along, wherever in the workspace its repository lies."""
+"""What a commit brings along where only runs leave something: answers of judges, and a link for results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from support.repositories import commit, git
 
 from keystone_action.errors import UsageError
-from keystone_action.runner.committed import refuse_committed_answers
+from keystone_action.runner.committed import refuse_committed_answers, refuse_committed_link
 
 BROUGHT: dict[str, str | None] = {"cache/ab/abc.json": '{"score": 1.0, "reason": "kind"}'}
 
@@ -67,3 +67,21 @@ def test_a_repository_around_the_workspace_is_not_asked(workspace: Path, tmp_pat
     repository(tmp_path, {f"workspace/{name}": text for name, text in BROUGHT.items()})
     refuse_committed_answers(workspace / "cache", workspace)
     refuse_committed_answers(tmp_path / "elsewhere", workspace)
+
+
+@pytest.mark.parametrize("output", ["out", "out/today"])
+def test_a_link_of_the_commit_for_results_is_refused(workspace: Path, tmp_path: Path, output: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (workspace / "out").symlink_to(tmp_path / "elsewhere")
+    repository(workspace, {"a": "1\n"})
+    for given in (Path(output), workspace / output):
+        with pytest.raises(UsageError, match="out is a link in the repository"):
+            refuse_committed_link(workspace, given)
+
+
+def test_a_link_of_the_user_and_a_folder_are_not(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    repository(workspace, {"a": "1\n", "folder/kept": ""})
+    (workspace / "out").symlink_to(tmp_path / "elsewhere")
+    for output in ("out", "out/today", "folder", "new"):
+        refuse_committed_link(workspace, Path(output))
