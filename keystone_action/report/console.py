@@ -175,7 +175,7 @@ def print_verdict(run: RunResult, file: IO[str]) -> None:
         write_line(file, log_line(line))
     for line, _ in _stories(run):
         write_line(file, log_line(line))
-    write_line(file, log_line(" · ".join([headline(run), *view.facts(run)])))
+    write_line(file, log_line(" · ".join([headline(run), *_further_facts(run)])))
     for line in baseline_lines(run.baseline, run):
         write_line(file, log_line(line))
     for note in view.notes(run)[0]:
@@ -263,7 +263,13 @@ def _verdict(run: RunResult) -> Text:
     line = log_line(headline(run))
     style = "yellow" if run.cancelled else STYLES[run.verdict]
     text = Text(line, style=f"bold {style}")
-    return text.append(log_line(f" · {' · '.join(view.facts(run))}"), style="not bold default")
+    return text.append(log_line(f" · {' · '.join(_further_facts(run))}"), style="not bold default")
+
+
+def _further_facts(run: RunResult) -> list[str]:
+    """Those that the headline does not end with already."""
+    line = headline(run)
+    return [fact for fact in view.facts(run) if not line.endswith(f": {fact.removesuffix(' passed')}")]
 
 
 def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:

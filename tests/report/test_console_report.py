@@ -53,6 +53,21 @@ def test_text_of_others_is_never_markup() -> None:
     assert "[link=https://evil.example]y[/link]" in table(run(spec("s", named)))
 
 
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_verdict_says_nothing_twice(name: str) -> None:
+    result, file = SAMPLES[name](), io.StringIO()
+    print_verdict(result, file)
+    for text in (file.getvalue(), table(result)):
+        (line,) = [line for line in text.splitlines() if line.startswith("Keystone: ")]
+        said = [part.removesuffix(" passed").rpartition(": ")[2] for part in line.split(" · ")]
+        assert len(said) == len(set(said)), line
+
+
+def test_the_verdict_says_what_its_reason_does_not() -> None:
+    assert "Keystone: fix-tests failed" in table(gate_failure())
+    assert " · 1 of 3 checks passed · " in table(gate_failure())
+
+
 def test_the_table_says_verdict_composite_threshold_reason_and_where_the_summary_is() -> None:
     text = table(gate_failure())
     assert "Keystone: fix-tests failed: exit code 1, expected 0 (tests_pass), and 1 more check" in text
