@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.attacks import honest, hostile
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, MERGE_SHA, FakeRunner, StepResult
 
@@ -319,6 +320,12 @@ def test_it_runs_where_it_is_allowed(tmp_path: Path, github: FakeGitHub, fixture
     assert len(github.state.comments) == (1 if fixture.startswith("pull_request") else 0)
 
 
+@hostile(
+    "pull request",
+    "a comment on a fork's pull request runs its code",
+    held_by="GitHub is asked whose code it is",
+    sandbox="none",
+)
 @pytest.mark.parametrize("head", ["mallory/agents", None])
 @pytest.mark.parametrize("mode", [{}, {"mode": "plan", "shards": "2"}])
 def test_a_comment_on_a_forks_pull_request_runs_nothing(
@@ -332,6 +339,9 @@ def test_a_comment_on_a_forks_pull_request_runs_nothing(
     assert not list(tmp_path.rglob("results.json"))
 
 
+@hostile(
+    "pull request", "a comment on a pull request whose origin nobody can tell", held_by="it is refused", sandbox="none"
+)
 @pytest.mark.parametrize("fault", [{"status": 404}, {"status": 403}, {"how": "reset"}])
 def test_a_comment_on_a_pull_request_that_nobody_knows_runs_nothing(
     tmp_path: Path, github: FakeGitHub, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -343,6 +353,12 @@ def test_a_comment_on_a_pull_request_that_nobody_knows_runs_nothing(
     assert "code of unknown origin (pull request #17 could not be read" in done.issues[0].message
 
 
+@honest(
+    "pull request",
+    "a comment on a fork's pull request runs its code",
+    "a comment on a pull request whose origin nobody can tell",
+    sandbox="none",
+)
 @pytest.mark.parametrize("fixture", ["issue_comment", "issue_comment_on_issue"])
 def test_a_comment_on_a_pull_request_of_ones_own_and_on_an_issue_runs(
     tmp_path: Path, github: FakeGitHub, fixture: str
