@@ -66,7 +66,7 @@ class EgressPolicy:
             return
         if _is_never_outside(real) or is_own(real):
             raise Denied(f"{entry.text} stands for {address}, which is not outside")
-        if not real.is_global and entry.kind != "name":
+        if entry.kind != "name" and (not real.is_global or any(address in tunnel for tunnel in _TUNNELS)):
             raise Denied(
                 f"{address} is in a private network, to which {entry.text} does not reach: list the exact name"
             )
@@ -94,6 +94,9 @@ def _is_never_outside(address: IPAddress) -> bool:
     )
 
 
+_TUNNELS = (ipaddress.IPv6Network("2002::/16"), ipaddress.IPv6Network("2001::/32"))
+"""6to4 and Teredo: who answers there is up to whoever carries the packets on. Python counts the first as global or not
+by its patch version."""
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 
 

@@ -113,6 +113,13 @@ def test_localhost_is_the_loopback_and_only_where_it_is_listed_by_that_name() ->
     assert reason(["*"], "localhost", "127.0.0.1") != ""
 
 
+@pytest.mark.parametrize("address", ["2002:808:808::1", "2001:0:808:808::f7f7:f7f7"])
+def test_no_glob_leads_into_a_tunnel(address: str) -> None:
+    """6to4 and Teredo to 8.8.8.8; whether Python calls the first global depends on its patch version."""
+    assert "in a private network" in reason(["*.example.com"], "a.example.com", address)
+    assert reason(["a.example.com"], "a.example.com", address) == ""
+
+
 @given(st.ip_addresses())
 def test_a_glob_leads_to_global_addresses_only(address: IPAddress) -> None:
     if reason(["*.example.com"], "a.example.com", str(address)) == "":
