@@ -1,4 +1,4 @@
-"""`keystone clean`: removes what runs left that were killed, on the engine and in the temporary directory.
+"""`keystone clean`: removes what runs left that were killed, on the engine, in the temporary directory and in memory.
 
 A run of this machine that is still going is known by its lock, a dead one too. Of others (in a container, on another
 machine that uses the same engine) only the age is known: that of the youngest thing they have.
@@ -24,6 +24,7 @@ from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.run_lock import State, is_on_engine, locked_run, state_of
 from keystone_action.sandbox.shared_copy import unused_copies
 from keystone_action.sandbox.temporary import Temporary, find_temporary, remove_temporary
+from keystone_action.sandbox.users import Users, remove_left_behind
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -57,6 +58,7 @@ def clean(wanted: Wanted, environ: Mapping[str, str], say: Callable[[str], None]
     asked, error = _clean_engine(wanted, environ, places, say)
     # The lock of a killed run stays while the engine may have things of it: only it tells that they are nobody's.
     _clean_copies(wanted, say)
+    _clean_users(wanted, say)
     _clean_places(wanted, places, say, locks=lambda lock: error is None and (asked or not is_on_engine(lock)))
     if error is not None:
         raise error
@@ -171,6 +173,17 @@ def _clean_copies(wanted: Wanted, say: Callable[[str], None]) -> None:
             continue
         remove_tree(copy)
         say(f"{copy}, {what}, can't be removed" if copy.exists() else f"removed {copy}, {what}")
+
+
+def _clean_users(wanted: Wanted, say: Callable[[str], None]) -> None:
+    """Of users that no run of this machine has: their lease tells, whatever the age of what they left."""
+    if wanted.run_id is not None or os.geteuid() != 0:
+        return
+    found = remove_left_behind(Users(), dry_run=wanted.dry_run)
+    if found:
+        who = f"{count(found, 'user')} of sandboxes that were killed"
+        what = "in shared memory, System V objects and queues, and the folders for temporary files"
+        say(f"{'would remove' if wanted.dry_run else 'removed'} what {who} left {what}")
 
 
 def _chosen(found: list[Temporary], wanted: Wanted, places: list[Path]) -> Iterator[Temporary]:

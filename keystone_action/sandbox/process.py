@@ -26,7 +26,7 @@ from keystone_action.sandbox.own_python import OwnPython, own_python
 from keystone_action.sandbox.process_sandbox import ProcessSandbox
 from keystone_action.sandbox.removal import remove_tree
 from keystone_action.sandbox.service_process import ServiceProcess
-from keystone_action.sandbox.users import Lease, Users
+from keystone_action.sandbox.users import Lease, Users, remove_left_behind
 
 
 def unenforced(limits: Limits) -> tuple[str, ...]:
@@ -73,6 +73,8 @@ async def start(
     except SandboxError:
         await launcher.close()
         raise
+    if users is not None and launcher.setuid:
+        await asyncio.to_thread(remove_left_behind, users)
     found_landlock = launcher.landlock if landlock is not False else 0
     hide_memory()
     return ProcessSandboxes(

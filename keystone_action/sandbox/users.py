@@ -1,34 +1,43 @@
 """Numeric users that belong to one sandbox at a time, on this machine, whatever else runs on it.
 
 A user is leased by a lock on one byte of a file that all runs share. The lock belongs to the open file, which every
-supervisor of the sandbox holds too: it is free again only when all are gone, however they went.
+supervisor of the sandbox holds too: it is free again only when all are gone, however they went. The byte itself says
+whether the user may have left something in places that all users share: it is set from the lease to its release, so
+one that is set and not locked is of a run that was killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import pwd
+import re
 import stat
 import struct
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox import trees
 from keystone_action.sandbox.credentials import User
 
 _HIGH = (1_900_000_000, 500_000)
 _LOW = (61_200, 1_500)
 _FILE = "keystone-action-users.lock"
+_USED, _CLEAN = b"\1", b"\0"
 
 
 class Lease:
     """A user of one's own, until release(). guard: a second one that nothing runs as."""
 
-    def __init__(self, uid: int, guard: int, lock: int) -> None:
-        self.user = User(uid, guard)
+    def __init__(self, users: Users, offset: int, lock: int) -> None:
+        self.user = User(users.first + offset, users.first + users.count + offset)
         self.lock = lock
+        self._offset = offset
+        _mark(lock, offset, _USED)
 
     @property
     def uid(self) -> int:
@@ -39,10 +48,16 @@ class Lease:
         return self.user.guard
 
     def release(self) -> None:
-        """Give it back. Twice does no harm."""
+        """Give it back, with nothing left that was its own. Twice does no harm."""
         if self.lock >= 0:
+            _mark(self.lock, self._offset, _CLEAN)
             os.close(self.lock)
             self.lock = -1
+
+    def abandon(self) -> None:
+        """Let others have it who clean up after its last owner."""
+        os.close(self.lock)
+        self.lock = -1
 
 
 class Users:
@@ -65,14 +80,44 @@ class Users:
         for _ in range(self.count):
             offset = self._next
             self._next = (offset + 1) % self.count
-            if self.first + offset in self._taken:
+            if self.first + offset in self._taken or os.pread(lock, 1, offset) == _USED:
                 continue
             if _try_lock(lock, offset):
-                return Lease(self.first + offset, self.first + self.count + offset, lock)
+                return Lease(self, offset, lock)
         os.close(lock)
         raise SandboxError(
             f"no free user between {self.first} and {self.first + self.count}: all are leased by running sandboxes"
         )
+
+    def left_behind(self) -> Iterator[Lease]:
+        """The users of sandboxes that were killed with all that would have cleaned up after them; to be released.
+        Raises SandboxError."""
+        lock = _open_lock_file()
+        try:
+            marks = os.pread(lock, self.count, 0)
+        finally:
+            os.close(lock)
+        for offset in (match.start() for match in re.finditer(_USED, marks)):
+            if self.first + offset not in self._taken:
+                lock = _open_lock_file()
+                if _try_lock(lock, offset):
+                    yield Lease(self, offset, lock)
+                else:
+                    os.close(lock)
+
+
+def remove_left_behind(users: Users, *, dry_run: bool = False) -> int:
+    """Remove what users of killed sandboxes left where all users may write: shared memory, message queues, System V
+    objects, files. Returns how many such users there were. dry_run: nothing is removed. Raises SandboxError."""
+    found = 0
+    for lease in users.left_behind():
+        found += 1
+        if dry_run:
+            lease.abandon()
+            continue
+        trees.remove_shared(lease.user, trees.SHARED)
+        lease.release()
+    return found
 
 
 def _is_mapped(uid: int) -> bool:
@@ -114,6 +159,11 @@ def _open_lock_file() -> int:
         "no place for the file that leases users to sandboxes",
         help=f"make /run or {tempfile.gettempdir()} writable for root",
     )
+
+
+def _mark(descriptor: int, offset: int, mark: bytes) -> None:
+    with contextlib.suppress(OSError):  # no space left: what a killed run leaves then stays
+        os.pwrite(descriptor, mark, offset)
 
 
 def _try_lock(descriptor: int, offset: int) -> bool:
