@@ -36,7 +36,7 @@ REST
 invariants:
   it: {check: {type: file_absent, path: other.txt}}
 """
-HANGS = pytest.mark.parametrize("how", ["silence", "halve"])
+HANGS = pytest.mark.parametrize("how", ["silence", "halve", "freeze"])
 
 
 class HungRun:

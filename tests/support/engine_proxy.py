@@ -27,6 +27,8 @@ class EngineProxy:
         self._ends: list[socket.socket] = []
         self._silent = threading.Event()
         self._halves = threading.Event()
+        self._running = threading.Event()
+        self._running.set()
         self._delay = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -34,6 +36,7 @@ class EngineProxy:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                self._running.wait()
                 far = socket.socket(socket.AF_UNIX)
                 far.connect(ENGINE)
                 self._ends += [near, far]
@@ -44,6 +47,7 @@ class EngineProxy:
     def _pass(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self._running.wait()
                 if answers:
                     time.sleep(self._delay)
                     if self._halves.is_set() and not self._silent.is_set():
@@ -65,11 +69,18 @@ class EngineProxy:
         """From now on it takes everything and answers nothing."""
         self._silent.set()
 
+    def freeze(self) -> None:
+        """From now on it does not even read, as a process that was stopped (SIGSTOP): the kernel still takes
+        connections for it, and what its buffers hold."""
+        self._running.clear()
+
     def close(self) -> None:
         """From now on nothing is there; what was open breaks."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._silent.set()
+        self._running.set()
         for end in self._ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

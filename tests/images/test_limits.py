@@ -1,0 +1,124 @@
+"""The image where the machine allows it little, and what its processes show while a step runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.action_image import action_base, action_image
+from support.attacks import honest, hostile
+from support.container_step import ContainerStep
+from support.fake_runner import ID_TOKEN, RUNTIME_TOKEN, TOKEN, FakeRunner
+
+__all__ = ["action_base", "action_image"]
+
+pytestmark = pytest.mark.docker
+
+MOST_PROCESSES = 64
+BOMB = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(0.001)
+"""
+SOME_PROCESSES = """
+import subprocess
+for child in [subprocess.Popen(["sleep", "0.2"]) for _ in range(10)]:
+    child.wait()
+"""
+SLEEP = 7654321
+"""Seconds that nothing else sleeps."""
+SHOWN = """
+for place in /proc/[0-9]*; do
+    echo "PROCESS ${place#/proc/}"; tr '\\0' '\\n' < "$place/environ" 2>/dev/null || true
+done
+"""
+
+
+def run_capped(image: str, directory: Path, script: str) -> tuple[int, dict[str, object]]:
+    """The exit code of a run in a container that may have few processes, and its only cell. When this returns, the
+    container is gone, and so is all that ran in it."""
+    spec = {
+        "version": 1,
+        "id": "capped",
+        "task": {"prompt": "do it"},
+        "agent": {
+            "type": "command", "command": ["python3", "-c", script], "timeout": "10s", "must_exit_zero": True
+        },
+        "invariants": {"any": {"check": {"type": "command_exit", "command": "true"}}},
+    }  # fmt: skip
+    (directory / "keystone.yaml").write_text(json.dumps(spec))
+    name = f"keystone-test-{uuid.uuid4().hex[:12]}"
+    options = ["--pids-limit", str(MOST_PROCESSES), "-v", f"{directory}:/data", "-w", "/data"]
+    command = ["docker", "run", "--rm", "--name", name, *options, image, "run", "keystone.yaml", "--output", "out"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    finally:
+        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
+    (one,) = json.loads((directory / "out" / "results.json").read_text())["specs"]
+    (cell,) = one["cells"]
+    return done.returncode, cell
+
+
+@hostile(
+    "processes",
+    "a fork bomb fills the cap on processes of the container that all of us runs in",
+    held_by="killed by user, without making a process for it",
+)
+def test_a_bomb_below_the_containers_cap_fails_as_an_agent(action_image: str, tmp_path: Path) -> None:
+    code, cell = run_capped(action_image, tmp_path, BOMB)
+    assert (code, cell["verdict"], cell["agent"]["timed_out"]) == (1, "fail", True), cell
+    assert [one["status"] for one in cell["invariants"]] == ["pass"]
+
+
+@honest("processes", "a fork bomb fills the cap on processes of the container that all of us runs in")
+def test_an_agent_below_the_containers_cap_passes(action_image: str, tmp_path: Path) -> None:
+    code, cell = run_capped(action_image, tmp_path, SOME_PROCESSES)
+    assert (code, cell["verdict"]) == (0, "pass"), cell
+
+
+@pytest.fixture
+def step(action_image: str, tmp_path: Path) -> Iterator[ContainerStep]:
+    """A step whose agent looks at the environment of every process, and sleeps."""
+    runner = FakeRunner(tmp_path)
+    spec = {
+        "version": 1,
+        "id": "shown",
+        "task": {"prompt": "do it"},
+        "agent": {"type": "command", "command": f"{SHOWN} sleep {SLEEP}"},
+        "invariants": {"any": {"check": {"type": "file_absent", "path": "x"}}},
+    }
+    (runner.workspace / "keystone.yaml").write_text(json.dumps(spec))
+    started = runner.start_container(action_image, env={"ANTHROPIC_API_KEY": "sk-ant-that-nobody-may-see"})
+    try:
+        started.until(
+            lambda: f"sleep {SLEEP}" in exec_in(started, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"), "it slept"
+        )
+        yield started
+    finally:
+        started.abandon()
+
+
+def exec_in(step: ContainerStep, script: str, *options: str) -> str:
+    command = ["docker", "exec", *options, step.name, "env", "-i", "PATH=/usr/bin:/bin", "sh", "-c"]
+    return subprocess.run([*command, script], capture_output=True, text=True, timeout=60, check=False).stdout
+
+
+def test_no_process_but_the_init_shows_a_token(step: ContainerStep) -> None:
+    """The program started itself anew with a clean environment. What the engine started (tini, process 1) has what the
+    runner gave it, and is closed to all but root."""
+    private = (TOKEN, RUNTIME_TOKEN, ID_TOKEN, "sk-ant-")
+    processes = dict(one.split("\n", 1) for one in exec_in(step, SHOWN).split("PROCESS ")[1:])
+    ours = {number: text for number, text in processes.items() if number != "1"}
+    assert len(ours) > 2
+    assert not [number for number, text in ours.items() if any(token in text for token in private)]
+    assert any(token in processes["1"] for token in private), "then process 1 need not be left out"
+    others = exec_in(step, SHOWN, "--user", "4321")
+    assert "PROCESS 1\n" in others
+    assert not [token for token in private if token in others]
