@@ -25,6 +25,7 @@ import anyio
 
 from keystone_action.errors import KeystoneError, OutputError, UsageError
 from keystone_action.runner.identity import Identity
+from keystone_action.runner.left_in_journal import JournalText, Line, without_long_texts
 from keystone_action.runner.recorded import (
     FILE_NAME,
     Entry,
@@ -34,6 +35,7 @@ from keystone_action.runner.recorded import (
     open_plain,
     read_lines,
 )
+from keystone_action.scoring.results import CellResult
 
 _CHUNK = 1 << 20
 
@@ -44,11 +46,13 @@ class _Group:
 
     lines: list[bytes] = field(default_factory=list)
     written: bool = False
+    start: int = 0
+    """Where the first of them is in the file, once they are written."""
 
 
 class Journal:
     """The open journal of a run. `async with` it; `say` says what the run is, `add` returns when the cell is on the
-    disk.
+    disk, with the cell as it should be held from then on.
 
     Raises OutputError when the disk is full or read-only, or when somebody else meddled with the file; UsageError when
     another run holds the directory, when results are already there, or when what is to be resumed is no journal.
@@ -57,6 +61,7 @@ class Journal:
     def __init__(self, directory: Path, *, resume: bool = False) -> None:
         self._path = directory / FILE_NAME
         self._file = _open(self._path, resume=resume)
+        self._text = JournalText(self._path, self._file)
         self._content = hashlib.sha256()
         self._size = 0
         # Some file systems of virtual machines number a file anew each time that they are asked.
@@ -77,6 +82,7 @@ class Journal:
                     await self._sync(self._group)
                     await anyio.to_thread.run_sync(self._compare)
         finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # closing alone does not, while `_text` has a copy
             os.close(self._file)
 
     def earlier(self) -> Recorded:
@@ -84,7 +90,7 @@ class Journal:
         UsageError when that is no journal of ours."""
         with os.fdopen(os.dup(self._file), "rb") as file:
             file.seek(0)
-            recorded = read_lines(self._path, file)
+            recorded = read_lines(self._path, file, self._text)
             self._size = recorded.length
             if recorded.cut:
                 os.ftruncate(self._file, recorded.length)
@@ -96,16 +102,21 @@ class Journal:
         """What the run is, before the cells that are added from now on; on the disk with the first of them."""
         self._group.lines.append(identity_line(identity, run_id))
 
-    async def add(self, entry: Entry) -> None:
-        """Append one cell. Cells that finish while another group is being synced share the next sync, and its fate."""
-        group = self._group
-        group.lines.append(entry_line(entry))
+    async def add(self, entry: Entry) -> CellResult:
+        """Append one cell. Cells that finish while another group is being synced share the next sync, and its fate.
+
+        The cell comes back without its long texts, which are read from here when they are asked for."""
+        group, line = self._group, entry_line(entry)
+        before = sum(map(len, group.lines))
+        group.lines.append(line)
         await self._sync(group)
+        return without_long_texts(entry.cell, Line(self._text, group.start + before, len(line)))
 
     async def _sync(self, group: _Group) -> None:
         async with self._lock:
             if not group.written and self._broken is None:
                 self._group = _Group()
+                group.start = self._size
                 try:
                     await anyio.to_thread.run_sync(self._write, group.lines)
                     group.written = True

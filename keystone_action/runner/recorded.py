@@ -11,13 +11,14 @@ import json
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from keystone_action.errors import UsageError
 from keystone_action.runner import identity as identities
 from keystone_action.runner.identity import Identity
+from keystone_action.runner.left_in_journal import JournalText, Line, without_long_texts
 from keystone_action.scoring.cell_rules import problem_of
 from keystone_action.scoring.document import (
     cell_from_document,
@@ -104,13 +105,14 @@ def read(directory: Path) -> Recorded:
     path = directory / FILE_NAME
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
-            return read_lines(path, file)
+            return read_lines(path, file, JournalText(path, file.fileno()))
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of an earlier run") from None
 
 
-def read_lines(path: Path, file: IO[bytes] | Iterable[bytes]) -> Recorded:
-    """What these lines say. path: for messages. Raises UsageError for what no run of ours writes."""
+def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText | None = None) -> Recorded:
+    """What these lines say. path: for messages. text: the same lines, from the first; long texts are then left there.
+    Raises UsageError for what no run of ours writes."""
     identity: Identity | None = None
     run_id, length = "", 0
     entries: list[Entry] = []
@@ -128,7 +130,11 @@ def read_lines(path: Path, file: IO[bytes] | Iterable[bytes]) -> Recorded:
                 help="another version of Keystone wrote it, or it was changed: run again",
             )
         else:
-            entries.append(entry_of(path, number, line))
+            entry = entry_of(path, number, line)
+            if text is not None:
+                place = Line(text, length - len(line), len(line))
+                entry = replace(entry, cell=without_long_texts(entry.cell, place))
+            entries.append(entry)
     return Recorded(identity, run_id, tuple(entries), length, cut=False)
 
 

@@ -125,8 +125,8 @@ async def _work(
         entry = await entry_of(cell, result)
         # A finished cell is kept even when the run is being cancelled.
         with anyio.CancelScope(shield=True):
-            await journal.add(entry)
-        announce(cell, result)
+            kept = await journal.add(entry)
+        announce(cell, kept)
 
 
 def _stop(cell: Cell, result: CellResult, schedule: Schedule) -> None:
