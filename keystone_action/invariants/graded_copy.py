@@ -135,9 +135,10 @@ class GradedCopy:
         found = {"restored": list(self.taken_back.restored), "removed": list(self.taken_back.removed)}
         return {name: paths[:100] for name, paths in found.items() if paths}
 
-    def guarded(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    def guarded(self, environment: Mapping[str, str], keys: str | None = None) -> tuple[dict[str, str], list[str]]:
         """The environment for a command whose interpreters take no module from the workspace that they have already,
-        and what its PYTHONPATH has in the workspace: the guard sees to that. Blocks."""
+        and what its PYTHONPATH has in the workspace: the guard sees to that. keys: the file of keys for
+        runs of unittest. Blocks."""
         outside, inside = planted_modules.split_search_path(
             environment.get("PYTHONPATH"), self.sandbox.workspace_inside
         )
@@ -149,8 +150,13 @@ class GradedCopy:
             allowed=self.allowed,
             path=inside,
             notes=f"{self.inside}/{planted_modules.NOTES}",
+            keys=keys,
         )
         return planted_modules.environment(environment, self.guard, outside), inside
+
+    def guarded_command(self, command: str | list[str]) -> str | list[str]:
+        """A command whose own assignments to PYTHONPATH have the guard, too."""
+        return command if self.guard is None else planted_modules.guarded_command(command, self.guard)
 
     def with_passed_over(self, outcome: Outcome) -> Outcome:
         """The outcome of a run on this copy, with what of the agent's modules was passed over. Blocks."""
@@ -169,14 +175,15 @@ async def prepare(
     """A fresh copy, ready for tests. rule: for modules of the agent's that would stand in for others, None for no such
     rule. Raises OSError when an author's file is gone, CannotPrepare, SandboxError."""
     injected = {place: context.author_file(source) for place, source in inject.items()}
-    guard = context.give({planted_modules.GUARD: _guard()}) if rule is not None else None
+    guard = context.give(_programs()) if rule is not None else None
     sandbox = await context.sandbox()
     wanted = tuple(pattern for pattern in protect if not pattern.startswith("!"))
     return await anyio.to_thread.run_sync(_prepare, context, sandbox, injected, wanted, rule, guard)
 
 
-def _guard() -> bytes:
-    return Path(__file__).with_name("import_guard.py").read_bytes()
+def _programs() -> dict[str, bytes]:
+    """The import guard and what it loads."""
+    return {name: Path(__file__).with_name(ours).read_bytes() for name, ours in planted_modules.PROGRAMS.items()}
 
 
 def _prepare(

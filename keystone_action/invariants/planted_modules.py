@@ -18,11 +18,18 @@ from keystone_action.sandbox.globs import matcher
 from keystone_action.sandbox.paths import PathProblem, display_path, read_head_inside
 
 GUARD = "sitecustomize.py"
+PROGRAMS = {
+    GUARD: "import_guard.py",
+    "keystone_run_report.py": "run_report.py",
+    "keystone_unittest_record.py": "unittest_record.py",
+}
+"""The files beside the guard by the names that they have there → by ours."""
 NOTES = "passed-over"
 _ORDER = "guard.json"
 _NAMES = frozenset(sys.stdlib_module_names)
 _SUFFIXES = (".py", ".pyc", ".so")
 _ASSIGNED = re.compile(r"""\bPYTHONPATH=("[^"]*"|'[^']*'|[^\s;&|]*)""")
+_ASSIGNING = re.compile(r"""\bPYTHONPATH=(?P<empty>(""|'')?(?=[\s;&|)]|$))?""")
 _NOTES_BYTES = 1 << 16
 _SHOWN = 3
 
@@ -83,10 +90,12 @@ def _stands_in(path: str, directories: Collection[str], kind: object) -> bool:
     return is_package and str(place.parent.parent) in directories
 
 
-def write_order(guard: Path, *, workspace: str, allowed: Sequence[str], path: Sequence[str], notes: str) -> None:
+def write_order(
+    guard: Path, *, workspace: str, allowed: Sequence[str], path: Sequence[str], notes: str, keys: str | None
+) -> None:
     """What the guard is to do; see `import_guard.py`."""
     place = guard / _ORDER
-    order = {"workspace": workspace, "allowed": list(allowed), "path": list(path), "notes": notes}
+    order = {"workspace": workspace, "allowed": list(allowed), "path": list(path), "notes": notes, "keys": keys}
     place.write_text(json.dumps(order), "utf-8")
     place.chmod(0o644)
 
@@ -130,6 +139,17 @@ def split_search_path(value: str | None, workspace: str) -> tuple[list[str], lis
         elif entry:
             inside.append(str(PurePosixPath(workspace) / entry))
     return outside, inside
+
+
+def guarded_command(command: str | list[str], guard: Path) -> str | list[str]:
+    """A command whose own assignments to PYTHONPATH have the guard, too."""
+
+    def add(match: re.Match[str]) -> str:
+        return f"PYTHONPATH={guard}" + ("" if match["empty"] is not None else ":")
+
+    if isinstance(command, str):
+        return _ASSIGNING.sub(add, command)
+    return [_ASSIGNING.sub(add, word) for word in command]
 
 
 def environment(values: Mapping[str, str], guard: Path, outside: Sequence[str]) -> dict[str, str]:

@@ -1,24 +1,23 @@
 """Runs pytest inside the sandbox and writes down what became of each test; a program of its own, copied there.
 
-An order comes on stdin: `{"args": […], "paths": […], "trusted": […], "report": path, "key": hex}`. The report is JSON
-after a first line with its HMAC; the key is nowhere but in this process. Nothing that the agent left is on `sys.path`
-before pytest and its plug-ins are there, so neither a `pytest` package nor the metadata of a plug-in in the workspace
-is ever found, but in `trusted`, folders that are as the author left them; then come `paths`, as `python3 -m pytest` and
-PYTHONPATH would have had them.
+An order comes on stdin: `{"args": […], "paths": […], "trusted": […], "report": path, "key": hex}`. The report is signed
+with the key (`run_report.py`). Nothing that the agent left is on `sys.path` before pytest and its plug-ins are there,
+so neither a `pytest` package nor the metadata of a plug-in in the workspace is ever found, but in `trusted`, folders
+that are as the author left them; then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
 
 It runs under whatever python3 the sandbox has, so it is written for 3.8.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import sys
 import unittest
 from pathlib import Path
 from typing import Any
+
+from keystone_run_report import files_through, write_signed  # type: ignore[import-not-found]
 
 NO_PYTEST = 3
 
@@ -36,24 +35,18 @@ def main() -> int:
     try:
         import pytest
     except ImportError as error:
-        write(order["report"], key, {"missing": str(error)})
+        write_signed(order["report"], key, {"missing": str(error)})
         return NO_PYTEST
     sys.argv[:] = [str(Path(pytest.__file__).parent / "__main__.py"), *order["args"]]
     listener = recorder(pytest, workspace, order["paths"])
     status = int(pytest.main(order["args"], plugins=[listener]))
-    write(order["report"], key, {"status": status, **listener.document()})
+    write_signed(order["report"], key, {"status": status, **listener.document()})
     return status
 
 
 def is_ours(path: Path, closed: tuple[Path, ...], trusted: list[Path]) -> bool:
     """Whether it neither is one of the closed directories nor lies in one, or is one that the author filled."""
     return path in trusted or not any(directory == path or directory in path.parents for directory in closed)
-
-
-def write(path: str, key: bytes, document: dict[str, Any]) -> None:
-    """The report, signed."""
-    content = json.dumps(document).encode()
-    Path(path).write_bytes(hmac.new(key, content, hashlib.sha256).hexdigest().encode() + b"\n" + content)
 
 
 def recorder(pytest: Any, workspace: Path, paths: list[str]) -> Any:
@@ -82,7 +75,7 @@ class Results:
     """What was collected, how each test ended in each of its phases, and through which files a skip came."""
 
     def __init__(self, workspace: Path, skips: tuple[Any, ...]) -> None:
-        self._prefix = os.path.join(workspace.resolve(), "")  # noqa: PTH118 - its last slash matters
+        self._workspace = str(workspace)
         self._skips = skips
         self._collected: list[str] = []
         self._outcomes: dict[str, list[str]] = {}
@@ -101,12 +94,7 @@ class Results:
         """Remember the workspace's files that a skip or an expected failure was raised through."""
         if call is None or call.excinfo is None or not isinstance(call.excinfo.value, self._skips):
             return
-        trace, files = call.excinfo.value.__traceback__, self._skipped_by.setdefault(nodeid, [])
-        while trace is not None:
-            name = os.path.realpath(trace.tb_frame.f_code.co_filename)
-            if name.startswith(self._prefix) and name not in files:
-                files.append(name[len(self._prefix) :])
-            trace = trace.tb_next
+        self._skipped_by.setdefault(nodeid, []).extend(files_through(call.excinfo.value, self._workspace))
 
     def pytest_collection_finish(self, session: Any) -> None:
         self._collected = [item.nodeid for item in session.items]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keystone_action.invariants.junit import SHOWN, BadReport, Counts
-from keystone_action.sandbox.paths import PathProblem, read_inside
+from keystone_action.invariants.signed_report import read_signed
 
 _WORST_FIRST = ("error", "failed", "passed", "xfailed", "skipped")
 
@@ -47,17 +44,11 @@ def read_results(workspace: Path, path: str, key: bytes, untrusted: Collection[s
 
     Raises BadReport: there is none, or not one of this run.
     """
+    document = read_signed(workspace, path, key, "pytest")
     try:
-        signature, _, content = read_inside(workspace, path).partition(b"\n")
-    except PathProblem:
-        raise BadReport("was never written: pytest did not come to its end") from None
-    expected = hmac.new(key, content, hashlib.sha256).hexdigest().encode()
-    if not hmac.compare_digest(signature, expected):
-        raise BadReport("is not the one that this run of pytest wrote")
-    try:
-        return _results(json.loads(content), frozenset(untrusted))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadReport("is not as pytest's driver writes it") from None
+        return _results(document, frozenset(untrusted))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadReport("is not as the driver of pytest writes it") from None
 
 
 def _results(document: Mapping[str, Any], untrusted: frozenset[str]) -> PytestResults:

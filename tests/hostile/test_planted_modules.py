@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.attack_runs import Attack, area, attack_fixture, in_each
 from support.attacks import honest, hostile
-from support.graded_tests import World
+from support.graded_tests import World, lay_out
 from support.hostile import statuses
 
 __all__ = ["area", "attack_fixture"]
@@ -232,3 +232,72 @@ def test_the_authors_start_up_module_is_imported(world: World) -> None:
     world.left({"solution.py": RIGHT})
     outcome = world.grade(UNITTEST)
     assert outcome.status == "pass", outcome.message
+
+
+NAMESPACE = "import unittest\nfrom parts.scale import SUM\nfrom parts.deep.scale import SUM as DEEP\n"
+NAMESPACE += "from solution import add\nclass TestIt(unittest.TestCase):\n"
+NAMESPACE += "    def test(self): self.assertEqual((add(1, 2), add(2, 1)), (SUM, DEEP))\n"
+RUNNERS = ["python3 -m pytest -q test_solution.py", "python3 -m unittest test_solution"]
+
+
+@pytest.fixture
+def installed(world: World, area: Path) -> Path:
+    """A folder outside of the workspace with `parts`, a namespace package."""
+    world.hidden(test_solution=NAMESPACE)
+    place = area / "installed"
+    lay_out(place, {"parts/scale.py": "SUM = 3\n", "parts/deep/scale.py": "SUM = 3\n"})
+    world.environment = {"PYTHONPATH": str(place)}
+    world.readable = (place,)
+    return place
+
+
+@pytest.mark.parametrize("command", RUNNERS)
+@pytest.mark.parametrize(
+    "planted",
+    [
+        ["parts/scale.py", "parts/deep/scale.py"],
+        ["parts/__init__.py", "parts/scale.py", "parts/deep/scale.py"],
+        ["parts/deep/__init__.py", "parts/deep/scale.py", "parts/scale.py"],
+        ["parts.py"],
+    ],
+)
+@pytest.mark.parametrize("authors", [False, True])
+@hostile(FAMILY, "of an installed namespace package", held_by="an import guard in the finder")
+def test_no_part_of_a_namespace_package_is_taken_from_the_workspace(
+    world: World, installed: Path, command: str, planted: list[str], authors: bool
+) -> None:
+    """Neither before nor behind what is installed; nor where the author has a part of it in the workspace."""
+    if authors:
+        world.given({"parts/mine.py": "", "parts/deep/mine.py": ""})
+    world.left({**dict.fromkeys(planted, "SUM = 0\n"), "solution.py": WRONG})
+    outcome = world.grade({"type": "tests", "cmd": command, "inject": ["test_solution.py"]})
+    assert outcome.status == "fail"
+    assert "Passed over: parts" in outcome.message
+
+
+@pytest.mark.parametrize("command", RUNNERS)
+@hostile(FAMILY, "that add to an installed namespace package", held_by="an import guard in the finder")
+def test_nothing_is_added_to_a_namespace_package(world: World, installed: Path, command: str) -> None:
+    world.hidden(test_solution=NAMESPACE + "from parts.extra import SUM\n")
+    world.left({"parts/extra.py": "SUM = 3\n", "solution.py": RIGHT})
+    outcome = world.grade({"type": "tests", "cmd": command, "inject": ["test_solution.py"]})
+    assert outcome.status == "fail"
+    assert "No module named 'parts.extra'" in outcome.message
+
+
+@pytest.mark.parametrize("command", RUNNERS)
+@honest(FAMILY, "of an installed namespace package")
+@honest(FAMILY, "that add to an installed namespace package")
+def test_the_authors_part_of_a_namespace_package_is_taken(world: World, installed: Path, command: str) -> None:
+    """Also one that `protect` lets be, and a namespace package that is the agent's alone."""
+    uses = "from parts.mine import A\nfrom parts.deep.mine import A\nfrom own.part import A\nfrom data import A\n"
+    world.hidden(test_solution=NAMESPACE + uses)
+    world.given({"parts/mine.py": "A = 1\n"})
+    (installed / "data").mkdir()
+    (installed / "data" / "table.csv").write_text("1\n")
+    world.left({"parts/deep/mine.py": "A = 1\n", "own/part.py": "A = 1\n", "data.py": "A = 1\n"})
+    world.left({"parts/mine.py": "A = 2\n", "solution.py": RIGHT})
+    check = {"type": "tests", "cmd": command, "inject": ["test_solution.py"], "protect": ["!parts/deep/*"]}
+    outcome = world.grade(check)
+    assert outcome.status == "pass", outcome.message
+    assert "Passed over" not in outcome.message

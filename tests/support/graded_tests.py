@@ -43,6 +43,7 @@ class World:
         self.author.mkdir()
         self.workspace.mkdir()
         self.environment: dict[str, str] = {}
+        self.readable: tuple[Path, ...] = ()
         self._before: Any = None
         self._originals: Path | None = None
 
@@ -71,10 +72,10 @@ class World:
         after = snapshot(self.workspace)
         evidence = {"before": self._before, "after": after, "changes": changes(self._before, after)}
         environment = dict(self.environment)
-        readable: tuple[Path, ...] = ()
+        readable = self.readable
         if self.packages is not None:
             environment["PYTHONPATH"] = ":".join(filter(None, [str(self.packages), environment.get("PYTHONPATH")]))
-            readable = (self.packages,)
+            readable = (*readable, self.packages)
         return grade(
             document,
             self.workspace,

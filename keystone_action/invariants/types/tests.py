@@ -9,7 +9,7 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants import counted, pytest_run
+from keystone_action.invariants import counted, pytest_run, unittest_runs
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, tails, whole
 from keystone_action.invariants.graded_copy import (
@@ -53,7 +53,8 @@ class Tests(Check):
     As `pytest`, the sandbox's python3 runs pytest with the author's configuration; it must have pytest (the action's
     image does; otherwise `setup.packages: [pytest]`). Any other runner is a `cmd`, with the reports that it writes as
     `junit_xml`. `node --test` without `junit_xml` gets node's JUnit reporter. Any other `cmd` without `junit_xml` is
-    graded by its exit code alone, and the message says so.
+    graded by its exit code alone, and the message says so. Where `cmd` runs Python's `unittest`, itself or by a script,
+    success has to be confirmed: each run has come to the end of its tests, and none of them failed.
 
     Failures with a non-zero exit code earn their share; success with a non-zero exit code earns nothing; failures count
     whatever the exit code is. Where a report was asked for, none or a malformed one scores 0.
@@ -173,10 +174,12 @@ class Tests(Check):
         if problem:
             return failed(problem, **copy.details)
         command, node_report = await self._command(copy)
+        command = copy.guarded_command(command)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         places, given = list(destinations(self.inject)), context.check_environment
         environment = await anyio.to_thread.run_sync(pytest_run.pinned, copy, places, given)
-        environment, _ = await anyio.to_thread.run_sync(copy.guarded, environment)
+        keys = await anyio.to_thread.run_sync(unittest_runs.Keys.lay_out, copy)
+        environment, _ = await anyio.to_thread.run_sync(copy.guarded, environment, keys.path)
         completed = await copy.sandbox.run(Command(argv, env=environment, timeout=limit))
         over = counted.stopped(completed, limit, **copy.details)
         if over is not None:
@@ -185,7 +188,13 @@ class Tests(Check):
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
             return broken(not_in_sandbox(program, context.missing_programs[program]), log=whole(completed))
+        runs = await anyio.to_thread.run_sync(keys.runs)
+        if problem := runs.problem(expected=unittest_runs.starts(self.cmd)):
+            message = f"The command {ending(completed)}; {problem}.\n{tails(completed)}"
+            return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
         if self.junit_xml is None and node_report is None:
+            if runs.seen:
+                return counted.by_confirmed_exit_code(runs.counts, completed, _BY_EXIT_CODE, **copy.details)
             if completed.shell_code == 0 and _ran_nothing(completed):
                 message = f"The command ended with exit code 0, but no test was run.\n{tails(completed)}"
                 return failed(message, log=whole(completed), exit_code=0, **copy.details)
@@ -195,6 +204,8 @@ class Tests(Check):
         except (BadReport, PathProblem) as bad:
             message = f"The command {ending(completed)}; {bad}.\n{tails(completed)}"
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
+        if unittest_runs.starts(self.cmd) and runs.counts.fraction < counts.fraction:
+            counts = runs.counts  # a report can't have passed what the run has seen fail
         return counted.by_counts(counts, completed, self.pass_threshold, **copy.details)
 
     def _globs(self) -> list[str]:
