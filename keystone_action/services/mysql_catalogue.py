@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keystone_action.services.redefinitions import ROUTINE, Entry, Name
+from keystone_action.services.redefinitions import ROUTINE, Column, Entry, Name
 
 _SYSTEM = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _KINDS = {"VIEW": "view", "SEQUENCE": "sequence"}
@@ -20,11 +20,16 @@ _VIEWS = f"""
     SELECT table_schema, table_name, view_definition
       FROM information_schema.views WHERE table_schema NOT IN {_SYSTEM}
 """  # noqa: S608 - as above
-_GENERATED = f"""
-    SELECT table_schema, table_name, column_name, generation_expression
-      FROM information_schema.columns
-     WHERE table_schema NOT IN {_SYSTEM} AND COALESCE(generation_expression, '') <> ''
+_COLUMNS = f"""
+    SELECT table_schema, table_name, column_name, data_type, collation_name, generation_expression
+      FROM information_schema.columns WHERE table_schema NOT IN {_SYSTEM}
 """  # noqa: S608 - as above
+_ALIKE = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), "integer"),
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), "text"),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), "bytes"),
+}
+"""Types whose values compare alike, but for their collation."""
 _ROUTINES = f"""
     SELECT routine_schema, routine_name, routine_definition
       FROM information_schema.routines WHERE routine_type = 'FUNCTION' AND routine_schema NOT IN {_SYSTEM}
@@ -36,8 +41,12 @@ def look(cursor: Any) -> dict[Name, Entry]:
     if "mariadb" not in cursor.connection.get_server_info().lower():
         cursor.execute("SET SESSION information_schema_stats_expiry = 0")  # sizes as they are, not as they were
     traits: dict[Name, list[tuple[str, str]]] = {}
-    for schema, table, column, text in _rows(cursor, _GENERATED):
-        traits.setdefault((schema, table), []).append((f"the generated column {column}", _text(text)))
+    columns: dict[Name, dict[str, Column]] = {}
+    for schema, table, column, kind, collation, text in _rows(cursor, _COLUMNS):
+        one = Column(_ALIKE.get(_text(kind), _text(kind)), _text(collation))
+        columns.setdefault((schema, table), {})[column.lower()] = one
+        if text:
+            traits.setdefault((schema, table), []).append((f"the generated column {column}", _text(text)))
     texts = {(schema, view): _text(text) for schema, view, text in _rows(cursor, _VIEWS)}
     found: dict[Name, Entry] = {}
     for schema, table, kind, engine, size in _rows(cursor, _TABLES):
@@ -47,7 +56,8 @@ def look(cursor: Any) -> dict[Name, Entry]:
         phrases = {trait for trait, _ in its}
         if kind not in _KINDS and str(engine or "").lower() not in _OWN_ENGINES:
             phrases.add(f"the storage engine {engine}")
-        found[name] = Entry(_KINDS.get(kind, "table"), whole, frozenset(phrases), int(size or 0))
+        own = {} if kind in _KINDS else columns.get(name, {})
+        found[name] = Entry(_KINDS.get(kind, "table"), whole, frozenset(phrases), int(size or 0), own)
     for schema, routine, text in _rows(cursor, _ROUTINES):
         found[schema, f"{routine}()"] = Entry(ROUTINE, _text(text))
     return found

@@ -27,7 +27,6 @@ _TIME_LIMIT = {
     3024,  # MySQL: max_execution_time exceeded
     1205,  # lock wait timeout
 }
-_LOST = {2006, 2013}
 _READS = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW", "EXPLAIN", "DESCRIBE", "DESC"})
 _BEFORE_THE_FIRST_WORD = re.compile(r"(?:[\s(]+|--\s[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?![!M]).*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+")
@@ -49,7 +48,7 @@ class MysqlReader:
         if first_word(sql) not in _READS:
             # A read-only transaction stops INSERT and CREATE, but not MariaDB's DROP TABLE, which commits it first.
             raise QueryFailed(f"a query was expected that begins with one of {', '.join(sorted(_READS))}")
-        limit, connection, began = None, None, time.monotonic()
+        limit, connection = None, None
         try:
             changes = self.changes()
             read = changes.read_by(sql)
@@ -58,9 +57,11 @@ class MysqlReader:
             connection = self._connect(timeout)
             with self._limit(timeout, connection) as limit:
                 self._set_up(connection, timeout)
+                began = time.monotonic()
                 result = _rows(connection, sql)
+                took = time.monotonic() - began
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
-            if _is_late(error) or (limit is not None and limit.is_over):
+            if limit is not None and (limit.is_over or _is_late(error)):
                 theirs = connection is not None and changes.made_by_agent(read)
                 raise _too_late(timeout, by_agent=theirs) from None
             raise _failure(error) from None
@@ -68,7 +69,7 @@ class MysqlReader:
             raise QueryFailed(f"a value can't be read: {error}") from None
         else:
             # BENCHMARK() and SLEEP() give a number when they are interrupted, and no error.
-            if time.monotonic() - began >= timeout:
+            if took >= timeout:
                 raise _too_late(timeout, by_agent=changes.made_by_agent(read))
             return result
         finally:
@@ -154,8 +155,9 @@ def _too_late(timeout: float, *, by_agent: bool) -> QueryFailed:
 
 
 def _is_late(error: BaseException) -> bool:
-    number = _number(error)
-    return number in _TIME_LIMIT or isinstance(error, TimeoutError) or (number in _LOST and "timed out" in _text(error))
+    """Whether the server kept the limit that we gave it. A connection that timed out, at any layer, is not that: our
+    `QueryLimit` closes it before its own time is up."""
+    return not isinstance(error, OSError) and _number(error) in _TIME_LIMIT
 
 
 def _failure(error: BaseException) -> QueryFailed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.services.redefinitions import ROUTINE, Entry, Name, Shadow
+from keystone_action.services.redefinitions import ROUTINE, Column, Entry, Name, Shadow
 
 if TYPE_CHECKING:
     import psycopg
@@ -64,6 +64,17 @@ _GENERATED = f"""
      WHERE a.attgenerated <> '' AND {_OF_USERS}
 """  # noqa: S608 - as above
 _SINCE_GENERATED = 120000
+_COLUMNS = f"""
+    SELECT n.nspname, c.relname, a.attname, format_type(a.atttypid, NULL),
+           COALESCE((SELECT l.collname FROM pg_collation l WHERE l.oid = a.attcollation), '')
+      FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p') AND {_OF_USERS}
+"""  # noqa: S608 - as above
+_ALIKE = {
+    **dict.fromkeys(("smallint", "integer", "bigint"), "integer"),
+    **dict.fromkeys(("character varying", "text"), "text"),
+}
+"""Types whose values compare alike, but for their collation."""
 # What an extension brought is its superuser's; that it is an extension's is all that counts.
 _ROUTINES = f"""
     SELECT n.nspname, p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
@@ -108,11 +119,15 @@ def look(session: psycopg.Connection[Any]) -> dict[Name, Entry]:
     query = _TRAITS + (_GENERATED if session.info.server_version >= _SINCE_GENERATED else "")
     for schema, name, trait, text in session.execute(query.encode()).fetchall():
         traits.setdefault((schema, name), []).append((trait, text or ""))
+    columns: dict[Name, dict[str, Column]] = {}
+    for schema, name, column, kind, collation in session.execute(_COLUMNS.encode()).fetchall():
+        columns.setdefault((schema, name), {})[column] = Column(_ALIKE.get(kind, kind), collation)
     found = {}
     for schema, name, kind, text, size in session.execute(_RELATIONS.encode()).fetchall():
         its = sorted(traits.get((schema, name), ()))
         whole = "\n".join([text or "", *(one for _, one in its)])
-        found[schema, name] = Entry(_KINDS[_text(kind)], whole, frozenset(trait for trait, _ in its), size or 0)
+        phrases, own = frozenset(trait for trait, _ in its), columns.get((schema, name), {})
+        found[schema, name] = Entry(_KINDS[_text(kind)], whole, phrases, size or 0, own)
     for schema, name, text in session.execute(_ROUTINES.encode()).fetchall():
         found[schema, name] = Entry(ROUTINE, text or "")
     return found

@@ -3,6 +3,7 @@ agent's has set up."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class PostgresReader:
         what the query is made of, and where what it made takes longer than the time limit."""
         import psycopg
 
-        limit = None
+        limit, began = None, time.monotonic()
         try:
             problem = self.prepare(sql)
             if problem is None and not redefined:
@@ -93,13 +94,14 @@ class PostgresReader:
             if problem is not None:
                 raise QueryFailed(problem, by_agent=True)
             with self._connect(timeout) as connection, self._limit(timeout, connection) as limit:
+                began = time.monotonic()
                 return _rows(connection, sql)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as e:
             raise QueryFailed(_sentence(e), by_agent=True) from None
-        except psycopg.errors.QueryCanceled:
-            raise self._too_late(sql, timeout) from None
         except (psycopg.Error, OSError) as error:
-            if limit is not None and limit.is_over:
+            # A query can be cancelled by others, too, and a function can say that it was.
+            ours = isinstance(error, psycopg.errors.QueryCanceled) and time.monotonic() - began >= timeout
+            if limit is not None and (limit.is_over or ours):
                 raise self._too_late(sql, timeout) from None
             raise QueryFailed(_sentence(error)) from None
         except (ValueError, RecursionError) as error:

@@ -18,15 +18,35 @@ ROUTINE = "function"
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """How the values of a table's column compare. kind: of its type, one for all types whose values compare alike
+    (`integer`). collation: empty where it has none."""
+
+    kind: str
+    collation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One thing that a query can name. kind: `table`, `view`, `function` …. text: of a view or routine what it is made
     of, in which other names stand. traits: what a table has that changes what is read of it, as phrases (`a rule
-    (hide)`). bytes: how much is in it, as far as that is known."""
+    (hide)`). bytes: how much is in it, as far as that is known. columns: of a table."""
 
     kind: str
     text: str = ""
     traits: frozenset[str] = frozenset()
     bytes: int = 0
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+    def recast(self, before: Entry) -> str:
+        """A phrase for a column that stood before and compares otherwise now; empty when there is none."""
+        for name, column in sorted(self.columns.items()):
+            was = before.columns.get(name, column)
+            if column.kind != was.kind:
+                return f"the column {name} the type {column.kind or 'none'} (it was {was.kind or 'none'})"
+            if column.collation != was.collation:
+                return f"the column {name} the collation {column.collation} (it was {was.collation})"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,6 +115,8 @@ class Changes:
             return f"the agent replaced the {before.kind} {_shown(name)} by a {now.kind}"
         if added := sorted(now.traits - before.traits):
             return f"the agent gave the {what} {', '.join(added)}"
+        if recast := now.recast(before):
+            return f"the agent gave, in the {what}, {recast}"
         return f"the agent redefined the {what}" if before.text != now.text else ""
 
     def _later_on_the_path(self, name: Name, catalogue: Catalogue) -> list[Name]:

@@ -17,6 +17,8 @@ _VALUE_LIMIT = 64 << 20
 _MEMORY_LIMIT = 2 << 30
 _GENERATED = (2, 3)
 """What `hidden` says of a column of `table_xinfo`: virtual and stored."""
+_AFFINITIES = {"INT": "integer", "TEXT": "text", "REAL": "real", "NUM": "numeric", "": "none"}
+"""By the type that a table made of a query has."""
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _FUNCTIONS_REFUSED = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 
@@ -35,7 +37,9 @@ def main() -> None:
             _reindex(order["file"])
         # The copy is opened for writing, so that SQLite can join its journals; `query_only` keeps SQL from it.
         connection = _opened(order["file"])
-        _say({"before": before, "now": _catalogue(order["file"]), "reads": _reads(connection, order["sql"])})
+        now = _catalogue(order["file"])
+        _compare(before or {}, now)
+        _say({"before": before, "now": now, "reads": _reads(connection, order["sql"])})
         _say(_answer(connection, order["sql"], order["rows"]))
     except sqlite3.Error as error:
         _say({"failed": str(error)})
@@ -78,10 +82,10 @@ def _reindex(path: str) -> None:
 
 
 def _catalogue(path: str) -> dict[str, Any]:
-    """Name → kind, text of a view, generated columns."""
+    """Name → kind, text of a view, generated columns, the statement that makes a table; columns are told later."""
     connection = _opened(path)
     try:
-        found = {}
+        found: dict[str, Any] = {}
         query = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view')"
         for name, kind, sql in connection.execute(query).fetchall():
             words = str(sql or "").split(None, 3)
@@ -89,7 +93,8 @@ def _catalogue(path: str) -> dict[str, Any]:
             generated = [] if virtual or kind == "view" else _generated(connection, str(name))
             text = sql if virtual or kind == "view" else ""
             found[str(name)] = {
-                "kind": "virtual table" if virtual else kind, "text": str(text), "generated": generated
+                "kind": "virtual table" if virtual else kind, "text": str(text), "generated": generated,
+                "made_by": "" if text else str(sql or ""), "columns": {}, "unclear": False,
             }  # fmt: skip
         return found
     finally:
@@ -97,12 +102,53 @@ def _catalogue(path: str) -> dict[str, Any]:
 
 
 def _generated(connection: sqlite3.Connection, table: str) -> list[str]:
-    quoted = table.replace('"', '""')
     return [
         str(name)
-        for _, name, _, _, _, _, hidden in connection.execute(f'PRAGMA table_xinfo("{quoted}")')
+        for _, name, _, _, _, _, hidden in connection.execute(f"PRAGMA table_xinfo({_quoted(table)})")
         if hidden in _GENERATED
     ]
+
+
+def _compare(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Tell the columns of those tables that are made otherwise than before; unclear: that is not to be found out."""
+    lowered = {name.lower(): one for name, one in before.items()}
+    for name, one in now.items():
+        other = lowered.get(name.lower())
+        made = one.pop("made_by")
+        if other and made and other["made_by"] and other["made_by"] != made:
+            try:
+                one["columns"], other["columns"] = _columns(name, made), _columns(name, other["made_by"])
+            except sqlite3.Error:  # a file may name functions that only its writer has; nobody else can make the table
+                one["unclear"] = True
+
+
+def _columns(table: str, made_by: str) -> dict[str, list[str]]:
+    """Column → its affinity and collation, by what SQLite itself makes of the statement: only an index tells the
+    collation, and only a table made of a query the affinity. Raises sqlite3.Error."""
+    quoted = _quoted(table)
+    empty = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        empty.execute("PRAGMA trusted_schema = OFF")
+        empty.execute(made_by)
+        empty.execute(f"CREATE TABLE copied_by_keystone AS SELECT * FROM {quoted}")  # noqa: S608 - of their own
+        kinds = {row[1]: row[2] for row in empty.execute("PRAGMA table_info(copied_by_keystone)").fetchall()}
+        return {name: [_AFFINITIES.get(kind, kind), _collation(empty, quoted, name)] for name, kind in kinds.items()}
+    finally:
+        empty.close()
+
+
+def _collation(empty: sqlite3.Connection, table: str, column: str) -> str:
+    try:
+        empty.execute(f"CREATE INDEX looked_at_by_keystone ON {table} ({_quoted(column)})")
+        rows = empty.execute("PRAGMA index_xinfo(looked_at_by_keystone)").fetchall()
+        empty.execute("DROP INDEX looked_at_by_keystone")
+    except sqlite3.Error as error:  # one that only the program knows that wrote the file
+        return str(error)
+    return str(rows[0][4]).upper()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _reads(connection: sqlite3.Connection, sql: str) -> list[str] | None:

@@ -19,7 +19,7 @@ from typing import Any
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.sandbox.paths import PathMissing, PathProblem, open_inside
 from keystone_action.services.postgres_reader import ROWS_LIMIT
-from keystone_action.services.redefinitions import NOTHING, Changes, Entry, Name
+from keystone_action.services.redefinitions import NOTHING, Changes, Column, Entry, Name
 from keystone_action.services.sqlite_process import SqliteProcess
 
 SIZE_LIMIT = 1 << 30
@@ -148,8 +148,12 @@ def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name
         (_SCHEMA, name.lower()): Entry(
             kind=one["kind"],
             text=one["text"],
-            traits=frozenset(f"the generated column {column}" for column in one["generated"]),
+            traits=frozenset(
+                [f"the generated column {column}" for column in one["generated"]]
+                + ["a definition that can't be compared with the one before"] * bool(one["unclear"])
+            ),
             bytes=size if one["kind"] == "table" else 0,
+            columns={column.lower(): Column(*how) for column, how in one["columns"].items()},
         )
         for name, one in catalogue.items()
     }

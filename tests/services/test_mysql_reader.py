@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
+
 import pytest
 from support.mariadb import MariaDb
 
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.mysql_reader import MysqlReader, first_word
+from keystone_action.services.redefinitions import Changes
 
 
 @pytest.mark.parametrize(
@@ -89,3 +94,28 @@ def test_a_wrong_password_is_no_fault_of_the_agents(reader: MysqlReader) -> None
     with pytest.raises(QueryFailed, match="Access denied") as refused:
         MysqlReader({**reader.connection, "password": "no"}).query("SELECT 1", timeout=10)
     assert not refused.value.by_agent
+
+
+def test_a_server_that_says_nothing_is_no_query_at_its_limit() -> None:
+    """The connection's own time-out is not the query's limit: no query had begun."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        silent = MysqlReader({"host": "127.0.0.1", "port": port, "user": "u", "password": "p", "database": "d"})
+        with pytest.raises(QueryFailed) as failed:
+            silent.query("SELECT 1", timeout=1)
+    assert "time limit" not in str(failed.value)
+    assert not failed.value.by_agent
+
+
+def test_a_line_that_timed_out_below_us_is_no_query_at_its_limit(reader: MysqlReader) -> None:
+    def lost() -> Changes:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    with pytest.raises(QueryFailed, match="Connection timed out") as failed:
+        MysqlReader(reader.connection, lost).query("SELECT 1", timeout=30)
+    assert "time limit" not in str(failed.value)
+
+
+def test_a_query_at_its_limit_is_told_as_that(reader: MysqlReader) -> None:
+    with pytest.raises(QueryFailed, match="time limit of 1 s"):
+        reader.query("SELECT benchmark(1000000000000, sha2('x', 512))", timeout=1)

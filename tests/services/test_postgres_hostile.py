@@ -276,3 +276,14 @@ def test_a_huge_result_is_cut_and_says_so(cell: PostgresCell) -> None:
     result = cell.query("SELECT generate_series(1, 1000000)")
     assert len(result.rows) == 10_000
     assert result.more
+
+
+def test_a_query_that_says_it_was_cancelled_is_no_query_at_its_limit(cell: PostgresCell) -> None:
+    with cell.agent() as session:
+        session.execute(
+            b"CREATE FUNCTION gone() RETURNS int LANGUAGE plpgsql AS"
+            b" $$BEGIN RAISE EXCEPTION 'never mind' USING ERRCODE = 'query_canceled'; END$$"
+        )
+    with pytest.raises(QueryFailed, match="never mind") as failed:
+        cell.query("SELECT gone()", timeout=30)
+    assert "time limit" not in str(failed.value)

@@ -37,10 +37,10 @@ class Sql(Check):
 
     A table or column that does not exist fails the check: the agent was to make it. So does a query that reads, through
     views too, what stood there before the agent and is something else by now: a table that is a view, or has a new
-    rule, policy or generated column, a view or function with another definition. `redefined: allow` reads it all the
-    same. A query that is still busy at its time limit is ended; it fails the check when it reads what the agent made,
-    filled or redefined. Any other failure of the query (its syntax, a permission, an attempt to write, a lost
-    connection, the time limit) is an error of the check.
+    rule, policy or generated column, or a column whose values compare otherwise by another type or collation, a view or
+    function with another definition. `redefined: allow` reads it all the same. A query that is still busy at its time
+    limit is ended; it fails the check when it reads what the agent made, filled or redefined. Any other failure of the
+    query (its syntax, a permission, an attempt to write, a lost connection, the time limit) is an error of the check.
     """
 
     type_name: ClassVar[str] = "sql"
