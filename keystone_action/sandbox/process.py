@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import sys
 import tempfile
@@ -133,9 +134,9 @@ class ProcessSandboxes:
         found = (("user",) if self._users else ()) + (("landlock",) if self._landlock_abi else ())
         return found or ("none",)
 
-    @property
+    @functools.cached_property
     def not_enforced(self) -> tuple[str, ...]:
-        """What the agent could do here that it should not, in sentences."""
+        """What the agent could do here that it should not, in sentences. Found out once: every cell asks."""
         sentences = []
         if not self._users and not self._landlock_abi:
             sentences.append("nothing isolates the agent: it can read and write all that we can")
