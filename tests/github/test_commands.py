@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.runner_rules import parse_command, read_log
@@ -100,6 +101,19 @@ def test_a_masked_value_is_never_shown(secret: str, around: str) -> None:
     masked = [line.strip() for line in secret.split("\n") if len(line.strip()) >= 4]
     assert set(masked) <= set(log.masks)
     assert not any(line in said for line in masked)
+
+
+@pytest.mark.parametrize("start", range(MAX_MESSAGE - 16, MAX_MESSAGE + 1, 4))
+def test_a_cut_leaves_no_half_of_a_masked_value(start: int) -> None:
+    secret = "hunter2-hunter2"
+
+    def call(commands: Commands) -> None:
+        commands.mask(secret)
+        commands.error("x" * start + secret)
+
+    (annotation,) = [one for one in read_log(written(call)).commands if one.name == "error"]
+    assert len(annotation.data) <= MAX_MESSAGE
+    assert "hunter" not in annotation.data
 
 
 def test_each_line_of_a_value_is_masked_and_short_lines_are_not() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from report import samples
 from support.shard_runs import cell, spec, whole
 
 from keystone_action.errors import UsageError
+from keystone_action.github import foreign_results
 from keystone_action.github.foreign_results import read_bounded, read_foreign_results
 from keystone_action.scoring.document import run_to_document
 
 RUN = whole([spec("suite", [cell("suite", "one", 1)])])
+PASSING = samples.passing()
 RESULTS = json.dumps(run_to_document(RUN))
 
 
@@ -43,3 +49,56 @@ def test_a_link_is_not_followed_to_its_content(tmp_path: Path) -> None:
     (tmp_path / "results.json").symlink_to(tmp_path / "secret")
     with pytest.raises(UsageError, match="can't be read"):
         read_bounded(tmp_path / "results.json")
+
+
+def left(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: None) -> Path:
+    document = json.loads(json.dumps(run_to_document(PASSING)))
+    change(document)
+    (folder / "results.json").write_text(json.dumps(document), "utf-8")
+    return folder
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "results.json")
+    with pytest.raises(UsageError, match="is no file"):
+        read_foreign_results(tmp_path)
+
+
+def test_no_more_than_the_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = (left(tmp_path) / "results.json").stat().st_size
+    monkeypatch.setattr(foreign_results, "MAX_RESULTS", size)
+    assert read_foreign_results(tmp_path) == PASSING
+    monkeypatch.setattr(foreign_results, "MAX_RESULTS", size - 1)
+    with pytest.raises(UsageError, match="is larger than"):
+        read_foreign_results(tmp_path)
+
+
+@pytest.mark.parametrize("amount", [-1, 1e13])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("duration_s",),
+        ("counts", "cells"),
+        ("specs", 0, "positions", "done"),
+        ("specs", 0, "cells", 0, "duration_s"),
+        ("specs", 0, "cells", 0, "invariants", 0, "weight"),
+    ],
+    ids=str,
+)
+def test_amounts_out_of_range_are_refused(tmp_path: Path, place: tuple[Any, ...], amount: float) -> None:
+    def change(document: dict[str, Any]) -> None:
+        inner: Any = document
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = amount if place[0] == "duration_s" or "weight" in place else int(amount)
+
+    with pytest.raises(UsageError):
+        read_foreign_results(left(tmp_path, change))
+
+
+def test_scores_above_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        read_foreign_results(left(tmp_path, lambda document: document.update(composite=1.5)))
+    assert read_foreign_results(left(tmp_path, lambda document: document.update(composite=0.5))) == replace(
+        PASSING, composite=0.5
+    )

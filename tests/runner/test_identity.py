@@ -157,3 +157,19 @@ def test_many_differences_are_counted() -> None:
 def test_anything_else_is_no_identity(document: object) -> None:
     with pytest.raises(UsageError, match="no identity of a run"):
         from_document(document)
+
+
+IGNORED = [("resume", "selection"), ("merge", "remote branches"), ("merge", "variable")]
+
+
+@pytest.mark.parametrize("purpose", ["resume", "merge"])
+@pytest.mark.parametrize("kind", sorted({*RUN_KINDS, *SPEC_KINDS, "gateway", "variable"}))
+def test_what_differs_in_a_kind_of_facts_keeps_two_parts_apart(kind: str, purpose: Any) -> None:
+    is_ignored = (purpose, kind) in IGNORED
+    for before, after in (("0", "1"), ("0", None), (None, "1")):
+        sides = [{kind: {} if value is None else {"it": value}} for value in (before, after)]
+        of_run = differences(Identity(sides[0]), Identity(sides[1]), purpose)
+        of_spec = differences(Identity({}, {"spec": sides[0]}), Identity({}, {"spec": sides[1]}), purpose)
+        unknown = kind in ("commit", "image") and None in (before, after)
+        assert [one.kind for one in of_run] == ([] if is_ignored or unknown else [kind])
+        assert [one.spec for one in of_spec] == ([] if is_ignored or unknown else ["spec"])

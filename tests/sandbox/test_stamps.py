@@ -110,3 +110,15 @@ def test_the_trial_is_made_once_a_file_system(tmp_path: Path, monkeypatch: pytes
     finally:
         os.close(opened)
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize("kind", [0x6969, 0x65735546, 0xFF534D42, 0x01021994, 0, None], ids=str)
+def test_one_that_is_not_known_is_not_believed_whatever_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int | None
+) -> None:
+    """NFS, FUSE and CIFS among them: another machine, or a program, makes their stamps as it likes."""
+    monkeypatch.setattr(stamps, "_kind", lambda _: kind)
+    monkeypatch.setattr(stamps, "_trial", lambda _: True)
+    assert not is_believed(tmp_path)
+    monkeypatch.setattr(stamps, "_kind", lambda _: 0xEF53)
+    assert is_believed(tmp_path)

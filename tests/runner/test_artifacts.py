@@ -1,0 +1,64 @@
+"""The files that a cell leaves in the results: masked, of one attempt, and no longer than said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.context import make_evidence
+
+from keystone_action.errors import OutputError
+from keystone_action.evidence.masking import MASK, Masker
+from keystone_action.evidence.model import AgentRun
+from keystone_action.runner.artifacts import CellFiles, bounded, masked
+from keystone_action.runner.checks import Graded
+from keystone_action.scoring.results import InvariantResult
+
+SECRET = "hunter2-hunter2"
+SAID = f"the key is {SECRET}, they say\n"
+
+
+def test_no_file_of_a_cell_holds_a_secret(tmp_path: Path) -> None:
+    evidence = make_evidence(tmp_path, tmp_path / "private", audit=SAID)
+    evidence.trace.write_bytes(SAID.encode() + b"\xff")
+    files = CellFiles(tmp_path / "cell", Masker([SECRET]))
+    files.start()
+    files.agent(AgentRun(stdout=SAID, stderr=SAID))
+    files.evidence(evidence, SAID)
+    result = InvariantResult("a check", "custom", "pass", 1.0, 1.0, False, "")
+    files.checks([Graded(result, SAID, {}), Graded(result, "", {})])
+    files.failure(SAID)
+    top = files.directory
+    written = {str(path.relative_to(top)): path.read_text("utf-8") for path in top.rglob("*.*")}
+    names = ("agent.stdout", "agent.stderr", "audit.jsonl", "trace.jsonl", "diff.patch", "checks/a check.log")
+    assert set(written) == {*names, "internal-error.log"}
+    for name, text in written.items():
+        assert text.startswith(f"the key is {MASK}, they say\n"), name
+
+
+def test_nothing_of_an_earlier_attempt_stays(tmp_path: Path) -> None:
+    files = CellFiles(tmp_path / "cells" / "cell", Masker([]))
+    files.start()
+    files.failure("the first attempt")
+    files.start()
+    assert list(files.directory.iterdir()) == []
+
+
+def test_a_folder_that_can_not_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="can't be written"):
+        CellFiles(tmp_path / "file" / "cell", Masker([])).start()
+
+
+def test_names_and_values_at_any_depth_are_masked() -> None:
+    given = {SECRET: [{"a": (SECRET, 1, None)}], "b": True}
+    assert masked(given, Masker([SECRET])) == {MASK: [{"a": [MASK, 1, None]}], "b": True}
+
+
+@pytest.mark.parametrize("length", [0, 9, 10])
+def test_what_is_short_enough_stays(length: int) -> None:
+    assert bounded("x" * length, 10) == "x" * length
+
+
+def test_a_long_text_keeps_both_ends() -> None:
+    assert bounded("start" + "x" * 1_234 + "enden", 10) == "start\n[… 1,234 characters cut …]\nenden"
