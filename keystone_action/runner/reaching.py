@@ -171,6 +171,7 @@ class Reach:
         """What stands now stood before the agent. Raises ServiceError."""
         for name, attached in self._attached.items():
             await self._running[name].seal(attached)
+            self._notices += attached.said()
 
     def network(self) -> CellNetwork:
         """How containers of this cell are connected, once its services are ready."""

@@ -40,7 +40,8 @@ class Attached:
     """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there.
 
     settle: called when the agent has ended, before anything is observed: what its clients left running on the server
-    ends too, and what they have sent is on record. Blocking; raises KeystoneError.
+    ends too, and what they have sent is on record. Blocking; raises KeystoneError. said: what a report should say of it
+    besides the notices, known once it was sealed.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Attached:
     requests: RequestLog | None = None
     notices: tuple[str, ...] = field(default=())
     settle: Callable[[], None] | None = None
+    said: Callable[[], tuple[str, ...]] = field(default=lambda: ())
 
 
 class RunningService(Protocol):

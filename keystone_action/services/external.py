@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -24,6 +25,7 @@ from keystone_action.spec.hosts import parse_host
 if TYPE_CHECKING:
     from keystone_action.services.loop_thread import LoopThread
     from keystone_action.services.networks import Network
+    from keystone_action.services.own_role import OwnRole
     from keystone_action.spec.services import ExternalService
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
@@ -41,7 +43,7 @@ class External:
     def __init__(self, definition: ExternalService, thread: LoopThread | None = None) -> None:
         self._definition = definition
         self._target = Target.from_url(definition.name, definition.url)
-        self._watches: dict[int, Watch] = {}
+        self._cells: dict[int, Asking] = {}
         self._relays = Relays(thread)
 
     @property
@@ -68,14 +70,16 @@ class External:
 
     async def attach(self, scope: CellScope) -> Attached:
         """See RunningService. Several cells at a time share it, which is said."""
-        watch = Watch(self._target.look)
-        await self._seal(watch)
+        asking = self._target.asking()
+        await self._seal(asking.watch)
         shared = f"service {self.name} is external: its state is shared by all cells and never reset"
         notices = () if scope.exclusive else (shared,)
-        address, network, database = self._target.address, scope.network, self._database(watch)
+        address, network = self._target.address, scope.network
+        attached = Attached(
+            self.name, address, address, self._database(asking), notices=notices, said=partial(self._said, asking)
+        )
         if network is None or not scope.in_network or not await self._is_behind_us(network):
-            attached = Attached(self.name, address, address, database=database, notices=notices)
-            self._watches[id(attached)] = watch
+            self._cells[id(attached)] = asking
             return attached
         try:
             self._target.refuse_relay()
@@ -84,10 +88,17 @@ class External:
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
         network.hosts[for_agent.host] = network.host_address
-        attached = Attached(self.name, for_agent, address, database=database, notices=notices)
+        attached = replace(attached, for_agent=for_agent)
         self._relays.keep(relay, attached)
-        self._watches[id(attached)] = watch
+        self._cells[id(attached)] = asking
         return attached
+
+    def _said(self, asking: Asking) -> tuple[str, ...]:
+        role, user = asking.role, self._target.address.user or "the user of its url"
+        if role is None or not role.refusal:
+            return ()
+        sentence = f"checks ask service {self.name} as {user}, as whom the agent can act too: no role of our own"
+        return (f"{sentence} can be had there ({role.refusal})",)
 
     async def _seal(self, watch: Watch) -> None:
         import anyio.to_thread
@@ -116,27 +127,52 @@ class External:
             await anyio.to_thread.run_sync(self._target.run_script, script)
         except Exception as error:  # noqa: BLE001 - as above
             raise ServiceError(f"service {self.name} refused a fixture: {_sentence(error)}") from None
-        await self._seal(self._watches[id(attached)])
+        await self._seal(self._cells[id(attached)].watch)
 
     async def seal(self, attached: Attached) -> None:
-        """See RunningService. Of all that its user sees."""
-        await self._seal(self._watches[id(attached)])
+        """See RunningService. Of all that its user sees; and whether a role of ours can be had is found out."""
+        import anyio.to_thread
+
+        asking = self._cells[id(attached)]
+        await self._seal(asking.watch)
+        if asking.role is not None:
+            await anyio.to_thread.run_sync(asking.role.try_out)
 
     async def detach(self, attached: Attached) -> None:
-        """It stays as it is; the way there closes."""
-        self._watches.pop(id(attached), None)
+        """It stays as it is, without roles of ours; the way there closes."""
+        await self._forget(id(attached))
         await self._relays.let_go(attached)
+
+    async def _forget(self, attached: int) -> None:
+        import anyio.to_thread
+
+        asking = self._cells.pop(attached, None)
+        if asking is not None and asking.role is not None:
+            await anyio.to_thread.run_sync(asking.role.drop)
 
     async def stop(self) -> None:
         """It runs on."""
+        for attached in list(self._cells):
+            await self._forget(attached)
         await self._relays.stop()
 
-    def _database(self, watch: Watch) -> Database | None:
+    def _database(self, asking: Asking) -> Database | None:
+        watch, role = asking.watch, asking.role
+        if role is None:
+            return None
         if self._target.kind == "postgresql":
             return PostgresReader(
-                self._target.keywords, search_path=lambda: watch.path, prepare=watch.stand_in, changes=watch.changes
+                self._target.keywords, lambda: watch.path, prepare=watch.stand_in, changes=watch.changes, lent=role.lent
             )
-        return MysqlReader(self._target.keywords, watch.changes) if self._target.kind == "mysql" else None
+        return MysqlReader(self._target.keywords, watch.changes, role.lent)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How checks of one cell ask. role: None for what is no database."""
+
+    watch: Watch
+    role: OwnRole | None
 
 
 @dataclass(frozen=True)
@@ -226,6 +262,21 @@ class Target:
                     pass
         else:
             raise TypeError("it is no database")
+
+    def asking(self) -> Asking:
+        """For one cell: nothing was looked at and no role made yet."""
+        role: OwnRole
+        if self.kind == "postgresql":
+            from keystone_action.services.postgres_own_role import PostgresRole
+
+            role = PostgresRole(self.keywords)
+        elif self.kind == "mysql":
+            from keystone_action.services.mysql_own_role import MysqlRole
+
+            role = MysqlRole(self.keywords)
+        else:
+            return Asking(Watch(self.look), None)
+        return Asking(Watch(lambda path: role.again(lambda: self.look(path))), role)
 
     def look(self, path: tuple[str, ...] | None = None) -> Looked:
         """What stands in a database; of anything else nothing. path: the schemas that its user's names are looked up

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,10 +36,12 @@ _WORD = re.compile(r"[A-Za-z]+")
 @dataclass(frozen=True)
 class MysqlReader:
     """A `Database`. connection: keywords of `pymysql.connect` (host, port, user, password, database). changes: what
-    the agent made and redefined; may raise pymysql's errors."""
+    the agent made and redefined; may raise pymysql's errors. lent: as whom a query is asked, in the place of the
+    connection's user; may raise pymysql's errors and QueryFailed."""
 
     connection: Mapping[str, Any]
     changes: Callable[[], Changes] = field(default=lambda: NOTHING)
+    lent: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or database, where the agent redefined
@@ -48,36 +51,33 @@ class MysqlReader:
         if first_word(sql) not in _READS:
             # A read-only transaction stops INSERT and CREATE, but not MariaDB's DROP TABLE, which commits it first.
             raise QueryFailed(f"a query was expected that begins with one of {', '.join(sorted(_READS))}")
-        limit, connection = None, None
+        limit = None
         try:
             changes = self.changes()
             read = changes.read_by(sql)
             if not redefined and (sentence := changes.redefinition(read)):
                 raise QueryFailed(sentence, by_agent=True)
-            connection = self._connect(timeout)
-            with self._limit(timeout, connection) as limit:
+            with (
+                self.lent() if self.lent is not None else nullcontext(self.connection) as fields,
+                self._connect(fields, timeout) as connection,
+                self._limit(fields, timeout, connection) as limit,
+            ):
                 self._set_up(connection, timeout)
                 began = time.monotonic()
                 result = _rows(connection, sql)
-                took = time.monotonic() - began
+                # BENCHMARK() and SLEEP() give a number when they are interrupted, and no error.
+                if time.monotonic() - began >= timeout:
+                    raise _too_late(timeout, by_agent=changes.made_by_agent(read))
+                return result
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
             if limit is not None and (limit.is_over or _is_late(error)):
-                theirs = connection is not None and changes.made_by_agent(read)
+                theirs = changes.made_by_agent(read)
                 raise _too_late(timeout, by_agent=theirs) from None
             raise _failure(error) from None
         except (ValueError, RecursionError) as error:
             raise QueryFailed(f"a value can't be read: {error}") from None
-        else:
-            # BENCHMARK() and SLEEP() give a number when they are interrupted, and no error.
-            if took >= timeout:
-                raise _too_late(timeout, by_agent=changes.made_by_agent(read))
-            return result
-        finally:
-            if connection is not None:
-                # Without a goodbye: an unread result would be read to its end first.
-                connection._force_close()
 
-    def _limit(self, seconds: float, connection: Any) -> QueryLimit:
+    def _limit(self, own: Mapping[str, Any], seconds: float, connection: Any) -> QueryLimit:
         """For what the server's own time limit does not end: it stops before a routine's statements, and says nothing
         of rows that come slowly."""
         import pymysql
@@ -85,12 +85,13 @@ class MysqlReader:
         thread = connection.thread_id()
 
         def kill() -> None:
-            with pymysql.connect(**self.connection, connect_timeout=2) as session, session.cursor() as cursor:
+            with pymysql.connect(**own, connect_timeout=2) as session, session.cursor() as cursor:
                 cursor.execute("KILL CONNECTION %s", (thread,))
 
         return QueryLimit(seconds, lambda: int(connection._sock.fileno()), kill)
 
-    def _connect(self, timeout: float) -> Any:
+    @contextmanager
+    def _connect(self, own: Mapping[str, Any], timeout: float) -> Iterator[Any]:
         import pymysql
         from pymysql.constants import FIELD_TYPE
         from pymysql.converters import conversions, through
@@ -102,8 +103,8 @@ class MysqlReader:
             FIELD_TYPE.JSON: json.loads,
             FIELD_TYPE.GEOMETRY: through,
         }
-        return pymysql.connect(
-            **self.connection,
+        connection: Any = pymysql.connect(
+            **own,
             charset="utf8mb4",
             conv=converters,
             cursorclass=SSCursor,
@@ -112,6 +113,11 @@ class MysqlReader:
             # The server's own limit comes first; this one is for a server that hangs.
             read_timeout=max(2, int(timeout) + 2),
         )
+        try:
+            yield connection
+        finally:
+            # Without a goodbye: an unread result would be read to its end first.
+            connection._force_close()
 
     def _set_up(self, connection: Any, timeout: float) -> None:
         seconds = max(1, int(timeout))

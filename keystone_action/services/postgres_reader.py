@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +73,15 @@ class PostgresReader:
     connection: libpq keywords (host, port, user, password, dbname, …). search_path: the schemas that names without
     one are looked up in. prepare: called with each query before it runs; it returns a sentence when what the agent
     left would make the query mean something else, and may raise OSError or psycopg errors. changes: asked after that
-    what the agent made and redefined.
+    what the agent made and redefined. lent: as whom a query is asked, in the place of the connection's user; may raise
+    psycopg errors and QueryFailed.
     """
 
     connection: Mapping[str, Any]
     search_path: Callable[[], Sequence[str]]
     prepare: Callable[[str], str | None] = field(default=lambda _query: None)
     changes: Callable[[], Changes] = field(default=lambda: NOTHING)
+    lent: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or schema, where the agent redefined
@@ -93,7 +95,11 @@ class PostgresReader:
                 problem = self.changes().redefinition(self.changes().read_by(sql))
             if problem is not None:
                 raise QueryFailed(problem, by_agent=True)
-            with self._connect(timeout) as connection, self._limit(timeout, connection) as limit:
+            with (
+                self.lent() if self.lent is not None else nullcontext(self.connection) as fields,
+                self._connect(fields, timeout) as connection,
+                self._limit(fields, timeout, connection) as limit,
+            ):
                 began = time.monotonic()
                 return _rows(connection, sql)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as e:
@@ -111,13 +117,13 @@ class PostgresReader:
         theirs = self.changes().made_by_agent(self.changes().read_by(sql))
         return QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
 
-    def _limit(self, seconds: float, connection: psycopg.Connection[Any]) -> QueryLimit:
+    def _limit(self, own: Mapping[str, Any], seconds: float, connection: psycopg.Connection[Any]) -> QueryLimit:
         """For what the server's own time limit does not end: a function can catch that."""
         import psycopg
 
         backend = connection.info.backend_pid
         options = session_options({"search_path": "pg_catalog", "statement_timeout": "2000"})
-        fields = {**self.connection, "connect_timeout": 2, "options": options}
+        fields = {**own, "connect_timeout": 2, "options": options}
 
         def terminate() -> None:
             with psycopg.connect(**fields, autocommit=True) as session:
@@ -126,7 +132,7 @@ class PostgresReader:
         return QueryLimit(seconds, connection.fileno, terminate)
 
     @contextmanager
-    def _connect(self, timeout: float) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    def _connect(self, fields: Mapping[str, Any], timeout: float) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         import psycopg
 
         milliseconds = str(max(1, int(timeout * 1000)))
@@ -137,9 +143,9 @@ class PostgresReader:
             "lock_timeout": milliseconds,
         }
         keywords = {
-            **self.connection,
+            **fields,
             # The URL's own options first: where both set something, ours win.
-            "options": f"{self.connection.get('options', '')} {session_options(settings)}".strip(),
+            "options": f"{fields.get('options', '')} {session_options(settings)}".strip(),
             "connect_timeout": max(2, min(_CONNECT_SECONDS, int(timeout))),
             "application_name": "",
         }

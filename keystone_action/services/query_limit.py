@@ -12,6 +12,7 @@ from typing import Self
 
 GRACE_SECONDS = 0.5
 """How much longer than the limit a server has to keep that itself."""
+_ENDING_SECONDS = 3.0
 
 
 class QueryLimit:
@@ -35,6 +36,9 @@ class QueryLimit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
+        if self.is_over:
+            # Who asked may be a role that is dropped now: then nobody could end the session as it any more.
+            self._timer.join(_ENDING_SECONDS)
 
     def _end(self) -> None:
         self.is_over = True

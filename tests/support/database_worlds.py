@@ -15,7 +15,7 @@ import psycopg
 import pymysql
 import pytest
 from anyio.from_thread import BlockingPortal
-from support.containers import ContainerWorld
+from support.containers import ContainerWorld, ServedCell
 from support.context import grade
 from support.databases import PostgresForTests
 from support.images import MARIADB, MYSQL, POSTGRES
@@ -24,7 +24,7 @@ from support.mariadb import MariaDb
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Database
 from keystone_action.invariants.base import Outcome
-from keystone_action.services.base import CellScope, RunningService
+from keystone_action.services.base import Attached, CellScope, RunningService
 from keystone_action.services.external import External
 from keystone_action.services.sqlite import SqliteFile
 from keystone_action.spec.services import ExternalService, SqliteService
@@ -39,8 +39,12 @@ IN_CONTAINERS: dict[str, dict[str, Any]] = {
     "mariadb image": {"image": MARIADB, "env": {"MARIADB_USER": "app", "MARIADB_PASSWORD": "p"}},
     "mysql image": {"image": MYSQL, "env": {"MYSQL_USER": "app", "MYSQL_PASSWORD": "p"}},
 }
-POSTGRES_KINDS = ("postgres", "external postgres")
-KINDS = (*POSTGRES_KINDS, "external mariadb", "sqlite")
+POSTGRES_OWN_ROLES = ("external postgres, may create roles", "external postgres, superuser")
+OWN_ROLES = (*POSTGRES_OWN_ROLES, "external mariadb, may create users")
+"""Where a role of ours asks."""
+OWN_ROLES_ON_IMAGES = {f"external {kind}": kind for kind in IN_CONTAINERS}
+POSTGRES_KINDS = ("postgres", "external postgres", *POSTGRES_OWN_ROLES)
+KINDS = (*POSTGRES_KINDS, "external mariadb", OWN_ROLES[-1], "sqlite")
 """Those that need no container."""
 
 _started: dict[str, RunningService] = {}
@@ -57,6 +61,9 @@ class DatabaseWorld:
     seal: Callable[[], None]
     agent: Callable[[Sequence[str]], None]
     workspace: Path
+    attached: Attached | None = None
+    """Of one that is external."""
+    detach: Callable[[], None] = lambda: None
 
     def lay_out(self, *more: str) -> None:
         """What stands before the agent."""
@@ -76,18 +83,25 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseWo
     with ExitStack() as stack:
         if kind in IN_CONTAINERS:
             yield _in_container(request, kind, tmp_path, stack)
+        elif kind in OWN_ROLES_ON_IMAGES:
+            yield _external_image(request, OWN_ROLES_ON_IMAGES[kind], tmp_path, stack)
         elif kind == "sqlite":
             yield _sqlite(request, tmp_path, stack)
-        elif kind == "external mariadb":
+        elif kind.startswith("external mariadb"):
             server: MariaDb = request.getfixturevalue("mariadb")
-            name, user, password = server.make_database()
+            name, user, password = server.make_database(creates_users=kind in OWN_ROLES)
             yield _external("mysql", f"mysql://{user}:{password}@127.0.0.1:{server.port}/{name}", tmp_path)
         else:
             postgres: PostgresForTests = request.getfixturevalue("postgres")
             cell = postgres.attach()
             stack.callback(cell.close)
-            if kind == "external postgres":
-                yield _external("postgres", cell.attached.for_agent.url, tmp_path)
+            if kind.startswith("external postgres"):
+                url = cell.attached.for_agent.url
+                right = {POSTGRES_OWN_ROLES[0]: "CREATEROLE", POSTGRES_OWN_ROLES[1]: "SUPERUSER"}.get(kind)
+                if right is not None:
+                    with postgres.service._server.admin() as admin:
+                        admin.execute(f'ALTER ROLE "{urlsplit(url).username}" {right}'.encode())
+                yield _external("postgres", url, tmp_path)
             else:
                 url = cell.attached.for_agent.url
                 assert cell.attached.database is not None
@@ -144,16 +158,39 @@ def _of_service(
         lambda: call(service.seal, attached),
         lambda statements: agent(attached.for_host.url, statements),
         place,
+        attached,
+        lambda: call(service.detach, attached),
     )
+
+
+def _external_image(request: pytest.FixtureRequest, kind: str, place: Path, stack: ExitStack) -> DatabaseWorld:
+    """A database of the image's, whose user may make roles there, as if somebody else ran it."""
+    cell = _cell_in_container(request, kind, stack)
+    url = cell.attached.for_host.url
+    user, database = urlsplit(url).username, urlsplit(url).path[1:]
+    used: Any = cell.service._used[-1]  # type: ignore[attr-defined]
+    if kind == "postgres image":
+        with used[1].server.admin() as admin:
+            admin.execute(f'ALTER ROLE "{user}" SUPERUSER'.encode())
+        return _external("postgres", url, place)
+    with used.seat.server.admin() as admin:
+        admin.execute(f"GRANT ALL ON `{database}`.* TO `{user}`@'%' WITH GRANT OPTION")
+        admin.execute(f"GRANT CREATE USER ON *.* TO `{user}`@'%'")
+    return _external("mysql", url, place)
+
+
+def _cell_in_container(request: pytest.FixtureRequest, kind: str, stack: ExitStack) -> ServedCell:
+    containers: ContainerWorld = request.getfixturevalue("shared_containers")
+    if kind not in _started:
+        _started[kind] = containers.start(name="db", ready_timeout="120s", **IN_CONTAINERS[kind])
+    cell = containers.cell(_started[kind])
+    stack.callback(cell.close)
+    return cell
 
 
 def _in_container(request: pytest.FixtureRequest, kind: str, place: Path, stack: ExitStack) -> DatabaseWorld:
     containers: ContainerWorld = request.getfixturevalue("shared_containers")
-    if kind not in _started:
-        _started[kind] = containers.start(name="db", ready_timeout="120s", **IN_CONTAINERS[kind])
-    service = _started[kind]
-    cell = containers.cell(service)
-    stack.callback(cell.close)
+    cell = _cell_in_container(request, kind, stack)
     dialect = "postgres" if kind.startswith("postgres") else "mysql"
     run = _postgres_agent if dialect == "postgres" else _mysql_agent
 
@@ -165,7 +202,7 @@ def _in_container(request: pytest.FixtureRequest, kind: str, place: Path, stack:
         dialect,
         cell.attached.database,
         cell.fixture,
-        lambda: containers.portal.call(service.seal, cell.attached),
+        lambda: containers.portal.call(cell.service.seal, cell.attached),
         agent,
         place,
     )

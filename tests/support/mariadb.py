@@ -35,13 +35,16 @@ class MariaDb:
             **{"host": "127.0.0.1", "port": self.port, "user": "tester", "password": self.password, **fields}
         )
 
-    def make_database(self) -> tuple[str, str, str]:
-        """A new database with a user of its own who may do everything in it: (database, user, password)."""
+    def make_database(self, *, creates_users: bool = False) -> tuple[str, str, str]:
+        """A new database with a user of its own who may do everything in it: (database, user, password).
+        creates_users: and who may make users that read it."""
         name, password = f"db_{secrets.token_hex(4)}", secrets.token_hex(8)
         with self.connect(autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")
             cursor.execute(f"CREATE USER {name}@'%' IDENTIFIED BY '{password}'")
-            cursor.execute(f"GRANT ALL ON {name}.* TO {name}@'%'")
+            cursor.execute(f"GRANT ALL ON {name}.* TO {name}@'%'" + (" WITH GRANT OPTION" if creates_users else ""))
+            if creates_users:
+                cursor.execute(f"GRANT CREATE USER ON *.* TO {name}@'%'")
         return name, name, password
 
 

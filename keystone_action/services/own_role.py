@@ -1,0 +1,149 @@
+"""A role of ours on a database server that somebody else runs: made for one query, gone when that was answered.
+
+What the agent did to the role of the URL, which it has too, does not touch ours: settings, rights, sessions.
+The role is made when the agent has ended, and its name is random, so nothing could be laid out for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from keystone_action.evidence.model import QueryFailed
+
+_TRIES = 5
+_PAUSE_SECONDS = 0.05
+_NAME = re.compile(r"cell_([0-9a-f]{8})[0-9a-f]{8}")
+_LEFT_OVER_SECONDS = 6 * 3600.0
+T = TypeVar("T")
+
+
+class RefusedError(Exception):
+    """The user of the URL may not make a role, or not one that reads what that user reads. The text says why."""
+
+
+class OwnRole(ABC):
+    """connection: what the client connects with as the user of the URL. refusal: why that user asks itself; empty
+    when it does not."""
+
+    errors: tuple[type[Exception], ...] = (OSError,)
+    """What the client raises."""
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        self.connection = connection
+        self.refusal = "nobody has tried to make a role yet"
+        self._made: set[str] = set()
+        self._lock = threading.Lock()
+
+    def try_out(self) -> None:
+        """Make a role, look whether it can read what the URL's user reads, drop it: `refusal` says how that went. To be
+        called before the agent starts. Never raises."""
+        try:
+            self._drop_left_over()
+            with self._for_a_while() as fields:
+                self._prove(fields)
+        except RefusedError as reason:
+            self.refusal = str(reason)
+        except self.errors as error:
+            self.refusal = " ".join(str(error).split()) or type(error).__name__
+        else:
+            self.refusal = ""
+
+    @contextmanager
+    def lent(self) -> Iterator[Mapping[str, Any]]:
+        """What a query connects with: a new role of ours, or the URL's user where there can be none. Raises the
+        client's errors; QueryFailed where the agent took away the right to make one."""
+        if self.refusal:
+            yield self.connection
+            return
+        try:
+            with self._for_a_while() as fields:
+                yield fields
+        except RefusedError as reason:
+            raise QueryFailed(
+                f"before the agent started, a role could be made to ask with; now it can't: {reason}", by_agent=True
+            ) from None
+
+    def drop(self) -> None:
+        """What is still there, of queries that were cut off. Never raises: what can't be dropped now is dropped when
+        this database is next used, six hours later or more."""
+        with self._lock:
+            left = list(self._made)
+        for name in left:
+            with contextlib.suppress(*self.errors):
+                self._drop(name)
+                self._made.discard(name)
+
+    @contextmanager
+    def _for_a_while(self) -> Iterator[Mapping[str, Any]]:
+        name, password = self._make_one()
+        try:
+            yield {**self.connection, "user": name, "password": password}
+        finally:
+            with contextlib.suppress(*self.errors):
+                self.again(lambda: self._drop(name))
+                self._made.discard(name)
+
+    def _make_one(self) -> tuple[str, str]:
+        def make() -> tuple[str, str]:
+            name, password = new_name(), secrets.token_urlsafe(32)
+            with self._lock:
+                self._made.add(name)
+            try:
+                self._make(name, password)
+            except RefusedError:
+                self._made.discard(name)
+                raise
+            return name, password
+
+        return self.again(make)
+
+    def again(self, call: Callable[[], T]) -> T:
+        """What this gives; once more where another session was in the way: one that ends sessions of the URL's user,
+        or another cell's that grants the same at the same time."""
+        for _ in range(_TRIES - 1):
+            try:
+                return call()
+            except self.errors as error:
+                if not self._may_pass(error):
+                    raise
+            time.sleep(_PAUSE_SECONDS)
+        return call()
+
+    @abstractmethod
+    def _make(self, name: str, password: str) -> None:
+        """The role with the rights to read, or nothing. Raises RefusedError and the client's errors."""
+
+    @abstractmethod
+    def _prove(self, fields: Mapping[str, Any]) -> None:
+        """Raises RefusedError unless a new role can connect with these, and reads what the URL's user does."""
+
+    @abstractmethod
+    def _drop(self, name: str) -> None:
+        """If it is there; its sessions end. Raises the client's errors."""
+
+    @abstractmethod
+    def _drop_left_over(self) -> None:
+        """Drop the roles of runs that were killed. Raises the client's errors."""
+
+    @abstractmethod
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether the same may succeed a moment later."""
+
+
+def new_name() -> str:
+    """A name that says nothing to the agent, and to us when it was made."""
+    return f"cell_{int(time.time()):08x}{secrets.token_hex(4)}"
+
+
+def is_left_over(name: str) -> bool:
+    """Whether a role of this name is ours and of a run that has ended long ago."""
+    found = _NAME.fullmatch(name)
+    return found is not None and 0 < int(found[1], 16) < time.time() - _LEFT_OVER_SECONDS
