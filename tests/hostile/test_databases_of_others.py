@@ -147,8 +147,8 @@ def test_who_takes_away_the_right_to_make_roles_fails(world: DatabaseWorld) -> N
 @MYSQL
 def test_who_takes_away_the_right_to_grant_fails(world: DatabaseWorld) -> None:
     world.lay_out()
-    user = user_of(world)
-    world.agent([f"REVOKE GRANT OPTION ON `{_database(world)}`.* FROM `{user}`@'%'"])
+    pattern = _database(world).replace("_", "\\_")
+    world.agent([f"REVOKE GRANT OPTION ON `{pattern}`.* FROM `{user_of(world)}`@'%'"])
     outcome = world.ask(ALL, equals=0)
     assert outcome.status == "fail"
     assert "before the agent started, a role could be made to ask with; now it can't" in outcome.message

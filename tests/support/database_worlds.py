@@ -19,7 +19,7 @@ from support.containers import ContainerWorld, ServedCell
 from support.context import grade
 from support.databases import PostgresForTests
 from support.images import MARIADB, MYSQL, POSTGRES
-from support.mariadb import MariaDb
+from support.mariadb import MariaDb, let_create_users
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Database
@@ -174,8 +174,7 @@ def _external_image(request: pytest.FixtureRequest, kind: str, place: Path, stac
             admin.execute(f'ALTER ROLE "{user}" SUPERUSER'.encode())
         return _external("postgres", url, place)
     with used.seat.server.admin() as admin:
-        admin.execute(f"GRANT ALL ON `{database}`.* TO `{user}`@'%' WITH GRANT OPTION")
-        admin.execute(f"GRANT CREATE USER ON *.* TO `{user}`@'%'")
+        let_create_users(admin, database, str(user))
     return _external("mysql", url, place)
 
 

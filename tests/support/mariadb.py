@@ -42,10 +42,17 @@ class MariaDb:
         with self.connect(autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")
             cursor.execute(f"CREATE USER {name}@'%' IDENTIFIED BY '{password}'")
-            cursor.execute(f"GRANT ALL ON {name}.* TO {name}@'%'" + (" WITH GRANT OPTION" if creates_users else ""))
+            cursor.execute(f"GRANT ALL ON {name}.* TO {name}@'%'")
             if creates_users:
-                cursor.execute(f"GRANT CREATE USER ON *.* TO {name}@'%'")
+                let_create_users(cursor, name, name)
         return name, name, password
+
+
+def let_create_users(cursor: Any, database: str, user: str) -> None:
+    """Let a user make others that may do in this database what it may."""
+    pattern = database.replace("_", "\\_")
+    cursor.execute(f"GRANT ALL ON `{pattern}`.* TO `{user}`@'%' WITH GRANT OPTION")
+    cursor.execute(f"GRANT CREATE USER ON *.* TO `{user}`@'%'")
 
 
 @contextmanager

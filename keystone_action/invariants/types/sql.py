@@ -28,7 +28,9 @@ _ORDERED: Mapping[str, tuple[str, Callable[[int], bool]]] = {
 class Sql(Check):
     """Asks a database service and compares what it answers, to check the state that the agent left.
 
-    The query runs in a read-only transaction; on servers that we start, with a role of our own that may only SELECT.
+    The query runs in a read-only transaction, with a role of our own that may only SELECT. On a server that somebody
+    else runs (`type: external`) that role is made for each query and dropped after it; where the user of the URL may
+    not make roles, or they could not read all that it reads, that user asks itself, and the report says so.
     Give at least one operator; all that are given must hold. All but `rows` look at one value, the first column of the
     only row: a query without rows gives null, one with several rows fails; `rows` compares the whole result.
 
