@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
 
         return keystone(arguments, environ)
     signals.start_watchdog()
-    from keystone_action.action import main as action
+    from keystone_action.action.main import main as action
 
     # A workflow may hand the host's PATH into the container; what this image has must be found all the same.
     environ["PATH"] = os.environ["PATH"] = f"{environ.get('PATH', '')}:{SYSTEM_PATH}".lstrip(":")

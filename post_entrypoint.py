@@ -15,7 +15,7 @@ def main() -> int:
     signals.start_watchdog()
     signals.interrupt()
     try:
-        from keystone_action.after import main as clean_up
+        from keystone_action.action.post import main as clean_up
 
         code = clean_up(environ, stdout=sys.stdout)
     except KeyboardInterrupt:

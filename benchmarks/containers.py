@@ -88,9 +88,9 @@ class _Ours:
     async def _measure(self, cells: int) -> float:
         import anyio
 
-        from keystone_action.services.container_host import container_service, make_host
-        from keystone_action.services.networks import Networks
-        from keystone_action.spec.services import PostgresService
+        from keystone_action.engine.networks import Networks
+        from keystone_action.services.container.host import container_service, make_host
+        from keystone_action.spec.models.services import PostgresService
 
         run_id = f"bench-{secrets.token_hex(4)}"
         networks = Networks(self._client, run_id)

@@ -38,7 +38,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     # Looking for plug-ins of pydantic reads the metadata of every installed package; none is meant for us.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        from keystone_action import cli
+        from keystone_action.cli import main as cli
 
         return cli.main(words, environ)
     finally:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import KeystoneError, UsageError
+from keystone_action.files.git.commit_tree import Remote
+from keystone_action.gate.ancestry import known_merge_base, merged_onto
+from keystone_action.gate.base_commit import BaseCommit
+from keystone_action.gate.workflow_files import WorkflowFile
+from keystone_action.github.api.waiting import Limits
 from keystone_action.github.base import EventBase, base_of_event
-from keystone_action.github.commands import Commands
 from keystone_action.github.inputs import Settings
+from keystone_action.github.log.commands import Commands
 from keystone_action.github.reader import variable
-from keystone_action.github.waiting import Limits
-from keystone_action.runner.ancestry import known_merge_base, merged_onto
-from keystone_action.runner.base_commit import BaseCommit
-from keystone_action.runner.workflow_files import WorkflowFile
-from keystone_action.sandbox.git_tree import Remote
 from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.results import SpecChanges
 
@@ -65,7 +65,7 @@ def _changed(
 ) -> SpecChanges | None:
     """What the change did to a baseline that its repository holds; where results are joined too, since it decides
     there."""
-    from keystone_action.runner.changed_baseline import changed_baseline, is_committed
+    from keystone_action.gate.changed_baseline import changed_baseline, is_committed
 
     path = _as_named(environ, "baseline", _directory(settings, environ))
     places = [one for one in (path, settings.baseline) if isinstance(one, Path)]  # a link may lead to one that is
@@ -149,7 +149,7 @@ def _merge_base(
     settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
 ) -> tuple[str | None, str]:
     """As GitHub knows it, or why it does not say. Who gives no token wants nothing asked of it."""
-    from keystone_action.github.client import GitHubClient
+    from keystone_action.github.api.client import GitHubClient
 
     token, ca_bundle = settings.github_token, settings.ca_bundle
     if not token:
@@ -177,8 +177,8 @@ def _latest(
     settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
 ) -> tuple[Baseline | None, str]:
     """The results, or why there are none."""
+    from keystone_action.github.api.client import GitHubClient
     from keystone_action.github.baseline import artifact_names, find_baselines
-    from keystone_action.github.client import GitHubClient
 
     names = artifact_names(settings.comment_key, environ)
     token, ca_bundle = settings.github_token, settings.ca_bundle

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action import signals
+from keystone_action.files.run_lock import keep_lock
 from keystone_action.runner.options import Progress, RunOptions
 from keystone_action.runner.run import run
 from keystone_action.runner.shutdown import run_to_its_end
-from keystone_action.sandbox.run_lock import keep_lock
 from keystone_action.scoring.aggregate import exit_code
 from keystone_action.scoring.results import RunResult
 

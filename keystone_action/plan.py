@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.errors import UsageError
-from keystone_action.spec.agents import AgentBase
 from keystone_action.spec.globs import text_pattern
-from keystone_action.spec.loader import LoadedSpec
+from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.models.agents import AgentBase
 from keystone_action.spec.scenarios import Scenario
 
 

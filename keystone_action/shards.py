@@ -11,8 +11,8 @@ from keystone_action import signals
 from keystone_action.errors import UsageError
 from keystone_action.evaluate import Evaluation
 from keystone_action.plan import Plan, plan
-from keystone_action.runner.merge import MergeOptions, merge_shards
 from keystone_action.runner.options import RunOptions
+from keystone_action.runner.parts.merge import MergeOptions, merge_shards
 from keystone_action.runner.preflight import specs_to_run
 from keystone_action.scoring.aggregate import exit_code
 

@@ -11,9 +11,9 @@ from pydantic import Field
 from support.page_examples import PAGES, examples, fits, page
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, passed
-from keystone_action.spec.base import AuthorPath, Duration, RegexPattern, StrictModel, WorkspacePath
-from keystone_action.spec.json_schema import json_schema
-from keystone_action.spec.shapes import TextOrList, TextOrMapping
+from keystone_action.spec.loading.json_schema import json_schema
+from keystone_action.spec.models.base import AuthorPath, Duration, RegexPattern, StrictModel, WorkspacePath
+from keystone_action.spec.models.shapes import TextOrList, TextOrMapping
 from tools.check_pages import BEGIN, END, check_types, described, index, pages, rewritten
 from tools.type_words import default_words, type_words
 

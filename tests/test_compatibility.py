@@ -12,7 +12,7 @@ import pytest
 from support.command_line import NO_ENGINE, ROOT
 from support.compatibility import PAGE, SYSTEMS, Row, rows, write_refused
 
-from keystone_action import cli
+from keystone_action.cli import main as cli
 
 ROWS = rows()
 REFUSED = [row for row in ROWS if row.status == "refused"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.plan import Selection, digest_of, make_cell_id, matrix_combinations, plan
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading.loader import load
 
 HEAD = """\
 version: 1

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from keystone_action.sandbox.removal import remove_tree
+from keystone_action.files.removal import remove_tree
 
 ROOT = Path(__file__).parent.parent
 FAULTS = ROOT / "tests" / "data" / "deliberate_faults.yaml"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from keystone_action.spec.base import AuthorPath, RegexPattern, ServiceName, WorkspacePath, parse_duration
+from keystone_action.spec.models.base import AuthorPath, RegexPattern, ServiceName, WorkspacePath, parse_duration
 
 _PLURALS: Mapping[str, str] = {
     "text": "texts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keystone_action.agents.base import Task, run_program
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
-from keystone_action.spec.agents import CliAgent
+from keystone_action.spec.models.agents import CliAgent
 
 
 async def run_cli(agent: CliAgent, sandbox: Sandbox, task: Task) -> AgentRun:

@@ -8,7 +8,7 @@ from keystone_action.agents.base import Task, run_program
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import first_word, hidden_by_sandbox, ways_to_show
-from keystone_action.spec.agents import CommandAgent
+from keystone_action.spec.models.agents import CommandAgent
 
 _NOT_RUN = (126, 127)
 """What a shell ends with when it could not run a program, or found none."""

@@ -20,9 +20,9 @@ from keystone_action.agents.output import recorded, with_document, with_output
 from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
+from keystone_action.files.paths import PathMissing, PathProblem, open_inside, read_inside
 from keystone_action.sandbox.base import Sandbox
-from keystone_action.sandbox.paths import PathMissing, PathProblem, open_inside, read_inside
-from keystone_action.spec.agents import AgentOutput, PythonAgent
+from keystone_action.spec.models.agents import AgentOutput, PythonAgent
 
 PYTHON = "python3"
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")

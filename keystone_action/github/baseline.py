@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keystone_action.github.api_errors import BadArchive, GitHubError, NotFound
-from keystone_action.github.api_types import Artifact, WorkflowRun
-from keystone_action.github.archive import ArchiveLimits, unpack
-from keystone_action.github.client import GitHubClient
+from keystone_action.github.api.archive import ArchiveLimits, unpack
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.errors import BadArchive, GitHubError, NotFound
+from keystone_action.github.api.types import Artifact, WorkflowRun
 
 RESULTS = "results.json"
 MAX_RUNS = 200

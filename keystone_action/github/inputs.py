@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.github.api_errors import BadSetting
+from keystone_action.github.api.errors import BadSetting
+from keystone_action.github.api.tls import read_ca_bundle
 from keystone_action.github.reader import InputReader, variable
-from keystone_action.github.tls import read_ca_bundle
 from keystone_action.spec.registry_names import parse_mirror
 from keystone_action.spec.walking import walk
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from keystone_action.github.reader import variable
-from keystone_action.report.comment_jobs import Job
+from keystone_action.report.comment.jobs import Job
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _TELLING = ("comment-key", "status-context", "spec", "params", "tags", "working-directory")

@@ -112,7 +112,7 @@ class InputReader:
         """Seconds from `90`, `90s`, `10m` or `1h30m`."""
         from pydantic_core import PydanticCustomError
 
-        from keystone_action.spec.base import parse_duration
+        from keystone_action.spec.models.base import parse_duration
 
         value = self.text(name)
         if value is None:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from keystone_action.spec.base import CheckModel
+from keystone_action.spec.models.base import CheckModel
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
+    from keystone_action.files.git.checkout import CheckoutCopy
     from keystone_action.judge.base import Judge
     from keystone_action.sandbox.base import Sandbox
-    from keystone_action.sandbox.checkout import CheckoutCopy
     from keystone_action.sandbox.own_python import OwnPython
 
 Status = Literal["pass", "fail", "skip", "error"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from keystone_action.invariants.base import Outcome, failed, passed
-from keystone_action.invariants.strict_json import parse
+from keystone_action.invariants.values.strict_json import parse
 from keystone_action.sandbox.base import Capture
 
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.fields import parse_field
-from keystone_action.spec.base import InputSource
+from keystone_action.spec.models.base import InputSource
 
 _SOURCE = InputSource()
 

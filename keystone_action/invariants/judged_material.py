@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from keystone_action.evidence.fields import Missing, look_up, parse_field
 from keystone_action.evidence.model import Evidence, FileState, LongText
+from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 from keystone_action.sandbox.base import WHOLE_LIMIT
-from keystone_action.sandbox.paths import PathProblem, display_path, read_head_inside
 
 MATERIAL_LIMIT = 200_000
 """Bytes that a judge gets to see (spec 5.2 "Output"); of a workspace, changed files come first."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from keystone_action.sandbox.globs import glob_inside, matcher
-from keystone_action.sandbox.paths import PathMissing, display_path, stat_inside
+from keystone_action.files.globs import glob_inside, matcher
+from keystone_action.files.paths import PathMissing, display_path, stat_inside
 from keystone_action.spec.globs import escape, has_wildcard
 
 VENDORED = frozenset({"venv", "node_modules", "vendor", "__pycache__", "site-packages", "bower_components"})

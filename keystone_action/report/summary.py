@@ -8,9 +8,9 @@ from typing import Any
 from keystone_action.report import view
 from keystone_action.report.addresses import safe_links
 from keystone_action.report.again import command_again
+from keystone_action.report.comment.ladder import SUMMARY_LIMIT, Level, fit
 from keystone_action.report.compared import baseline_view, gate_view
 from keystone_action.report.headline import headline
-from keystone_action.report.ladder import SUMMARY_LIMIT, Level, fit
 from keystone_action.report.templating import markdown_environment
 from keystone_action.scoring.results import RunResult
 

@@ -49,7 +49,7 @@ def markdown_environment() -> Environment:
 
 def author_markdown_environment(text: str, name: str) -> Environment:
     """The same for a template of a workflow's own, which can't get around the escaping: see `author_environment`."""
-    from keystone_action.report.author_environment import author_environment
+    from keystone_action.report.author.environment import author_environment
 
     environment = author_environment(text, name, _options(escape.inline))
     _equip(environment, _MARKDOWN)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.options import RunOptions
     from keystone_action.sandbox.base import SandboxProvider
-    from keystone_action.spec.loader import LoadedSpec
-    from keystone_action.spec.models import Spec
+    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.models.spec import Spec
 
 _SHOWN_NOTICES = 20
 WATCHED_DISK = "resources.disk is watched, not enforced: a container is stopped once it is seen above its limit"

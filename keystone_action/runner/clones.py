@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from keystone_action.sandbox import git
-from keystone_action.sandbox.removal import remove_tree
-from keystone_action.sandbox.temporary import process_directory
-from keystone_action.spec.dialects.clones import CloneFailed
+from keystone_action.dialects.clones import CloneFailed
+from keystone_action.files.git import commands as git
+from keystone_action.files.removal import remove_tree
+from keystone_action.files.temporary import process_directory
 
 SECONDS = 300.0
 _SAID = 600

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
     from keystone_action.runner.options import RunOptions
-    from keystone_action.spec.models import Spec
+    from keystone_action.spec.models.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action import signals
 from keystone_action.errors import KeystoneError, SandboxError
-from keystone_action.sandbox.run_lock import keep_lock
+from keystone_action.files.run_lock import keep_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from keystone_action.engine.networks import Networks
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.sandbox.base import SandboxProvider
-    from keystone_action.sandbox.docker import DockerSandboxes
-    from keystone_action.services.container_host import ContainerHost, Pulling
-    from keystone_action.services.egress_proxy import EgressProxy
-    from keystone_action.services.networks import Networks
+    from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+    from keystone_action.services.container.host import ContainerHost, Pulling
+    from keystone_action.services.egress.proxy import EgressProxy
 
 _HURRIED_SECONDS = 3.0
 """For each request once the run is being cancelled."""
@@ -46,7 +46,7 @@ class Containers:
         logs: Path,
         mask: Callable[[str], str],
     ) -> None:
-        from keystone_action.services.networks import Networks
+        from keystone_action.engine.networks import Networks
 
         self.client, self.run_id = client, run_id
         self.networks: Networks = Networks(client, run_id)
@@ -58,8 +58,8 @@ class Containers:
 
     async def sandboxes(self, image: str) -> DockerSandboxes:
         """The sandboxes of an image, which is pulled for the first who asks. Raises HarnessError."""
-        from keystone_action.sandbox.docker import start_docker
-        from keystone_action.services.images import ensure_image
+        from keystone_action.engine.pulling import ensure_image
+        from keystone_action.sandbox.containers.sandboxes import start_docker
 
         async with self._locks.setdefault(image, asyncio.Lock()):
             if image not in self._providers:
@@ -71,8 +71,8 @@ class Containers:
 
     def pulling(self) -> Pulling:
         """How images are had."""
-        from keystone_action.services.container_host import Pulling
-        from keystone_action.services.images import Login
+        from keystone_action.engine.pulling import Login
+        from keystone_action.services.container.host import Pulling
 
         options = self._options
         login = None
@@ -87,7 +87,7 @@ class Containers:
 
     def service_host(self, *, internal: bool) -> ContainerHost:
         """For the services of one definition. internal: they have no way out of their networks."""
-        from keystone_action.services.container_host import make_host
+        from keystone_action.services.container.host import make_host
 
         return make_host(
             client=self.client,
@@ -105,14 +105,14 @@ class Containers:
 
     def hurry(self) -> None:
         """The run is being cancelled: no request of the engine may take longer than the rest of the time allows."""
-        from keystone_action.sandbox.docker_connection import hurry
+        from keystone_action.engine.connection import hurry
 
         hurry(self.client.api, _HURRIED_SECONDS, cut_after=signals.seconds_left(_CUT_SECONDS))
 
     async def egress(self) -> EgressProxy:
         """The proxies of cells that may not reach everything, started for the first who asks. Raises ServiceError."""
         if self._egress is None:
-            from keystone_action.services.egress_proxy import EgressProxy
+            from keystone_action.services.egress.proxy import EgressProxy
 
             self._egress = EgressProxy()
             self._egress.start()
@@ -120,7 +120,7 @@ class Containers:
 
     async def close(self) -> None:
         """See the class. Never raises: what can't be removed now is told, and found again by its label."""
-        from keystone_action.sandbox.docker_connection import cut_after
+        from keystone_action.engine.connection import cut_after
 
         with cut_after(self.client.api, _CLEANUP_SECONDS):
             await self._remove_all()
@@ -128,7 +128,7 @@ class Containers:
             self.client.close()
 
     async def _remove_all(self) -> None:
-        from keystone_action.sandbox.docker_sweep import sweep
+        from keystone_action.engine.sweep import sweep
 
         await asyncio.gather(*(self._quietly(provider.close()) for provider in self._providers.values()))
         if self._egress is not None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import SandboxError, UsageError
-from keystone_action.spec.services import ServerBase
+from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
     from keystone_action.runner.options import RunOptions
-    from keystone_action.spec.loader import LoadedSpec
-    from keystone_action.spec.models import Spec
+    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.models.spec import Spec
 
 DEFAULT_BASE = "python:3.12-slim"
 """For `--sandbox docker` where a spec names no `base`."""
@@ -48,7 +48,7 @@ def find_facilities(specs: Sequence[LoadedSpec], options: RunOptions) -> Facilit
     wanted = needed is not None or any(wants_engine(loaded.spec) for loaded in specs)
     if not wanted:
         return Facilities(images)
-    from keystone_action.sandbox.docker_client import connect
+    from keystone_action.engine.client import connect
 
     try:
         client = connect(options.environ)

@@ -11,8 +11,8 @@ from keystone_action.plan import Selection
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
-    from keystone_action.runner.base_commit import BaseCommit
-    from keystone_action.runner.workflow_files import WorkflowFile
+    from keystone_action.gate.base_commit import BaseCommit
+    from keystone_action.gate.workflow_files import WorkflowFile
     from keystone_action.scoring.baseline import Baseline
 
 FailOn = Literal["threshold", "regression", "error", "never"]

@@ -11,10 +11,10 @@ from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.discovery import discover
-from keystone_action.spec.loader import LoadedSpec, load
-from keystone_action.spec.services import ServerBase
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.discovery import discover
+from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
@@ -42,7 +42,7 @@ def load_paths(paths: Sequence[Path], options: RunOptions) -> tuple[list[LoadedS
         except SpecError as error:
             errors[path] = error
     if any(one.additions is not None for one in loaded):
-        from keystone_action.spec.dialects.agenticassure_ids import numbered
+        from keystone_action.dialects.agenticassure.ids import numbered
 
         return numbered(loaded), errors
     return loaded, errors
@@ -60,7 +60,7 @@ def specs_to_run(options: RunOptions) -> GatedSpecs:
     """All specs of a call, beside those of the base commit where there is one. Raises UsageError and SpecError."""
     if options.base is None and not options.base_problem and options.spec_from == "head":
         return GatedSpecs(load_specs(options))
-    from keystone_action.runner.gate import gated_specs
+    from keystone_action.gate.compare import gated_specs
 
     return gated_specs(options)
 

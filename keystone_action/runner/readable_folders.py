@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
-from keystone_action.sandbox.search_path import DEFAULT_PATH, own_search_path
+from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
 
 if TYPE_CHECKING:
     from keystone_action.runner.options import RunOptions
-    from keystone_action.spec.loader import LoadedSpec
+    from keystone_action.spec.loading.loader import LoadedSpec
 
 _NEVER_INSIDE = ("/proc", "/sys", "/dev", "/github", "/run", "/var/run")
 _CREDENTIALS = (

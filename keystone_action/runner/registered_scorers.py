@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.runner.layout import make_readable
-from keystone_action.spec.diagnostics import Diagnostic, SpecError, listed, nearest, shown
+from keystone_action.runner.cell.layout import make_readable
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listed, nearest, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from keystone_action.dialects.additions import OwnScorers
     from keystone_action.plan import Plan
     from keystone_action.runner.engine import Facilities
-    from keystone_action.spec.dialects.additions import OwnScorers
-    from keystone_action.spec.loader import LoadedSpec
+    from keystone_action.spec.loading.loader import LoadedSpec
 
 _SECONDS = 60.0
 """For the import of a suite's modules."""
@@ -39,8 +39,8 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
     ]
     if not suites:
         return
-    from keystone_action.sandbox import process
-    from keystone_action.spec.loader import enclosing_root
+    from keystone_action.sandbox.processes import sandboxes as process
+    from keystone_action.spec.loading.loader import enclosing_root
 
     hidden = sorted({enclosing_root(one) for suite, _ in suites for one in (suite.directory, suite.code_directory)})
     provider = await process.start(hidden=hidden)
@@ -59,9 +59,9 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
 
 async def _registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place: Path) -> Mapping[str, Any] | None:
     """What the modules of a suite register; None when they can't be asked."""
-    from keystone_action.invariants.own_scorers import NotAnswered, Scorers, ask
+    from keystone_action.files.workspace import copy_tree
+    from keystone_action.invariants.scorers.own_scorers import NotAnswered, Scorers, ask
     from keystone_action.sandbox.base import Limits
-    from keystone_action.sandbox.workspace import copy_tree
 
     additions = loaded.additions
     assert additions is not None

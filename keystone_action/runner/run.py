@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.errors import UsageError
+from keystone_action.files.run_lock import new_run_id
+from keystone_action.gate.committed import refuse_committed_link
 from keystone_action.plan import Cell, Plan, plan
-from keystone_action.runner import journal as journals
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
-from keystone_action.runner.cell import run_cell
-from keystone_action.runner.committed import refuse_committed_link
+from keystone_action.runner.cell.cell import run_cell
+from keystone_action.runner.cell.grading import is_earned
 from keystone_action.runner.concurrency import most_at_once
-from keystone_action.runner.grading import is_earned
-from keystone_action.runner.identify import Identification, Reading, run_facts
+from keystone_action.runner.parts import journal as journals
+from keystone_action.runner.parts.identify import Identification, Reading, run_facts
+from keystone_action.runner.parts.recorded import Entry, Recorded
 from keystone_action.runner.preflight import preflight, specs_to_run, substituted_services
-from keystone_action.runner.recorded import Entry, Recorded
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import Stop, cancelled, only_error
 from keystone_action.runner.start import Start, start_world
-from keystone_action.sandbox.run_lock import new_run_id
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:

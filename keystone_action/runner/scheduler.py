@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.runner.journal import Journal
-from keystone_action.runner.recorded import Entry
+from keystone_action.runner.parts.journal import Journal
+from keystone_action.runner.parts.recorded import Entry
 from keystone_action.scoring.composite import first_line
 from keystone_action.scoring.results import CellResult
 

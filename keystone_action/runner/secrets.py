@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SecretError
-from keystone_action.spec.annotations import leaves
 from keystone_action.spec.expressions import ExpressionError, interpolate, references
+from keystone_action.spec.loading.annotations import leaves
 
 if TYPE_CHECKING:
-    from keystone_action.spec.fixtures import SecretEntry
-    from keystone_action.spec.loader import LoadedSpec
+    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.models.fixtures import SecretEntry
 
 GENERATED_BYTES = 32
 COMMAND_SECONDS = 60.0

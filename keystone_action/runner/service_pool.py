@@ -18,7 +18,7 @@ from keystone_action.errors import KeystoneError
 
 if TYPE_CHECKING:
     from keystone_action.services.base import RunningService
-    from keystone_action.spec.services import Service
+    from keystone_action.spec.models.services import Service
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,19 @@ import anyio
 
 from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import Masker
+from keystone_action.files.descent import walk_down
 from keystone_action.invariants.base import Check
+from keystone_action.runner.cell.host import Host
+from keystone_action.runner.cell.layout import shielded
 from keystone_action.runner.concurrency import company
-from keystone_action.runner.host import Host
-from keystone_action.runner.layout import shielded
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
-from keystone_action.sandbox import process
-from keystone_action.sandbox.descent import walk_down
-from keystone_action.spec.annotations import leaves
+from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.spec.expressions import references
-from keystone_action.spec.loader import enclosing_root
+from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.loading.loader import enclosing_root
 
 if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.sandbox.base import SandboxProvider
-    from keystone_action.services.http_server import MockServer
-    from keystone_action.spec.fixtures import SecretEntry
-    from keystone_action.spec.loader import LoadedSpec
-    from keystone_action.spec.models import Spec
+    from keystone_action.services.http_mock.server import MockServer
+    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.models.fixtures import SecretEntry
+    from keystone_action.spec.models.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ class Starter:
         self._mocks: MockServer | None = None
 
     async def __call__(self, definition: Definition) -> Group:
-        from keystone_action.services.http_server import MockServer
+        from keystone_action.services.http_mock.server import MockServer
         from keystone_action.services.start import start_services
 
         if self._mocks is None:

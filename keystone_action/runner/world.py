@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError, SandboxError, SecretError
-from keystone_action.sandbox.removal import remove_tree
-from keystone_action.spec.author_directory import read_below
+from keystone_action.files.removal import remove_tree
+from keystone_action.spec.loading.author_directory import read_below
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.base import Judge
     from keystone_action.plan import Cell
+    from keystone_action.runner.cell.host import Host
     from keystone_action.runner.concurrency import Company
     from keystone_action.runner.containers import Containers
-    from keystone_action.runner.host import Host
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.service_pool import ServicePool
     from keystone_action.sandbox.base import SandboxProvider
@@ -35,7 +35,7 @@ class World:
     mock server so far. secrets: by spec id.
     company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is
     so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
-    read before the first agent started. identified: to be awaited before an agent starts, see `runner/identify.py`.
+    read before the first agent started. identified: to be awaited before an agent starts, see `parts/identify.py`.
     host: what scripts on the host find.
     """
 

@@ -9,7 +9,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from keystone_action.sandbox import policy
+from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.shared_copy import shared_copy
 
 _NOT_NEEDED = frozenset({"site-packages", "test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip"})

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from keystone_action.sandbox.removal import remove_tree
+from keystone_action.files.removal import remove_tree
 
 _PLACES = (Path("/var/cache"), Path("/var/tmp"))  # noqa: S108 - what is found there is looked at before it is used
 _FOLDER = "keystone-action"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import process_cap
+from keystone_action.sandbox.processes import process_cap
 from keystone_action.sandbox.watching import TooDeep, human, tree_size
 
 if TYPE_CHECKING:

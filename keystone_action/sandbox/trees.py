@@ -8,10 +8,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from keystone_action.sandbox import system_v
-from keystone_action.sandbox.credentials import User
-from keystone_action.sandbox.descent import Descent
-from keystone_action.sandbox.removal import remove_tree
+from keystone_action.files.descent import Descent
+from keystone_action.files.removal import remove_tree
+from keystone_action.sandbox.processes import system_v
+from keystone_action.sandbox.processes.credentials import User
 
 QUEUES = "/dev/mqueue"
 SHARED_MEMORY = ("/dev/shm", QUEUES)  # noqa: S108 - cleaned up, not used

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.credentials import User
+from keystone_action.sandbox.processes.credentials import User
 
 _HIGH = (1_900_000_000, 500_000)
 _LOW = (61_200, 1_500)

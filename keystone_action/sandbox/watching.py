@@ -13,9 +13,10 @@ import stat
 import time
 from collections.abc import Iterator
 
-from keystone_action.sandbox import processtree, system_v
-from keystone_action.sandbox.credentials import User, acting_for
-from keystone_action.sandbox.wire import Request
+from keystone_action.sandbox.processes import process_tree as processtree
+from keystone_action.sandbox.processes import system_v
+from keystone_action.sandbox.processes.credentials import User, acting_for
+from keystone_action.sandbox.processes.wire import Request
 
 FIRST_LOOK = 0.1
 """Seconds before the first look: what is over sooner pays nothing."""

@@ -11,7 +11,7 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
 
 if TYPE_CHECKING:
-    from keystone_action.services.networks import Network
+    from keystone_action.engine.networks import Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,21 +12,22 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
-from keystone_action.services import mysql_catalogue, postgres_catalogue
 from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.mysql_reader import MysqlReader
-from keystone_action.services.outside import Outside
-from keystone_action.services.postgres_reader import PostgresReader
+from keystone_action.services.egress.outside import Outside
+from keystone_action.services.egress.relay import Relays
+from keystone_action.services.egress.relay import Target as RelayTarget
+from keystone_action.services.mysql import catalogue as mysql_catalogue
+from keystone_action.services.mysql.reader import MysqlReader
+from keystone_action.services.postgres import catalogue as postgres_catalogue
+from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import Looked, Watch
-from keystone_action.services.relay import Relays
-from keystone_action.services.relay import Target as RelayTarget
-from keystone_action.spec.hosts import parse_host
+from keystone_action.spec.models.hosts import parse_host
 
 if TYPE_CHECKING:
+    from keystone_action.engine.networks import Network
     from keystone_action.services.loop_thread import LoopThread
-    from keystone_action.services.networks import Network
     from keystone_action.services.own_role import OwnRole
-    from keystone_action.spec.services import ExternalService
+    from keystone_action.spec.models.services import ExternalService
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
 _SAME = {"postgres": "postgresql", "mariadb": "mysql"}
@@ -267,11 +268,11 @@ class Target:
         """For one cell: nothing was looked at and no role made yet."""
         role: OwnRole
         if self.kind == "postgresql":
-            from keystone_action.services.postgres_own_role import PostgresRole
+            from keystone_action.services.postgres.own_role import PostgresRole
 
             role = PostgresRole(self.keywords)
         elif self.kind == "mysql":
-            from keystone_action.services.mysql_own_role import MysqlRole
+            from keystone_action.services.mysql.own_role import MysqlRole
 
             role = MysqlRole(self.keywords)
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from keystone_action.errors import KeystoneError, ServiceError, UsageError
 from keystone_action.services.base import RunningService
 from keystone_action.services.server_process import ScriptHost, Spawner
-from keystone_action.spec.services import (
+from keystone_action.spec.models.services import (
     ContainerService,
     ExternalService,
     HttpMockService,
@@ -20,8 +20,8 @@ from keystone_action.spec.services import (
 )
 
 if TYPE_CHECKING:
-    from keystone_action.services.container_host import ContainerHost
-    from keystone_action.services.http_server import MockServer
+    from keystone_action.services.container.host import ContainerHost
+    from keystone_action.services.http_mock.server import MockServer
 
 
 class Provider(Spawner, ScriptHost, Protocol):
@@ -35,7 +35,7 @@ def refuse_unsupported(definitions: Sequence[Service], *, engine: bool = False) 
         if not isinstance(definition, PostgresService | ContainerService) or definition.kind != "postgres":
             continue
         if definition.image is None or not engine:
-            from keystone_action.services.postgres import refuse_what_only_an_image_has
+            from keystone_action.services.postgres.embedded import refuse_what_only_an_image_has
 
             refuse_what_only_an_image_has(definition)
 
@@ -100,13 +100,13 @@ def build_service(
 ) -> RunningService:
     """A service that is not started; see `start_services`. Raises UsageError."""
     if containers is not None:
-        from keystone_action.services.container_host import container_service
+        from keystone_action.services.container.host import container_service
 
         in_container = container_service(definition, containers)
         if in_container is not None:
             return in_container
     if isinstance(definition, SqliteService):
-        from keystone_action.services.sqlite import SqliteFile
+        from keystone_action.services.sqlite.service import SqliteFile
 
         return SqliteFile(definition, provider)
     if isinstance(definition, ExternalService):
@@ -114,11 +114,11 @@ def build_service(
 
         return External(definition, mocks.thread)
     if isinstance(definition, HttpMockService):
-        from keystone_action.services import http_mock
+        from keystone_action.services.http_mock import service as http_mock
 
         return http_mock.HttpMock(definition, mocks, directory)
     if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
-        from keystone_action.services.postgres import EmbeddedPostgres
+        from keystone_action.services.postgres.embedded import EmbeddedPostgres
 
         return EmbeddedPostgres(definition, provider.root / f"postgres-{secrets.token_hex(6)}", provider, mocks.thread)
     raise UsageError(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from keystone_action.errors import HarnessError
-from keystone_action.spec.base import PlainText, StrictModel, Template
-from keystone_action.spec.diagnostics import listed, nearest, visible
+from keystone_action.spec.loading.diagnostics import listed, nearest, visible
+from keystone_action.spec.models.base import PlainText, StrictModel, Template
 
 Value = TypeVar("Value")
 
@@ -102,7 +102,7 @@ def interpolate(value: Value, names: Mapping[str, Any]) -> Value:
     """
     if isinstance(value, StrictModel):
         # Late, because walking models is for those who have some.
-        from keystone_action.spec.annotations import Leaf, transform
+        from keystone_action.spec.loading.annotations import Leaf, transform
 
         def visit(leaf: Leaf) -> Any:
             if "{{" not in leaf.value or leaf.marker(PlainText) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.spec.models import Invariant, ScenarioItem, Spec
+from keystone_action.spec.models.spec import Invariant, ScenarioItem, Spec
 
 RECORD = ("id", "input", "expected", "metadata", "tags")
 """The fields of a record."""

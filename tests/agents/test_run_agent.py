@@ -19,7 +19,7 @@ from keystone_action.agents.base import run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
-from keystone_action.spec.agents import Agent
+from keystone_action.spec.models.agents import Agent
 
 _AGENTS: TypeAdapter[Any] = TypeAdapter(Agent)
 

@@ -12,9 +12,9 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, FakeRunner, StepResult
 
-from keystone_action.github import comment_mode, foreign_results
-from keystone_action.github.waiting import Limits
-from keystone_action.report.comment_marker import Marker
+from keystone_action.github.api.waiting import Limits
+from keystone_action.github.pull_request import comment_mode, foreign_results
+from keystone_action.report.comment.marker import Marker
 
 HEAD = "2" * 40
 SPEC = """\

@@ -14,8 +14,8 @@ from support.attacks import honest, hostile
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, MERGE_SHA, FakeRunner, StepResult
 
-from keystone_action.github import reporting, whose_code
-from keystone_action.github.waiting import Limits
+from keystone_action.github.api.waiting import Limits
+from keystone_action.github.pull_request import reporting, whose_code
 
 HEAD, OLD = "2" * 40, "1" * 40
 PASSING = """\

@@ -21,18 +21,19 @@ from support.github_client import FakeTime
 from support.github_state import ACTIONS_BOT, FakeComment
 from support.runner_rules import parse_env_file
 
-from keystone_action import action, after
+from keystone_action.action import main as action
+from keystone_action.action import post as after
 from keystone_action.evaluate import evaluate
-from keystone_action.github import live, reporting
-from keystone_action.github.api_types import Comment
-from keystone_action.github.client import GitHubClient
-from keystone_action.github.comment import StickyComment
-from keystone_action.github.live import Pace
-from keystone_action.github.status import CommitStatus
-from keystone_action.github.waiting import Limits
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.types import Comment
+from keystone_action.github.api.waiting import Limits
+from keystone_action.github.pull_request import live, reporting
+from keystone_action.github.pull_request.comment import StickyComment
+from keystone_action.github.pull_request.live import Pace
+from keystone_action.github.pull_request.status import CommitStatus
 from keystone_action.report import words
-from keystone_action.report.comment_history import Remembered
-from keystone_action.report.comment_marker import Marker
+from keystone_action.report.comment.history import Remembered
+from keystone_action.report.comment.marker import Marker
 from keystone_action.runner.options import Progress, RunOptions
 
 HEAD = "2" * 40

@@ -10,11 +10,11 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import FakeRunner, StepResult
 
-from keystone_action.github import reporting
-from keystone_action.github.live import Pace
-from keystone_action.github.waiting import Limits
-from keystone_action.report.comment_history import Previous
-from keystone_action.report.comment_marker import Marker
+from keystone_action.github.api.waiting import Limits
+from keystone_action.github.pull_request import reporting
+from keystone_action.github.pull_request.live import Pace
+from keystone_action.report.comment.history import Previous
+from keystone_action.report.comment.marker import Marker
 
 HEAD = "2" * 40
 SPEC = """\

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.command_line import ENVIRONMENT, keystone, run_spec, spec
 
-from keystone_action.cli import main
+from keystone_action.cli.main import main
 
 FAILING = spec(check="{type: file_exists, path: missing.txt}")
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -203,6 +203,6 @@ def test_what_the_system_refused_is_told(error, said, monkeypatch, capsys):
     def refused(*_: object, **__: object) -> int:
         raise error
 
-    monkeypatch.setattr("keystone_action.commands.command_schema", refused)
+    monkeypatch.setattr("keystone_action.cli.commands.command_schema", refused)
     assert main(["schema"]) == 3
     assert said in capsys.readouterr().err

@@ -10,8 +10,8 @@ from support.fake_github import FakeGitHub
 from support.github_client import nothing, probe
 from support.github_state import BASE_SHA, HEAD_SHA, WORKFLOW
 
-from keystone_action.github import api_errors as errors
-from keystone_action.github.client import GitHubClient
+from keystone_action.github.api import errors
+from keystone_action.github.api.client import GitHubClient
 
 PULL, COMMENT, RUN, ARTIFACT = 7, 1001, 1002, 1003
 

@@ -7,10 +7,10 @@ from support.certificates import make_certificate, pem
 from support.fake_github import FakeGitHub
 from support.github_client import probe
 
-from keystone_action.github import api_errors as errors
-from keystone_action.github.archive import unpack
-from keystone_action.github.client import GitHubClient
-from keystone_action.github.waiting import Limits
+from keystone_action.github.api import errors
+from keystone_action.github.api.archive import unpack
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.waiting import Limits
 
 
 def stored(github: FakeGitHub, content: bytes | None = None, *, expired: bool = False) -> int:

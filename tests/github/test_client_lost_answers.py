@@ -11,11 +11,10 @@ from support.fake_github import FakeGitHub
 from support.github_client import FakeTime, probe
 from support.github_state import HEAD_SHA
 
-from keystone_action.github import api_errors as errors
-from keystone_action.github import transport
-from keystone_action.github.api_types import Comment
-from keystone_action.github.client import GitHubClient
-from keystone_action.github.waiting import Limits
+from keystone_action.github.api import errors, transport
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.types import Comment
+from keystone_action.github.api.waiting import Limits
 
 QUICK = Limits(seconds=1)
 """Long for an answer on this machine, short for one that never comes."""

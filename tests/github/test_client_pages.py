@@ -9,8 +9,8 @@ from support.fake_github import FakeGitHub
 from support.github_client import probe
 from support.github_state import WORKFLOW
 
-from keystone_action.github import api_errors as errors
-from keystone_action.github.requests import MAX_PAGES, next_query
+from keystone_action.github.api import errors
+from keystone_action.github.api.requests import MAX_PAGES, next_query
 
 LINKS = [
     ("", None),

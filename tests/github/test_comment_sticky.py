@@ -11,10 +11,10 @@ from support.fake_github import FakeGitHub
 from support.github_client import probe
 from support.github_state import ACTIONS_BOT
 
-from keystone_action.github.api_errors import Forbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
-from keystone_action.github.comment import SMALLER, StickyComment
-from keystone_action.report.comment_history import Previous, Remembered
-from keystone_action.report.comment_marker import Marker
+from keystone_action.github.api.errors import Forbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
+from keystone_action.github.pull_request.comment import SMALLER, StickyComment
+from keystone_action.report.comment.history import Previous, Remembered
+from keystone_action.report.comment.marker import Marker
 
 MARKER = Marker.of_key("a key")
 MEMORY = Remembered("fail", 0.5, "1" * 40, {})

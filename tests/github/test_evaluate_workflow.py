@@ -18,8 +18,8 @@ from support.fake_runner import EVENTS, ROOT
 from support.workflow_play import SUITE, Played, Player
 
 from keystone_action import __version__
-from keystone_action.github import reporting
-from keystone_action.github.waiting import Limits
+from keystone_action.github.api.waiting import Limits
+from keystone_action.github.pull_request import reporting
 
 WORKFLOW = (ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8")
 DOCUMENT: dict[Any, Any] = yaml.safe_load(WORKFLOW)

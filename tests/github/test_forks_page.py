@@ -17,8 +17,8 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner, StepResult
 from support.workflow_expressions import Open, interpolate
 
-from keystone_action.github import comment_mode, reporting
-from keystone_action.github.waiting import Limits
+from keystone_action.github.api.waiting import Limits
+from keystone_action.github.pull_request import comment_mode, reporting
 
 PAGE = (ROOT / "docs" / "forks.md").read_text("utf-8")
 WORKFLOWS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

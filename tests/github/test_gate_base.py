@@ -14,10 +14,10 @@ from support.fake_runner import EVENTS
 from support.repositories import Change, commit, git, make_change
 
 from keystone_action.compared_with import ComparedWith, compared_with
-from keystone_action.github.commands import Commands
+from keystone_action.gate.workflow_files import WorkflowFile
 from keystone_action.github.inputs import read_settings
+from keystone_action.github.log.commands import Commands
 from keystone_action.github.reader import InputReader
-from keystone_action.runner.workflow_files import WorkflowFile
 
 BEFORE = "1" * 40
 ELSEWHERE = "4" * 40

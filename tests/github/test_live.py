@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.fake_github import FakeGitHub
 
-from keystone_action.github import reporting
-from keystone_action.github.api_errors import Unavailable
-from keystone_action.github.client import GitHubClient
-from keystone_action.github.live import Live, Pace, Show
-from keystone_action.github.status import CommitStatus
-from keystone_action.github.waiting import Clock, Limits
-from keystone_action.report.comment import Progress
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.errors import Unavailable
+from keystone_action.github.api.waiting import Clock, Limits
+from keystone_action.github.pull_request import reporting
+from keystone_action.github.pull_request.live import Live, Pace, Show
+from keystone_action.github.pull_request.status import CommitStatus
+from keystone_action.report.comment.render import Progress
 
 STATUS = CommitStatus("2" * 40, "keystone/evaluate", None)
 FAST = Pace(first=0.01, between=0.01)

@@ -10,7 +10,7 @@ from support.attacks import honest, hostile
 from support.hostile import area, attack
 from support.hostile_containers import attack_in_container
 
-from keystone_action.sandbox.removal import remove_tree
+from keystone_action.files.removal import remove_tree
 
 __all__ = ["area"]
 

@@ -343,7 +343,7 @@ def test_a_script_connects_to_a_database_by_its_socket(area: Path, engine_socket
 
 WITHOUT_LANDLOCK = """
 import functools, sys
-from keystone_action.sandbox import process
+from keystone_action.sandbox.processes import sandboxes as process
 process.start = functools.partial(process.start, landlock=False)
 from keystone_action.__main__ import main
 sys.exit(main())

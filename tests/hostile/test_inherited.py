@@ -13,7 +13,7 @@ from support.attacks import honest, hostile
 from support.images import PYTHON
 from support.started_as import PLAIN_USER, keystone_in
 
-from keystone_action.sandbox import system_v
+from keystone_action.sandbox.processes import system_v
 
 __all__ = ["area"]
 

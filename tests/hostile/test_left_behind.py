@@ -16,7 +16,7 @@ from support.attack_runs import area
 from support.attacks import honest, hostile
 from support.command_line import ENVIRONMENT, NO_ENGINE, keystone
 
-from keystone_action.sandbox import system_v
+from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.users import Users
 
 __all__ = ["area"]

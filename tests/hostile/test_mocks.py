@@ -15,8 +15,8 @@ from support.attacks import honest, hostile
 from support.mocks import RunningMock, model, running_mock, scope_in
 
 from keystone_action.errors import OutputError
-from keystone_action.services import http_server
-from keystone_action.services.http_mock import HttpMock
+from keystone_action.services.http_mock import server as http_server
+from keystone_action.services.http_mock.service import HttpMock
 
 PIPELINE = "a client of a mock that sends thousands of requests and goes away"
 BUSY = "a client of one cell's mock that never stops sending"

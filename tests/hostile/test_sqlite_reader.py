@@ -21,7 +21,7 @@ from support.database_worlds import DatabaseWorld, world
 from support.databases import portal, sandboxes
 from support.hostile import AS_ROOT, area
 
-from keystone_action.sandbox import landlock, seccomp
+from keystone_action.sandbox.processes import landlock, seccomp
 
 __all__ = ["area", "portal", "sandboxes", "world"]
 
@@ -73,8 +73,8 @@ import sys
 from pathlib import Path
 
 import anyio
-from keystone_action.sandbox import process
-from keystone_action.services import sqlite_process
+from keystone_action.sandbox.processes import sandboxes as process
+from keystone_action.services.sqlite import process as sqlite_process
 
 sqlite_process._PROGRAM = Path(sys.argv[1])
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.comparison import as_json, contains, describe, equal, order, text_of
+from keystone_action.invariants.values.comparison import as_json, contains, describe, equal, order, text_of
 
 UTC = dt.UTC
 EAST = dt.timezone(dt.timedelta(hours=2))

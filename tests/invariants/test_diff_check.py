@@ -17,10 +17,10 @@ from support.command_line import run_spec, spec
 from support.context import make_check
 
 from keystone_action.evidence.model import Change, FileState
+from keystone_action.files.line_counts import line_counts
+from keystone_action.files.patch import PATCH_LIMIT
+from keystone_action.files.workspace import changes, keep_originals, snapshot, write_patch
 from keystone_action.invariants.base import Outcome
-from keystone_action.sandbox.line_counts import line_counts
-from keystone_action.sandbox.patch import PATCH_LIMIT
-from keystone_action.sandbox.workspace import changes, keep_originals, snapshot, write_patch
 
 
 @pytest.fixture

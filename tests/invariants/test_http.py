@@ -17,7 +17,7 @@ from support.context import grade, make_check
 from support.served import APP, RAW
 
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.http_exchange import BadRequest, Target, encode
+from keystone_action.invariants.http.exchange import BadRequest, Target, encode
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from support.context import grade, make_check
 from keystone_action.evidence.fields import descend, parse_path
 from keystone_action.evidence.model import AgentRun
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.strict_json import is_deeper, parse
+from keystone_action.invariants.values.strict_json import is_deeper, parse
 
 DOCUMENT = {"a": {"b": [1, 2.5, "three"], "x.y": True}, "n": None, "name": "summary of 7 rows", "empty": {}}
 SCHEMA = {

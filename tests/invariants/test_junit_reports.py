@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.junit import BadReport, Counts, read_report, total
+from keystone_action.invariants.tests.junit import BadReport, Counts, read_report, total
 
 REPORTS = Path(__file__).parent.parent / "data" / "junit"
 

@@ -8,7 +8,7 @@ import pytest
 from support.graded_tests import World
 
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.node_tests import with_reporter
+from keystone_action.invariants.tests.node import with_reporter
 
 
 @pytest.fixture

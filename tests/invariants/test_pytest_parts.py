@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants import pytest_config, pytest_run
-from keystone_action.invariants.junit import BadReport
-from keystone_action.invariants.pytest_results import read_results
-from keystone_action.invariants.pytest_run import Invocation, of_injected, parse
+from keystone_action.invariants.tests import pytest_config, pytest_run
+from keystone_action.invariants.tests.junit import BadReport
+from keystone_action.invariants.tests.pytest_results import read_results
+from keystone_action.invariants.tests.pytest_run import Invocation, of_injected, parse
 
 KEY = bytes(32)
 

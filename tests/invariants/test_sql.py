@@ -18,10 +18,10 @@ from support.mariadb import MariaDb
 
 from keystone_action.evidence.model import Database
 from keystone_action.invariants.base import Outcome
-from keystone_action.sandbox.process import ProcessSandboxes
-from keystone_action.services.mysql_reader import MysqlReader
-from keystone_action.services.sqlite_process import SqliteProcess
-from keystone_action.services.sqlite_reader import SqliteReader
+from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
+from keystone_action.services.mysql.reader import MysqlReader
+from keystone_action.services.sqlite.process import SqliteProcess
+from keystone_action.services.sqlite.reader import SqliteReader
 
 TABLES = (
     "CREATE TABLE customers_a (id int PRIMARY KEY, email varchar(80))",

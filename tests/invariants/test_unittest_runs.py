@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.graded_tests import World
 
-from keystone_action.invariants.planted_modules import guarded_command
-from keystone_action.invariants.unittest_runs import starts
+from keystone_action.invariants.tests.planted_modules import guarded_command
+from keystone_action.invariants.tests.unittest_runs import starts
 
 CASES = """
 import unittest

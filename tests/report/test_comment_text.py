@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from markdown import LINKED_BY_THE_FORGE, tokens
 from samples import HOSTILE, NO_LOGS, SAMPLES, TESTS_FAIL, TESTS_PASS, cell, check, passing, run, spec
 
-from keystone_action.github.comment import SMALLER
-from keystone_action.report.comment import (
+from keystone_action.github.pull_request.comment import SMALLER
+from keystone_action.report.comment.history import MAX_CHECKS, Previous, Remembered, changes_since
+from keystone_action.report.comment.jobs import MAX_JOBS, Jobs
+from keystone_action.report.comment.ladder import COMMENT_LIMIT
+from keystone_action.report.comment.marker import MAX_REMEMBERED, Marker
+from keystone_action.report.comment.render import (
     CommentFacts,
     Progress,
     render_comment,
     render_running,
     render_superseded,
 )
-from keystone_action.report.comment_history import MAX_CHECKS, Previous, Remembered, changes_since
-from keystone_action.report.comment_jobs import MAX_JOBS, Jobs
-from keystone_action.report.comment_marker import MAX_REMEMBERED, Marker
-from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo, Verdict
 
 GOLDEN = Path(__file__).parent / "golden"

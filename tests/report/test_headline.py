@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from samples import AGENT, cell, check, flaky, matrix, run, spec
 
 from keystone_action.report.again import MAX_COMMAND, command_again
-from keystone_action.report.comment import CommentFacts, render_comment
-from keystone_action.report.comment_marker import Marker
+from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.headline import headline
 from keystone_action.report.ranking import failures
 from keystone_action.report.summary import render_summary

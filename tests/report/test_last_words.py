@@ -10,8 +10,8 @@ import pytest
 from samples import TESTS_FAIL, TESTS_PASS, cell, run, spec
 
 from keystone_action.report import words
-from keystone_action.report.comment import CommentFacts, render_comment
-from keystone_action.report.comment_marker import Marker
+from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.console import print_table
 from keystone_action.report.html import render_html
 from keystone_action.report.junit import render_junit

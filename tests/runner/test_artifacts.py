@@ -10,8 +10,8 @@ from support.context import make_evidence
 from keystone_action.errors import OutputError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.artifacts import CellFiles, bounded, masked
-from keystone_action.runner.checks import Graded
+from keystone_action.runner.cell.artifacts import CellFiles, bounded, masked
+from keystone_action.runner.cell.checks import Graded
 from keystone_action.scoring.results import InvariantResult
 
 SECRET = "hunter2-hunter2"

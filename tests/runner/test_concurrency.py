@@ -11,7 +11,7 @@ from support.check_types import TYPES
 from keystone_action.plan import Selection, plan
 from keystone_action.runner.concurrency import Company, company
 from keystone_action.runner.options import RunOptions
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading.loader import load
 
 SPEC = """version: 1
 id: {}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.grading import agent_note, forced_zero, unreadable
-from keystone_action.spec.agents import CommandAgent, NoneAgent
+from keystone_action.runner.cell.grading import agent_note, forced_zero, unreadable
+from keystone_action.spec.models.agents import CommandAgent, NoneAgent
 
 WELL = AgentRun(exit_code=0)
 

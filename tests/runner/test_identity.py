@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
-from keystone_action.runner.identity import (
+from keystone_action.runner.parts.identity import (
     LOCAL,
     Identity,
     continued,

@@ -17,9 +17,9 @@ from support.attacks import honest, hostile
 from support.shard_runs import cell
 
 from keystone_action.errors import KeystoneError, OutputError, UsageError
-from keystone_action.runner.identity import Identity
-from keystone_action.runner.journal import Journal
-from keystone_action.runner.recorded import Entry, Recorded, identity_line, read
+from keystone_action.runner.parts.identity import Identity
+from keystone_action.runner.parts.journal import Journal
+from keystone_action.runner.parts.recorded import Entry, Recorded, identity_line, read
 from keystone_action.scoring.results import SandboxInfo
 
 IDENTITY = Identity({"spec": {"spec": "0" * 64}}, {"spec": {"file": {"check.sh": "1" * 64}}})
@@ -356,7 +356,7 @@ def test_half_a_line_that_a_full_disk_took_is_cut_off(tmp_path: Path, monkeypatc
     async def check() -> None:
         async with Journal(tmp_path) as journal:
             await journal.add(entry(0))
-            monkeypatch.setattr("keystone_action.runner.journal._write_all", take_half)
+            monkeypatch.setattr("keystone_action.runner.parts.journal._write_all", take_half)
             with pytest.raises(OutputError):
                 await journal.add(entry(1))
 

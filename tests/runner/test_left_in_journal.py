@@ -17,13 +17,13 @@ from support.shard_runs import cell
 
 from keystone_action.errors import OutputError
 from keystone_action.plan import Cell, Selection, plan
-from keystone_action.runner.identity import Identity
-from keystone_action.runner.journal import Journal
-from keystone_action.runner.recorded import Entry, read
+from keystone_action.runner.parts.identity import Identity
+from keystone_action.runner.parts.journal import Journal
+from keystone_action.runner.parts.recorded import Entry, read
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.scoring.document import cell_to_document
 from keystone_action.scoring.results import AgentResult, CellResult
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading.loader import load
 
 LONG = "ein langer Text über vieles\n" * 2000
 DETAILS = {"rows": [{"said": f"{number} ü"} for number in range(2000)]}

@@ -14,10 +14,10 @@ from support.shard_runs import cell, shards_of, spec, whole
 
 from keystone_action import __version__
 from keystone_action.errors import KeystoneError
-from keystone_action.github.annotations import annotations_of
+from keystone_action.github.log.annotations import annotations_of
 from keystone_action.plan import digest_of
 from keystone_action.report.render import render
-from keystone_action.runner.shard_folders import read_shard
+from keystone_action.runner.parts.shard_folders import read_shard
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.merge import merge
 from keystone_action.scoring.shard_run import ShardRun

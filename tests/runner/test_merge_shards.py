@@ -16,11 +16,11 @@ from support.shard_runs import cell, runs, shards_of, spec, whole
 
 from keystone_action.errors import HarnessError, KeystoneError, OutputError, UsageError
 from keystone_action.report.write import write_reports
-from keystone_action.runner import journal, recorded, shard_folders
 from keystone_action.runner.baseline import beside_baseline
-from keystone_action.runner.identity import Identity
-from keystone_action.runner.merge import MergeOptions, merge_shards
-from keystone_action.runner.recorded import Entry
+from keystone_action.runner.parts import journal, recorded, shard_folders
+from keystone_action.runner.parts.identity import Identity
+from keystone_action.runner.parts.merge import MergeOptions, merge_shards
+from keystone_action.runner.parts.recorded import Entry
 from keystone_action.scoring.baseline import baseline_of
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult

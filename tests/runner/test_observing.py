@@ -13,10 +13,10 @@ from support.traces import CLAUDE, SAMPLES
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.evidence.trace import Trace, Usage
-from keystone_action.runner import observing
-from keystone_action.runner.grading import usage
-from keystone_action.runner.observing import notices, observe
-from keystone_action.spec.agents import CommandAgent, PythonAgent
+from keystone_action.runner.cell import observing
+from keystone_action.runner.cell.grading import usage
+from keystone_action.runner.cell.observing import notices, observe
+from keystone_action.spec.models.agents import CommandAgent, PythonAgent
 
 TRANSCRIPT = (SAMPLES / f"{CLAUDE}.jsonl").read_text("utf-8")
 

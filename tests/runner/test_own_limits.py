@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
+from keystone_action.files.git import commands as git
 from keystone_action.invariants import own_process
 from keystone_action.invariants.base import Check, Outcome, passed
-from keystone_action.invariants.http_expect import Expect
-from keystone_action.invariants.http_probe import Probe
-from keystone_action.runner import checks, limit
-from keystone_action.runner.limit import LimitReached, within
-from keystone_action.sandbox import git
-from keystone_action.services.postgres_server import PostgresServer
+from keystone_action.invariants.http.expected import Expect
+from keystone_action.invariants.http.probe import Probe
+from keystone_action.runner.cell import checks, limit
+from keystone_action.runner.cell.limit import LimitReached, within
+from keystone_action.services.postgres.server import PostgresServer
 
 LOST = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 """What the kernel says of a connection whose other end no longer answers."""

@@ -11,7 +11,7 @@ from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.options import RunOptions
 from keystone_action.runner.readable_folders import readable_folders
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading.loader import load
 
 SPEC = """\
 version: 1

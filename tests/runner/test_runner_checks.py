@@ -10,9 +10,9 @@ import pytest
 
 from keystone_action.errors import HarnessError
 from keystone_action.invariants.base import Check, Outcome, Phase, passed
-from keystone_action.runner.checks import Graded, _evaluate, run_checks
-from keystone_action.runner.context import CheckWorld
-from keystone_action.spec.models import Invariant
+from keystone_action.runner.cell.checks import Graded, _evaluate, run_checks
+from keystone_action.runner.cell.context import CheckWorld
+from keystone_action.spec.models.spec import Invariant
 
 
 class Raising(Check):

@@ -16,9 +16,9 @@ import pytest
 from support.worlds import process_world
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.setup import PythonEnvironment, make_environment, run_commands, write_files
+from keystone_action.runner.cell.setup import PythonEnvironment, make_environment, run_commands, write_files
 from keystone_action.sandbox.base import Command, Completed, Limits
-from keystone_action.spec.models import Setup
+from keystone_action.spec.models.spec import Setup
 
 
 def run(document: Mapping[str, Any], directory: Path, **links: str) -> dict[str, tuple[bytes, int, int]]:

@@ -17,11 +17,11 @@ from support.check_types import TYPES
 
 from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner import scheduler
-from keystone_action.runner.journal import Journal
-from keystone_action.runner.recorded import Entry
+from keystone_action.runner.parts.journal import Journal
+from keystone_action.runner.parts.recorded import Entry
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
 from keystone_action.scoring.results import CellResult
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading.loader import load
 
 SPEC = """version: 1
 id: {}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from keystone_action.files.tree_digest import TreeDigester
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.script_helpers import MOST_NAMED, TOGETHER, helper_facts, script_folders
-from keystone_action.sandbox.tree_digest import TreeDigester
-from keystone_action.spec.loader import LoadedSpec, load
+from keystone_action.spec.loading.loader import LoadedSpec, load
 
 SPEC = """\
 version: 1

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from keystone_action.errors import EXIT_ERROR, SecretError
 from keystone_action.runner import secrets as room
 from keystone_action.runner.secrets import Resolved, resolve
-from keystone_action.spec.fixtures import Secret, SecretEntry
+from keystone_action.spec.models.fixtures import Secret, SecretEntry
 
 ENTRY: TypeAdapter[SecretEntry] = TypeAdapter(Secret)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keystone_action.dialects.additions import Stub
 from keystone_action.errors import HarnessError
-from keystone_action.runner import stubs
-from keystone_action.runner.stub_program import stubbed
-from keystone_action.spec.dialects.additions import Stub
+from keystone_action.runner.cell import stubs
+from keystone_action.runner.cell.stub_program import stubbed
 
 SOURCE = '''# licence
 class Sums:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.sandbox.credentials import User, acting_for
+from keystone_action.sandbox.processes.credentials import User, acting_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for other users")
 
@@ -84,7 +84,7 @@ def test_the_user_can_not_signal_us_meanwhile() -> None:
 KEEPS_CAPABILITIES = """
 import ctypes, os, sys
 from pathlib import Path
-from keystone_action.sandbox.credentials import User, acting_for
+from keystone_action.sandbox.processes.credentials import User, acting_for
 NO_SETUID_FIXUP = 4
 assert ctypes.CDLL(None).prctl(28, NO_SETUID_FIXUP, 0, 0, 0) == 0
 def effective():

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_world import HostOnly, fresh, in_shell, run_bounded, shell, world
+from support.docker_world import HostOnly, fresh, in_shell, run_bounded, shell, world
 
 from keystone_action.errors import SandboxError
+from keystone_action.files.ownership import give_to_owner
 from keystone_action.sandbox.base import Command, Limits
-from keystone_action.sandbox.docker import start_docker
-from keystone_action.sandbox.docker_transfer import Bound, Copied
-from keystone_action.sandbox.ownership import give_to_owner
+from keystone_action.sandbox.containers.sandboxes import start_docker
+from keystone_action.sandbox.containers.transfer import Bound, Copied
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])

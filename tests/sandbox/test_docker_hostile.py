@@ -8,11 +8,11 @@ import errno
 from typing import Any
 
 import pytest
-from docker_world import run_bounded, shell, world
 from support.attacks import hostile
+from support.docker_world import run_bounded, shell, world
 
+from keystone_action.engine import unpack as docker_unpack
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import docker_unpack
 from keystone_action.sandbox.base import Command, Limits
 
 pytestmark = pytest.mark.docker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from docker_world import fresh, in_shell, run_bounded, shell, world
+from support.docker_world import fresh, in_shell, run_bounded, shell, world
 
 from keystone_action.sandbox.base import Command, Limits
 

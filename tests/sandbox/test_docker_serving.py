@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from docker_world import left, run_bounded, shell, world
-from process_world import run
+from support.docker_world import left, run_bounded, shell, world
+from support.process_world import run
 
 from keystone_action.sandbox.base import Command, Serving
 

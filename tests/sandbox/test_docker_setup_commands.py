@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from docker_world import IMAGE, fresh, images_go, run_bounded, shell, world
-from process_world import alive, eventually, token
+from support.docker_world import IMAGE, fresh, images_go, run_bounded, shell, world
+from support.process_world import alive, eventually, token
 
+from keystone_action.engine.sweep import sweep
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox.base import Limits
-from keystone_action.sandbox.docker import DockerSandboxes
-from keystone_action.sandbox.docker_sandbox import DockerSandbox
-from keystone_action.sandbox.docker_sweep import sweep
+from keystone_action.sandbox.containers.sandbox import DockerSandbox
+from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])

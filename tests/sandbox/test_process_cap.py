@@ -10,7 +10,7 @@ import pytest
 from support.started_as import cap_on_processes, run_in
 from support.started_as import interpreter as python
 
-from keystone_action.sandbox import process_cap
+from keystone_action.sandbox.processes import process_cap
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="making a control group with a cap needs root")
 
@@ -19,7 +19,7 @@ import asyncio, json, sys
 from pathlib import Path
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Command, Limits
-from keystone_action.sandbox.process import start
+from keystone_action.sandbox.processes.sandboxes import start
 
 group, seconds = Path(sys.argv[1]), float(sys.argv[2])
 
@@ -73,7 +73,7 @@ def test_a_cap_that_stays_is_told_and_nothing_dies_of_it(tmp_path: Path) -> None
 
 @needs_root
 def test_refusals_are_counted(tmp_path: Path) -> None:
-    count = "from keystone_action.sandbox import process_cap as cap; import os; before = cap.refusals()\n"
+    count = "from keystone_action.sandbox.processes import process_cap as cap; import os; before = cap.refusals()\n"
     refused = "try: os.fork()\nexcept OSError: pass\nprint(cap.refusals() - before)"
     with cap_on_processes(1) as group:
         done = run_in(group, [python(0), "-c", count + refused], tmp_path)

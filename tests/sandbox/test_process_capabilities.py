@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_world import ROOT, run, shell, world
 from support.attacks import honest, hostile
+from support.process_world import ROOT, run, shell, world
 
 WORLDS = [
     {},
@@ -54,7 +54,7 @@ def test_no_capability_is_left_or_can_be_had(options: dict[str, bool]) -> None:
 PARENT_WITH_INHERITABLE_ONES = """
 import ctypes, sys
 sys.path[:0] = {paths!r}
-from process_world import run, shell, world
+from support.process_world import run, shell, world
 libc = ctypes.CDLL(None, use_errno=True)
 header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
 assert libc.capget(header, sets) == 0

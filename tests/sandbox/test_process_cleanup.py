@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from process_world import ROOT, alive, another, eventually, run, shell, token, world
+from support.process_world import ROOT, alive, another, eventually, run, shell, token, world
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Command, Limits
@@ -225,7 +225,7 @@ VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from keystone_action.sandbox.base import Command, Limits
-from keystone_action.sandbox.process import start
+from keystone_action.sandbox.processes.sandboxes import start
 
 async def main():
     sandboxes = await start()

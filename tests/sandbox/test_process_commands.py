@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_world import ROOT, another, in_shell, run, shell, world
+from support.process_world import ROOT, another, in_shell, run, shell, world
 
 from keystone_action.errors import SandboxError
+from keystone_action.files.head_and_tail import Stream
 from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, KeptWhole, Limits
-from keystone_action.sandbox.streams import Stream
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 127, 255])
@@ -41,7 +41,7 @@ def test_signals_that_our_parent_ignored_have_their_usual_effect_inside(tmp_path
     # GNU make ignores the two signals that libc keeps for itself, a shell SIGQUIT of what it starts in the background.
     script = tmp_path / "show.py"
     script.write_text(
-        "import signal\nfrom process_world import in_shell\n"
+        "import signal\nfrom support.process_world import in_shell\n"
         "signal.signal(signal.SIGQUIT, signal.SIG_IGN)\n"
         "print(in_shell('grep SigIgn /proc/self/status').stdout.text())\n"
     )

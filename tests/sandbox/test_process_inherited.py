@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_world import another, run, world
 from support.attacks import honest, hostile
+from support.process_world import another, run, world
 
 from keystone_action.sandbox.base import Command
 
@@ -34,7 +34,7 @@ print(json.dumps({
 ODD_PARENT = """
 import asyncio, os, pty, signal, socket, sys
 sys.path[:0] = {paths!r}
-from process_world import run, world
+from support.process_world import run, world
 from keystone_action.sandbox.base import Command
 os.umask(0o077)
 os.setsid() if os.getpid() != os.getsid(0) else None
@@ -77,7 +77,7 @@ OWNER_OF_A_KEY = """
 import ctypes, os, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
-from process_world import run, shell, world
+from support.process_world import run, shell, world
 libc = ctypes.CDLL(None, use_errno=True)
 add_key, keyctl = {{"x86_64": (248, 250)}}.get(os.uname().machine, (217, 219))
 JOIN, POSSESSOR_ONLY, SET_PERMISSIONS = 1, 0x3f000000, 5

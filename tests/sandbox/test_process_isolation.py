@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_world import ROOT, another, run, shell, world
+from support.process_world import ROOT, another, run, shell, world
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import policy
+from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.base import Command, Limits
-from keystone_action.sandbox.process import start, unenforced
-from keystone_action.sandbox.removal import remove_tree
+from keystone_action.sandbox.processes import policy
+from keystone_action.sandbox.processes.sandboxes import start, unenforced
 
 
 @pytest.fixture

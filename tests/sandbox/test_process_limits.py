@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from process_world import alive, in_shell, run, shell, token, world
+from support.process_world import alive, in_shell, run, shell, token, world
 
 from keystone_action.sandbox.base import Command, Limits
 from keystone_action.sandbox.watching import TooDeep, human, tree_size

@@ -15,9 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox import client, killing, landlock, process, process_sandbox, processtree, users, wire
-from keystone_action.sandbox.policy import user_may_execute
-from keystone_action.sandbox.streams import Stream
+from keystone_action.files.head_and_tail import Stream
+from keystone_action.sandbox import users
+from keystone_action.sandbox.processes import client, killing, landlock, wire
+from keystone_action.sandbox.processes import process_tree as processtree
+from keystone_action.sandbox.processes import sandbox as process_sandbox
+from keystone_action.sandbox.processes import sandboxes as process
+from keystone_action.sandbox.processes.policy import user_may_execute
 
 
 @given(

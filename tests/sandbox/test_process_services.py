@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from process_world import ROOT, alive, eventually, run, token, world
+from support.process_world import ROOT, alive, eventually, run, token, world
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Command

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.attacks import honest, hostile
 
-from keystone_action import cli
-from keystone_action.clean import SETUPS_KEPT
+from keystone_action.cli import main as cli
+from keystone_action.cli.clean import SETUPS_KEPT
 from keystone_action.sandbox import shared_copy as module
 from keystone_action.sandbox.shared_copy import open_to_all, shared_copy
 
@@ -127,7 +127,7 @@ def test_clean_removes_what_no_run_has_used_for_long(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(world / "home"))
-    monkeypatch.setattr("keystone_action.sandbox.docker_client._DEFAULT", "unix:///does/not/exist.sock")
+    monkeypatch.setattr("keystone_action.engine.client._DEFAULT", "unix:///does/not/exist.sock")
     monkeypatch.setenv("DOCKER_HOST", "")
     young = copied(world)
     (world / "home/tool/data").write_text("newer")

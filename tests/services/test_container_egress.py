@@ -17,11 +17,11 @@ from support.containers import ContainerWorld
 from support.egress import StagedOutside, decisions, port_of
 from support.images import BASE, PYTHON
 
+from keystone_action.engine import networks as module
+from keystone_action.engine.networks import Network
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services import networks as module
-from keystone_action.services.egress_proxy import EgressCell, EgressProxy
-from keystone_action.services.networks import Network
-from keystone_action.spec.policies import Egress
+from keystone_action.services.egress.proxy import EgressCell, EgressProxy
+from keystone_action.spec.models.policies import Egress
 
 pytestmark = pytest.mark.docker
 
@@ -230,9 +230,9 @@ sys.path.insert(0, "/packages")
 sys.path.insert(1, "/source")
 import docker
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services.egress_proxy import EgressProxy
-from keystone_action.services.networks import Networks
-from keystone_action.spec.policies import Egress
+from keystone_action.services.egress.proxy import EgressProxy
+from keystone_action.engine.networks import Networks
+from keystone_action.spec.models.policies import Egress
 from pathlib import Path
 
 async def main():

@@ -15,13 +15,13 @@ import pytest
 from support import egress as stage
 from support.egress import PUBLIC, StagedOutside, connect, decisions, exchange, port_of, read_all
 
+from keystone_action.engine.networks import Network
 from keystone_action.errors import ServiceError
 from keystone_action.evidence import egress as log_module
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services import egress_proxy as module
-from keystone_action.services.egress_proxy import EgressCell, EgressProxy
-from keystone_action.services.networks import Network
-from keystone_action.spec.policies import Egress
+from keystone_action.services.egress import proxy as module
+from keystone_action.services.egress.proxy import EgressCell, EgressProxy
+from keystone_action.spec.models.policies import Egress
 
 ALLOW = ["api.example.com", "*.allowed.example", "raw.example:7000"]
 

@@ -18,7 +18,7 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.base import Attached, CellScope
 from keystone_action.services.external import External, Target
-from keystone_action.spec.services import ExternalService
+from keystone_action.spec.models.services import ExternalService
 
 
 def external(url: str, ready_timeout: float = 10.0) -> External:

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from support.mocks import model, running_mock
 
 from keystone_action.errors import UsageError
-from keystone_action.services.http_request import RawRequest, Request
-from keystone_action.services.routes import RouteState, RouteTable
+from keystone_action.services.http_mock.request import RawRequest, Request
+from keystone_action.services.http_mock.routes import RouteState, RouteTable
 
 
 def answer(state: RouteState, method: str, target: str, *, headers=(), body: bytes = b""):

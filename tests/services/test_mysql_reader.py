@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import MariaDb
 
 from keystone_action.evidence.model import QueryFailed
-from keystone_action.services.mysql_reader import MysqlReader, first_word
+from keystone_action.services.mysql.reader import MysqlReader, first_word
 from keystone_action.services.redefinitions import Changes
 
 

@@ -17,12 +17,16 @@ from anyio.from_thread import BlockingPortal
 from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.sandbox import process, shared_copy, system_v
-from keystone_action.sandbox.service_process import ServiceProcess
-from keystone_action.services import postgres_binaries, postgres_databases, postgres_server
-from keystone_action.services.postgres import EmbeddedPostgres, credentials_from_env
-from keystone_action.services.postgres_binaries import Binaries, find_binaries, reachable_binaries
-from keystone_action.spec.services import ContainerService, PostgresService
+from keystone_action.sandbox import shared_copy
+from keystone_action.sandbox.processes import sandboxes as process
+from keystone_action.sandbox.processes import system_v
+from keystone_action.sandbox.processes.service_process import ServiceProcess
+from keystone_action.services.postgres import binaries as postgres_binaries
+from keystone_action.services.postgres import databases as postgres_databases
+from keystone_action.services.postgres import server as postgres_server
+from keystone_action.services.postgres.binaries import Binaries, find_binaries, reachable_binaries
+from keystone_action.services.postgres.embedded import EmbeddedPostgres, credentials_from_env
+from keystone_action.spec.models.services import ContainerService, PostgresService
 
 
 def define(**fields: Any) -> PostgresService:

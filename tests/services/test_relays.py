@@ -14,18 +14,18 @@ from support.containers import ContainerWorld, ServedCell
 from support.egress import exchange
 from support.images import POSTGRES
 
+from keystone_action.engine.networks import Network
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.sandbox import process
+from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.egress.relay import Relay, Relays
+from keystone_action.services.egress.relay import Target as RelayTarget
 from keystone_action.services.external import External, Target
-from keystone_action.services.http_server import MockServer
+from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.loop_thread import LoopThread
-from keystone_action.services.networks import Network
-from keystone_action.services.postgres import EmbeddedPostgres
-from keystone_action.services.relay import Relay, Relays
-from keystone_action.services.relay import Target as RelayTarget
-from keystone_action.spec.services import ExternalService, PostgresService
+from keystone_action.services.postgres.embedded import EmbeddedPostgres
+from keystone_action.spec.models.services import ExternalService, PostgresService
 
 ASK = "python3 -c \"import urllib.request as u; print(u.urlopen('{url}', timeout=5).read().decode())\""
 

@@ -14,10 +14,10 @@ from anyio.from_thread import BlockingPortal
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed, QueryResult
-from keystone_action.sandbox import process
+from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.sqlite import SqliteFile
-from keystone_action.spec.services import SqliteService
+from keystone_action.services.sqlite.service import SqliteFile
+from keystone_action.spec.models.services import SqliteService
 
 
 @dataclass

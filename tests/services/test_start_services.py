@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.sandbox import process
+from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.base import CellScope, RunningService
-from keystone_action.services.http_server import MockServer
+from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.start import refuse_unsupported, start_services, stop_services
-from keystone_action.spec.services import Service
+from keystone_action.spec.models.services import Service
 
 
 def define(*documents: dict[str, Any]) -> list[Service]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from support.check_types import TYPES
 
-from keystone_action.spec.loader import LoadedSpec, load
+from keystone_action.spec.loading.loader import LoadedSpec, load
 
 # Files are written and read in properties, on machines that others use too: no test here is about time.
 settings.register_profile("spec", deadline=None)
@@ -50,7 +50,7 @@ def load_text(write: Callable[..., Path]) -> Callable[..., LoadedSpec]:
 @pytest.fixture
 def errors_of(load_text: Callable[..., LoadedSpec], directory: Path) -> Callable[..., list[str]]:
     """The errors of a spec as `line:column: sentence`."""
-    from keystone_action.spec.diagnostics import SpecError
+    from keystone_action.spec.loading.diagnostics import SpecError
 
     def errors(text: str, **options: Any) -> list[str]:
         with pytest.raises(SpecError) as caught:

@@ -12,11 +12,11 @@ from support.check_types import HEAD, TYPES
 
 from keystone_action.errors import HarnessError
 from keystone_action.runner.world import AuthorFiles
-from keystone_action.spec import author_directory
-from keystone_action.spec.author_directory import files_below, read_below
-from keystone_action.spec.base import AuthorPath, CheckModel
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading import author_directory
+from keystone_action.spec.loading.author_directory import files_below, read_below
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.loader import load
+from keystone_action.spec.models.base import AuthorPath, CheckModel
 
 
 class Compare(CheckModel):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
-from keystone_action.spec.diagnostics import SHOWN_AT_MOST, Diagnostic, SpecError, nearest, shown, visible
+from keystone_action.spec.loading.diagnostics import SHOWN_AT_MOST, Diagnostic, SpecError, nearest, shown, visible
 
 
 def test_everything_there_is_to_say() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from keystone_action.errors import UsageError
-from keystone_action.sandbox.removal import remove_tree
-from keystone_action.spec.discovery import discover, search
+from keystone_action.files.removal import remove_tree
+from keystone_action.spec.loading.discovery import discover, search
 from keystone_action.spec.walking import walk
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.spec.entrypoints import names_instead
-from keystone_action.spec.loader import LoadedSpec
+from keystone_action.spec.loading.entrypoints import names_instead
+from keystone_action.spec.loading.loader import LoadedSpec
 
 SPEC = """version: 1
 id: a

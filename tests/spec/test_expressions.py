@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from keystone_action.spec.base import PlainText, StrictModel, Template
 from keystone_action.spec.expressions import ExpressionError, Reference, interpolate, names_used, parse
+from keystone_action.spec.models.base import PlainText, StrictModel, Template
 
 NAMES: dict[str, Any] = {
     "params": {"model": "a", "count": 3, "on": True, "none": None, "list": [1, "x"], "ratio": 0.5},

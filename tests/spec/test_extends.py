@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.check_types import TYPES
 
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.extends import MAX_CHAIN
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.extends import MAX_CHAIN
+from keystone_action.spec.loading.loader import load
 
 Write = Callable[..., Path]
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.loader import load
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.loader import load
 
 TYPES = CheckTypes()
 HUGE = int("9" * 400)

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.check_types import CHECKS, HEAD
 
-from keystone_action.spec.dataset import read_dataset
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.experiment import Dataset
-from keystone_action.spec.loader import LoadedSpec
+from keystone_action.spec.loading.dataset import read_dataset
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.models.experiment import Dataset
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., LoadedSpec]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.files import MAX_BYTES, decode, read_text
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.text_files import MAX_BYTES, decode, read_text
 
 
 def error_of(content: bytes) -> str:

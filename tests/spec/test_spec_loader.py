@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.check_types import CHECKS, HEAD, TYPES
 
 from keystone_action.errors import NotSupportedYet, UsageError
-from keystone_action.spec.base import CheckModel
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.loader import LoadedSpec, load
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.models.base import CheckModel
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., LoadedSpec]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.check_types import CHECKS, HEAD
 
-from keystone_action.spec.loader import LoadedSpec
+from keystone_action.spec.loading.loader import LoadedSpec
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., LoadedSpec]
@@ -249,6 +249,6 @@ scoring: {replica_aggregation: {at_least: 1}}
     ],
 )
 def test_images_of_databases_are_recognised(image: str, kind: str) -> None:
-    from keystone_action.spec.services import ContainerService
+    from keystone_action.spec.models.services import ContainerService
 
     assert ContainerService(name="a", image=image).kind == kind

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.spec import yaml_loader
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.yaml_loader import MAX_DEPTH, Source, construct, parse, resolve_plain
+from keystone_action.spec.loading import yaml_loader
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.yaml_loader import MAX_DEPTH, Source, construct, parse, resolve_plain
 
 
 def data_of(text: str) -> Any:

@@ -169,7 +169,7 @@ def job(
     image: Callable[[str], str],
 ) -> Iterator[ActionJob]:
     """A job of one test. What a failed test left on the engine is removed."""
-    from keystone_action.sandbox.docker_sweep import sweep
+    from keystone_action.engine.sweep import sweep
 
     made = ActionJob(tmp_path, action_image, watch, engine)
     try:

@@ -1,4 +1,4 @@
-"""Evidence of an agent that turned one directory into another: what `runner/cell.py` observes."""
+"""Evidence of an agent that turned one directory into another: what `runner/cell/cell.py` observes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from support.context import grade
 
+from keystone_action.files.workspace import changes, keep_originals, snapshot, write_patch
 from keystone_action.invariants.base import Outcome
-from keystone_action.sandbox.workspace import changes, keep_originals, snapshot, write_patch
 
 Act = Callable[[Path], object]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from keystone_action.spec.base import (
+from keystone_action.spec.models.base import (
     AuthorPath,
     CheckModel,
     InputSource,
@@ -15,7 +15,7 @@ from keystone_action.spec.base import (
     ShellCommand,
     WorkspacePath,
 )
-from keystone_action.spec.shapes import TextOrList
+from keystone_action.spec.models.shapes import TextOrList
 
 HEAD = """version: 1
 id: sample

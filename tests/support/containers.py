@@ -18,15 +18,15 @@ from anyio.from_thread import BlockingPortal
 from pydantic import TypeAdapter
 from support.images import BASE
 
+from keystone_action.engine.networks import Network, Networks
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
 from keystone_action.services.base import Attached, CellScope, RunningService
-from keystone_action.services.container_host import make_host
-from keystone_action.services.http_server import MockServer
-from keystone_action.services.networks import Network, Networks
+from keystone_action.services.container.host import make_host
+from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.start import build_service
-from keystone_action.spec.services import Service
+from keystone_action.spec.models.services import Service
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -26,8 +26,8 @@ from keystone_action.evidence.model import Database
 from keystone_action.invariants.base import Outcome
 from keystone_action.services.base import Attached, CellScope, RunningService
 from keystone_action.services.external import External
-from keystone_action.services.sqlite import SqliteFile
-from keystone_action.spec.services import ExternalService, SqliteService
+from keystone_action.services.sqlite.service import SqliteFile
+from keystone_action.spec.models.services import ExternalService, SqliteService
 
 LAYOUT = (
     "CREATE TABLE customers (id int PRIMARY KEY, email varchar(80))",

@@ -18,10 +18,10 @@ from support.mariadb import MariaDb, running_mariadb
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryResult
-from keystone_action.sandbox import process
+from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.postgres import EmbeddedPostgres
-from keystone_action.spec.services import PostgresService
+from keystone_action.services.postgres.embedded import EmbeddedPostgres
+from keystone_action.spec.models.services import PostgresService
 
 
 @dataclass

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keystone_action.services.egress_proxy import EgressCell
-from keystone_action.services.guarded_listener import Connection
-from keystone_action.services.networks import Network
-from keystone_action.services.outside import Outside
-from keystone_action.spec.hosts import IPAddress
+from keystone_action.engine.networks import Network
+from keystone_action.services.egress.guarded_listener import Connection
+from keystone_action.services.egress.outside import Outside
+from keystone_action.services.egress.proxy import EgressCell
+from keystone_action.spec.models.hosts import IPAddress
 
 PUBLIC = "93.184.216.34"
 

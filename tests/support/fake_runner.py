@@ -19,7 +19,7 @@ import yaml
 from support.runner_rules import Issue, ReadLog, RunnerRejects, parse_env_file, read_log, read_summary
 from support.workflow_expressions import interpolate
 
-from keystone_action import action
+from keystone_action.action import main as action
 
 if TYPE_CHECKING:
     from support.container_step import ContainerStep

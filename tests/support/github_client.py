@@ -7,8 +7,8 @@ from typing import Any
 
 from support.fake_github import FakeGitHub
 
-from keystone_action.github.client import GitHubClient
-from keystone_action.github.waiting import Clock, Limits
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.waiting import Clock, Limits
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any
 
 from support.context import grade
 
+from keystone_action.files.workspace import changes, keep_originals, snapshot
 from keystone_action.invariants.base import Outcome
-from keystone_action.sandbox.workspace import changes, keep_originals, snapshot
 
 
 def files_of(root: Path, prefix: str) -> dict[str, str | bytes]:

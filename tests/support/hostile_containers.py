@@ -16,7 +16,7 @@ from support.images import PYTHON
 Mode = Literal["bind", "copy"]
 _COPYING = """
 import functools, sys
-from keystone_action.sandbox import docker
+from keystone_action.sandbox.containers import sandboxes as docker
 docker.start_docker = functools.partial(docker.start_docker, mode="copy")
 from keystone_action.__main__ import main
 sys.exit(main())

@@ -14,9 +14,9 @@ from typing import Any
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.http_mock import HttpMock
-from keystone_action.services.http_server import HOST, MockServer
-from keystone_action.spec.services import HttpMockService
+from keystone_action.services.http_mock.server import HOST, MockServer
+from keystone_action.services.http_mock.service import HttpMock
+from keystone_action.spec.models.services import HttpMockService
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.diagnostics import SpecError
-from keystone_action.spec.loader import LoadedSpec, load
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.loader import LoadedSpec, load
 
 Write = Callable[..., Path]
 HEAD = """id: add

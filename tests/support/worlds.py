@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from keystone_action.sandbox import process
+from keystone_action.files.workspace import remove_tree
 from keystone_action.sandbox.base import Limits, Sandbox
-from keystone_action.sandbox.process import ProcessSandboxes
-from keystone_action.sandbox.workspace import remove_tree
+from keystone_action.sandbox.processes import sandboxes as process
+from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 
 
 @dataclass

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
-from keystone_action.invariants.spending import WORDS, Metric, Spending, shown_amount, spent, within
-from keystone_action.spec.base import Duration
+from keystone_action.invariants.tools.spending import WORDS, Metric, Spending, shown_amount, spent, within
+from keystone_action.spec.models.base import Duration
 
 _FIELDS: dict[Metric, str] = {
     "cost_usd": "max_cost_usd",

@@ -13,8 +13,8 @@ from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase,
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.sandbox.base import Command, Completed
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
-from keystone_action.spec.base import Duration, ShellCommand, Text
-from keystone_action.spec.shapes import TextOrList
+from keystone_action.spec.models.base import Duration, ShellCommand, Text
+from keystone_action.spec.models.shapes import TextOrList
 
 _NOT_FOUND = 127
 _ALIASED = {"cmd": "command", "expect_exit": "exit_code"}

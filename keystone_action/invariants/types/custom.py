@@ -17,8 +17,8 @@ from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.check_result import BadResult, read_result
 from keystone_action.sandbox.base import Command, Completed, Sandbox
 from keystone_action.sandbox.programs import not_in_sandbox
-from keystone_action.spec.base import AuthorPath
-from keystone_action.spec.shapes import TextOrList
+from keystone_action.spec.models.base import AuthorPath
+from keystone_action.spec.models.shapes import TextOrList
 
 _BY_SUFFIX = {
     ".py": "python3",

@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Change, Evidence
+from keystone_action.files.line_counts import LineCount, line_counts
+from keystone_action.files.paths import display_path
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.left_files import listed, matches_any, shown
-from keystone_action.sandbox.line_counts import LineCount, line_counts
-from keystone_action.sandbox.paths import display_path
-from keystone_action.spec.base import WorkspacePath
+from keystone_action.spec.models.base import WorkspacePath
 
 _Glob = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
 _Limit = Annotated[int, Field(ge=0)]

@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from keystone_action.files.paths import PathProblem, display_path, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.left_files import find, listed, shown
-from keystone_action.invariants.patterns import PatternTimeout, search
-from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
-from keystone_action.spec.base import RegexPattern, WorkspacePath
-from keystone_action.spec.shapes import TextOrList
+from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.spec.models.base import RegexPattern, WorkspacePath
+from keystone_action.spec.models.shapes import TextOrList
 
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _Pattern = Annotated[str, Field(min_length=1), RegexPattern()]

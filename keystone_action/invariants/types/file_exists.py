@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from keystone_action.files.paths import PathProblem, display_path
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.left_files import find, listed, shown
-from keystone_action.sandbox.paths import PathProblem, display_path
-from keystone_action.spec.base import WorkspacePath
+from keystone_action.spec.models.base import WorkspacePath
 
 
 class FileExists(Check):

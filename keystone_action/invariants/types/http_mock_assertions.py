@@ -13,13 +13,13 @@ from keystone_action.evidence.fields import Missing, look_up, parse_field
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.evidence.request_filters import Filter, compile_filters
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
-from keystone_action.invariants.comparison import as_json, describe, equal
-from keystone_action.invariants.near_misses import NearMisses
-from keystone_action.invariants.operator_fields import Operators
-from keystone_action.invariants.operators import problem_with
-from keystone_action.invariants.patterns import PatternTimeout
-from keystone_action.spec.base import ServiceName
-from keystone_action.spec.diagnostics import nearest
+from keystone_action.invariants.http.near_misses import NearMisses
+from keystone_action.invariants.values.comparison import as_json, describe, equal
+from keystone_action.invariants.values.operator_fields import Operators
+from keystone_action.invariants.values.operators import problem_with
+from keystone_action.invariants.values.patterns import PatternTimeout
+from keystone_action.spec.loading.diagnostics import nearest
+from keystone_action.spec.models.base import ServiceName
 
 _SHOWN = 2_000
 _HEADS = ("request_count", "last_request", "requests[0]")

@@ -11,17 +11,17 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from keystone_action.evidence.model import Evidence
+from keystone_action.files.paths import PathMissing, PathProblem, display_path, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.code.source_code import code_lines, is_python, is_source, is_test
 from keystone_action.invariants.left_files import find, is_set_aside, listed, shown
 from keystone_action.invariants.own_process import NotFinished, ask
-from keystone_action.invariants.source_code import code_lines, is_python, is_source, is_test
-from keystone_action.sandbox.paths import PathMissing, PathProblem, display_path, read_inside
-from keystone_action.spec.base import WorkspacePath
+from keystone_action.spec.models.base import WorkspacePath
 
 SOURCE_LIMIT = 8 << 20
 TOTAL_LIMIT = 64 << 20
 """Bytes of one source, and of all that are looked at."""
-_PROGRAM = Path(__file__).parent.parent / "syntax_program.py"
+_PROGRAM = Path(__file__).parent.parent / "code" / "syntax_program.py"
 
 
 class Implemented(Check):

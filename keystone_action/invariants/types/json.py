@@ -10,17 +10,17 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.invariants import strict_json
+from keystone_action.files.paths import PathProblem, display_path, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.input_from import InputFrom
-from keystone_action.invariants.json_values import SIZE_LIMIT, Values, read_document, wrong_values
 from keystone_action.invariants.judged_material import BadSource, NothingToJudge, NoTrace, gather
 from keystone_action.invariants.own_process import NotFinished, ask
-from keystone_action.sandbox.paths import PathProblem, display_path, read_inside
-from keystone_action.spec.base import AuthorPath, WorkspacePath
-from keystone_action.spec.shapes import TextOrMapping
+from keystone_action.invariants.values import strict_json
+from keystone_action.invariants.values.json_values import SIZE_LIMIT, Values, read_document, wrong_values
+from keystone_action.spec.models.base import AuthorPath, WorkspacePath
+from keystone_action.spec.models.shapes import TextOrMapping
 
-_PROGRAM = Path(__file__).parent.parent / "schema_program.py"
+_PROGRAM = Path(__file__).parent.parent / "values" / "schema_program.py"
 
 
 def _schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from keystone_action.invariants.judged_material import BadSource, Material, Noth
 from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Usage
 from keystone_action.judge.models import is_alias, parse_model
 from keystone_action.judge.prompt import has_input
-from keystone_action.spec.base import AuthorPath, StrictModel, Template
-from keystone_action.spec.shapes import TextOrMapping
+from keystone_action.spec.models.base import AuthorPath, StrictModel, Template
+from keystone_action.spec.models.shapes import TextOrMapping
 
 _TOLERANCE = 1e-9
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.tool_matchers import NonEmpty, argument_problem
+from keystone_action.invariants.tools.matchers import NonEmpty, argument_problem
 
 _WARNING = 'Warning: an expected_output of "" is found in every output; leave it out.'
 _SHOWN = 200

@@ -10,8 +10,8 @@ from pydantic import Field
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.input_from import InputFrom
 from keystone_action.invariants.judged_material import BadSource, NothingToJudge, NoTrace, gather
-from keystone_action.invariants.patterns import PatternTimeout, search
-from keystone_action.spec.base import RegexPattern
+from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.spec.models.base import RegexPattern
 
 
 class Regex(Check):

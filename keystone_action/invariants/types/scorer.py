@@ -9,9 +9,9 @@ from pydantic import Field
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
-from keystone_action.invariants.own_scorers import NotAnswered, Scorers, ask
-from keystone_action.spec.base import AuthorPath, PlainText
-from keystone_action.spec.shapes import text_like
+from keystone_action.invariants.scorers.own_scorers import NotAnswered, Scorers, ask
+from keystone_action.spec.models.base import AuthorPath, PlainText
+from keystone_action.spec.models.shapes import text_like
 
 _Module = Annotated[str, text_like(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", "a module, such as pkg.scorers"), PlainText()]
 

@@ -11,9 +11,9 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Database, QueryFailed, QueryResult
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
-from keystone_action.invariants.comparison import as_json, contains, describe, equal, order, shown_value, text_of
-from keystone_action.invariants.patterns import PatternTimeout, search
-from keystone_action.spec.base import RegexPattern, ServiceName
+from keystone_action.invariants.values.comparison import as_json, contains, describe, equal, order, shown_value, text_of
+from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.spec.models.base import RegexPattern, ServiceName
 
 Bound = int | float | str
 _OPERATORS = ("equals", "not_equals", "gt", "gte", "lt", "lte", "contains", "matches", "rows")

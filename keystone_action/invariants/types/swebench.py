@@ -9,18 +9,26 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants import counted, pytest_run
+from keystone_action.files.paths import PathProblem, exists_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import ending, tails, whole
-from keystone_action.invariants.graded_copy import CannotPrepare, GradedCopy, Inject, Protect, destinations, prepare
-from keystone_action.invariants.junit import BadReport
-from keystone_action.invariants.planted_modules import ModuleRule
-from keystone_action.invariants.pytest_results import PytestResults
+from keystone_action.invariants.tests import outcome as counted
+from keystone_action.invariants.tests import pytest_run
+from keystone_action.invariants.tests.graded_copy import (
+    CannotPrepare,
+    GradedCopy,
+    Inject,
+    Protect,
+    destinations,
+    prepare,
+)
+from keystone_action.invariants.tests.junit import BadReport
+from keystone_action.invariants.tests.planted_modules import ModuleRule
+from keystone_action.invariants.tests.pytest_results import PytestResults
 from keystone_action.sandbox.base import Completed
-from keystone_action.sandbox.paths import PathProblem, exists_inside
 from keystone_action.sandbox.programs import not_in_sandbox
-from keystone_action.spec.base import Duration, PlainText, ShellCommand
 from keystone_action.spec.globs import escape
+from keystone_action.spec.models.base import Duration, PlainText, ShellCommand
 
 _PINNED = {"TZ": "UTC", "PYTHONHASHSEED": "0"}
 """What ids of parametrised tests are known to depend on."""

@@ -9,10 +9,14 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants import counted, pytest_run, unittest_runs
+from keystone_action.files.paths import PathMissing, PathProblem, read_inside
+from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, tails, whole
-from keystone_action.invariants.graded_copy import (
+from keystone_action.invariants.left_files import find, listed
+from keystone_action.invariants.tests import outcome as counted
+from keystone_action.invariants.tests import pytest_run, unittest_runs
+from keystone_action.invariants.tests.graded_copy import (
     CannotPrepare,
     GradedCopy,
     Inject,
@@ -20,16 +24,13 @@ from keystone_action.invariants.graded_copy import (
     destinations,
     prepare,
 )
-from keystone_action.invariants.junit import BadReport, Counts, total
-from keystone_action.invariants.left_files import find, listed
-from keystone_action.invariants.node_tests import with_reporter, without_emptied_files
-from keystone_action.invariants.planted_modules import ModuleRule
+from keystone_action.invariants.tests.junit import BadReport, Counts, total
+from keystone_action.invariants.tests.node import with_reporter, without_emptied_files
+from keystone_action.invariants.tests.planted_modules import ModuleRule
 from keystone_action.sandbox.base import Command, Completed
-from keystone_action.sandbox.paths import PathMissing, PathProblem, read_inside
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
-from keystone_action.sandbox.removal import remove_tree
-from keystone_action.spec.base import Duration, ShellCommand, WorkspacePath
-from keystone_action.spec.shapes import TextOrList
+from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
+from keystone_action.spec.models.shapes import TextOrList
 
 _NOT_FOUND = 127
 _NO_TESTS = re.compile(rb"^Ran 0 tests in [\d.]+s$", re.MULTILINE)

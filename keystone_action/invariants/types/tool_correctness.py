@@ -12,10 +12,10 @@ from pydantic_core import PydanticCustomError
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import TOOL_KINDS, ToolCall, Trace
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
-from keystone_action.invariants.tool_alignment import Alignment, align
-from keystone_action.invariants.tool_matchers import NonEmpty, ToolMatcher, shown_calls
-from keystone_action.spec.diagnostics import nearest
-from keystone_action.spec.shapes import TextOrMapping
+from keystone_action.invariants.tools.alignment import Alignment, align
+from keystone_action.invariants.tools.matchers import NonEmpty, ToolMatcher, shown_calls
+from keystone_action.spec.loading.diagnostics import nearest
+from keystone_action.spec.models.shapes import TextOrMapping
 
 _SHOWN = 20
 

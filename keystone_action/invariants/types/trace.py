@@ -12,9 +12,9 @@ from pydantic_core import PydanticCustomError
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall, ToolKind, Trace
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
-from keystone_action.invariants.spending import WORDS, Metric, shown_amount, spent, within
-from keystone_action.invariants.tool_matchers import ToolMatcher, shown_calls
-from keystone_action.spec.shapes import LIST, MAPPING
+from keystone_action.invariants.tools.matchers import ToolMatcher, shown_calls
+from keystone_action.invariants.tools.spending import WORDS, Metric, shown_amount, spent, within
+from keystone_action.spec.models.shapes import LIST, MAPPING
 
 _NUMBER, _SWITCH = "<number>", "<switch>"
 _Count = Annotated[int, Field(ge=0)]

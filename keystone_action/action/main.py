@@ -1,0 +1,386 @@
+"""The action's front door: inputs → options → engine → annotations, outputs, summary → exit code."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from keystone_action import signals
+from keystone_action.compared_with import ComparedWith, compared_with
+from keystone_action.engine.client import VARIABLES as ENGINE_VARIABLES
+from keystone_action.errors import (
+    EXIT_CANCELLED,
+    EXIT_ERROR,
+    EXIT_PASS,
+    Cancelled,
+    HarnessError,
+    KeystoneError,
+    OutputError,
+    UsageError,
+)
+from keystone_action.gate.committed import refuse_committed_answers
+from keystone_action.github.event import Event, read_event
+from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings
+from keystone_action.github.log.annotations import annotations_of, annotations_of_spec_error
+from keystone_action.github.log.commands import Commands
+from keystone_action.github.log.progress import LogProgress
+from keystone_action.github.log.summary import Summaries, append_text
+from keystone_action.github.log.summary_template import SummaryTemplate
+from keystone_action.github.outputs import write_outputs
+from keystone_action.github.ownership import hand_over, missing_folders
+from keystone_action.github.pull_request.reporting import Reporting
+from keystone_action.github.pull_request.spec_links import spec_links
+from keystone_action.github.pull_request.whose_code import whose_code
+from keystone_action.github.reader import InputReader
+from keystone_action.github.results import commented_values, failed_run, output_values, planned_values
+from keystone_action.github.state import StepState, run_id_of_step
+from keystone_action.github.wording import in_workflow
+from keystone_action.report.compared import baseline_lines, gate_lines
+from keystone_action.report.words import count
+from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.scoring.results import RunResult
+from keystone_action.spec.loading.diagnostics import SpecError
+
+_PASSED_ON = ENGINE_VARIABLES | {"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+_PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
+_PASSED_ON_PREFIXES = ("ANTHROPIC_", "OPENAI_", "KEYSTONE_JUDGE_", "LC_")
+_WITH_NOTHING = ComparedWith()
+_KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+
+
+class Evaluation(Protocol):
+    """What the engine hands back: `keystone_action.evaluate.Evaluation`."""
+
+    @property
+    def run(self) -> RunResult: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def exit_code(self) -> int: ...
+
+
+Evaluate = Callable[[RunOptions, Progress], Evaluation]
+
+
+def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | None = None) -> int:
+    """Runs one step of a workflow and returns its exit code. Never raises: whatever goes wrong is said in the log,
+    the outputs and the summary."""
+    commands = Commands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
+    step = _Step(environ, commands)
+    started = time.monotonic()
+    try:
+        return step.run(evaluate)
+    except KeyboardInterrupt:
+        return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
+    except KeystoneError as error:
+        return step.failed(error, time.monotonic() - started)
+    except Exception as error:  # noqa: BLE001 - exit code 1 would call a bug of ours a failed agent
+        commands.debug(traceback.format_exc())
+        if signals.requested():  # which broke what was under way
+            return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
+        message = f"Keystone broke: {type(error).__name__}: {error}"
+        return step.failed(HarnessError(message, help="please report it, with step debugging on"), 0.0)
+
+
+class _Step:
+    """One call of `main`: what is known so far, so that a failure at any point can still be reported."""
+
+    def __init__(self, environ: Mapping[str, str], commands: Commands) -> None:
+        self.environ = environ
+        self.commands = commands
+        self.settings: Settings | None = None
+        self.reporting: Reporting | None = None
+        self.event = Event()
+        self.needs_checkout = False  # nobody is told to check out a fork where that is refused
+        self.summaries = Summaries(None, commands.warning)
+
+    def run(self, evaluate: Evaluate | None) -> int:
+        _mask_keys(self.environ, self.commands)
+        event = self.event = read_event(self.environ)
+        settings = self.settings = self._read_settings(event)
+        self._say(settings, event)
+        if settings.mode == "comment":
+            return self._comment(settings)
+        if not settings.allow_pull_request_target:
+            whose_code(event, settings, self.environ, self.commands.log).refuse_foreign_code()
+        self.needs_checkout = settings.mode != "merge"
+        if settings.mode == "plan":
+            return self._plan(settings, event)
+        if self.reporting is not None:
+            self.reporting.start()
+        evaluation = self._evaluate(settings, event, evaluate)
+        # A signal that comes later breaks off what is told to others, and nothing else.
+        code = EXIT_CANCELLED if signals.requested() else evaluation.exit_code
+        found = annotations_of(
+            evaluation.run,
+            directory=settings.directory,
+            workspace=settings.workspace,
+            limit=settings.annotations,
+            issued=self.commands.issued,
+        )
+        for annotation in found:
+            self.commands.annotate(annotation)
+        self._report(evaluation.run, evaluation.directory)
+        return code
+
+    def _read_settings(self, event: Event) -> Settings:
+        """Who is to be told of a wrong input is known, as far as the inputs that say so are right."""
+        reader = InputReader(self.environ)
+        settings = read_settings(reader, is_committed=_is_committed)
+        if settings.mode in ("run", "merge"):
+            self.reporting = Reporting(settings, event, self.environ, self.commands)
+        reader.raise_problems()
+        if self.reporting is not None:
+            self.reporting.directory = settings.output_dir
+        if settings.summary_template is not None and settings.mode in ("run", "merge"):
+            # Before the agent can see to it that another one is read.
+            template = SummaryTemplate.read(settings.summary_template, settings.workspace)
+            self.summaries = Summaries(template, self.commands.warning)
+        return settings
+
+    def failed(self, error: KeystoneError, duration_s: float) -> int:
+        """Reports what kept a run from being finished."""
+        self.commands.endgroup()
+        if isinstance(error, SpecError):
+            error = self._show_spec_errors(error)
+        message = in_workflow(error, self._workspace)
+        if self.needs_checkout and isinstance(error, UsageError) and _is_empty(self._workspace):
+            message += "\nthe workspace is empty: put a step with actions/checkout before this one"
+        if not isinstance(error, SpecError):
+            self.commands.error(message)
+        self._report(failed_run(message, self.environ, duration_s, cancelled=isinstance(error, Cancelled)), None)
+        return error.exit_code or EXIT_ERROR
+
+    def _show_spec_errors(self, error: SpecError) -> SpecError:
+        """In the log with the lines of the file, and each at its line. Returns them with the paths of the checkout."""
+        from keystone_action.spec.loading.diagnostics import with_short_paths
+
+        workspace, limit = self._workspace, DEFAULT_ANNOTATIONS if self.settings is None else self.settings.annotations
+        short = with_short_paths(error, workspace)
+        self.commands.log(short.message)
+        issued = self.commands.issued
+        for annotation in annotations_of_spec_error(short, workspace=workspace, limit=limit, issued=issued):
+            self.commands.annotate(annotation)
+        return short
+
+    @property
+    def _workspace(self) -> Path:
+        return self.settings.workspace if self.settings else Path(self.environ.get("GITHUB_WORKSPACE") or ".")
+
+    def _say(self, settings: Settings, event: Event) -> None:
+        for warning in settings.warnings:
+            self.commands.warning(warning)
+        if event.problem:
+            self.commands.warning(event.problem)
+        for name in settings.env:
+            if name not in self.environ:
+                self.commands.log(f"{name} is named by the input env, but not set in this step's environment")
+
+    def _comment(self, settings: Settings) -> int:
+        """Posts what another run found; nothing runs, and its verdict is none of this job's."""
+        from keystone_action.github.pull_request.comment_mode import ForeignComment
+
+        foreign = ForeignComment(settings, self.environ, self.commands)
+        posted, well = foreign.post()
+        self._write(commented_values(posted.outputs(settings.workspace)))
+        return EXIT_PASS if well else EXIT_ERROR
+
+    def _plan(self, settings: Settings, event: Event) -> int:
+        """Says which jobs a matrix needs; nothing runs."""
+        from keystone_action.report.planned import render_plan
+        from keystone_action.shards import plan_shards
+
+        planned = plan_shards(self._options(settings, event, run_id=""), settings.shards or 1)
+        self._write(planned_values(planned.matrix, planned.plan.total))
+        self._summarize(
+            lambda path: append_text(path, lambda _: render_plan(list(planned.specs()), len(planned.names)))
+        )
+        cells, jobs = count(planned.plan.total, "cell"), count(len(planned.names), "job")
+        self.commands.log(f"planned: {cells} in {jobs}")
+        return EXIT_PASS
+
+    def _evaluate(self, settings: Settings, event: Event, evaluate: Evaluate | None) -> Evaluation:
+        left = [path for path in (settings.output_dir, settings.cache_dir) if path is not None]
+        made = [folder for path in left for folder in missing_folders(path, settings.workspace)]
+        state = StepState(run_id_of_step(self.environ), (*left, *made))
+        self._save(state)
+        try:
+            if settings.mode == "merge":
+                return self._join(settings, state.run_id)
+            if settings.cache_dir is not None:
+                refuse_committed_answers(settings.cache_dir, settings.workspace)
+            return self._run(self._options(settings, event, run_id=state.run_id), evaluate or _engine())
+        finally:
+            hand_over([*left, *made], settings.workspace)
+
+    def _options(self, settings: Settings, event: Event, *, run_id: str) -> RunOptions:
+        compared = compared_with(settings, self.environ, self.commands)
+        return options_of(settings, event, self.environ, run_id=run_id, compared=compared)
+
+    def _run(self, options: RunOptions, engine: Evaluate) -> Evaluation:
+        progress = LogProgress(self.commands, None if self.reporting is None else self.reporting.live)
+        try:
+            return engine(options, progress)
+        finally:
+            progress.finished()
+
+    def _join(self, settings: Settings, run_id: str) -> Evaluation:
+        from keystone_action.runner.parts.merge import MergeOptions
+        from keystone_action.shards import join
+
+        compared = compared_with(settings, self.environ, self.commands)
+        options = MergeOptions(
+            places=settings.results,
+            directory=settings.directory,
+            output=settings.output_dir,
+            threshold=settings.threshold,
+            fail_on_skipped=settings.fail_on_skipped,
+            fail_on=settings.fail_on,
+            run_id=run_id,
+            baseline=compared.baseline,
+            baseline_problem=compared.baseline_problem,
+        )
+        joined = join(options)
+        for notice in joined.run.notices:
+            self.commands.log(notice)
+        self.commands.log(f"joined the results of {count(joined.run.counts.get('cells', 0), 'cell')}")
+        return joined
+
+    def _save(self, state: StepState) -> None:
+        """Before anything is started: whatever becomes of us, the post step knows whom to clean up after."""
+        try:
+            state.save(self.environ)
+        except OutputError as error:
+            self.commands.warning(f"{error.message}; after a cancelled run, containers may be left")
+
+    def _report(self, run: RunResult, directory: Path | None) -> None:
+        """Writes outputs and summary, then tells the pull request. What can't be written or posted is a warning:
+        reporting never changes the verdict, and whatever becomes of the posting, the rest is there."""
+        self._write(output_values(run, directory=directory, workspace=self._workspace))
+        if self.settings is not None:
+            self.summaries.links = spec_links(run, self.settings, self.event, self.environ, self.commands.log)
+        self._write_summaries(run, directory)
+        for line in (*gate_lines(run.spec_changes), *baseline_lines(run.baseline, run)):
+            self.commands.log(line)
+        score = "" if run.composite is None else f", composite {run.composite:.2f}"
+        self.commands.log(f"verdict: {run.verdict}{score}")
+        if self.reporting is not None:
+            posted = self.reporting.finish(run, links=self.summaries.links)
+            if posted.ids or posted.file:
+                self._write(posted.outputs(self._workspace))
+
+    def _write_summaries(self, run: RunResult, directory: Path | None) -> None:
+        try:
+            if directory is not None:
+                self.summaries.replace_file(run, directory, self._workspace)
+        except OutputError as error:
+            self.commands.warning(error.message)
+        self._summarize(lambda path: append_text(path, lambda room: self.summaries.text(run, room)))
+
+    def _write(self, outputs: Mapping[str, str]) -> None:
+        try:
+            if path := self.environ.get("GITHUB_OUTPUT"):
+                write_outputs(Path(path), outputs)
+        except OutputError as error:
+            self.commands.warning(error.message)
+
+    def _summarize(self, append: Callable[[Path], bool]) -> None:
+        try:
+            path = self.environ.get("GITHUB_STEP_SUMMARY")
+            if path and (self.settings is None or self.settings.summary) and not append(Path(path)):
+                self.commands.warning("the summary of this step is full; see the file that summary-path names")
+        except OutputError as error:
+            self.commands.warning(error.message)
+
+
+def _is_committed(directory: Path, path: Path) -> bool:
+    from keystone_action.gate.changed_baseline import is_committed
+
+    return is_committed(directory, path)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return next(folder.iterdir(), None) is None
+    except OSError:
+        return False
+
+
+def _engine() -> Evaluate:
+    from keystone_action.evaluate import evaluate
+
+    return evaluate
+
+
+def options_of(
+    settings: Settings,
+    event: Event,
+    environ: Mapping[str, str],
+    *,
+    run_id: str,
+    compared: ComparedWith = _WITH_NOTHING,
+) -> RunOptions:
+    """The settings as the engine takes them."""
+    temp = environ.get("RUNNER_TEMP", "")
+    return RunOptions(
+        specs=settings.specs,
+        tolerate_missing=settings.specs == DEFAULT_SPECS,
+        directory=settings.directory,
+        environ=engine_environ(environ, settings.env),
+        output=settings.output_dir,
+        threshold=settings.threshold,
+        replicas=settings.replicas,
+        params=settings.params,
+        tags=settings.tags,
+        max_concurrency=settings.max_concurrency,
+        sandbox=settings.sandbox,
+        shard=settings.shard,
+        fail_on=settings.fail_on,
+        fail_on_skipped=settings.fail_on_skipped,
+        timeout=settings.timeout,
+        judge_fast=settings.judge_fast,
+        judge_strong=settings.judge_strong,
+        cache_dir=settings.cache_dir,
+        no_secrets_reason=event.no_secrets_reason,
+        run_id=run_id,
+        # Our own /tmp is inside this container; the runner's folder lies on the engine's machine too.
+        scratch=Path(temp) if temp and Path(temp).is_dir() else None,
+        registry_mirror=settings.registry_mirror,
+        registry_username=settings.registry_username,
+        registry_password=settings.registry_password,
+        docker_network=settings.docker_network,
+        spec_from=settings.spec_from,
+        base=compared.base,
+        base_problem=compared.base_problem,
+        workflow=compared.workflow,
+        baseline=compared.baseline,
+        baseline_problem=compared.baseline_problem,
+        withheld=() if settings.summary_template is None else (settings.summary_template,),
+    )
+
+
+def engine_environ(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """The part of our environment that the engine sees: what a process needs, what judges read, and the names of
+    the input `env`. The runner's own variables, its tokens above all, are in none of these."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in names
+        or name in _PASSED_ON
+        or name.upper() in _PASSED_ON_ANY_CASE
+        or name.startswith(_PASSED_ON_PREFIXES)
+    }
+
+
+def _mask_keys(environ: Mapping[str, str], commands: Commands) -> None:
+    """Secrets of a workflow are masked by the runner already; keys that came another way (a variable, the machine's
+    own environment) are not."""
+    for name in sorted(environ):
+        is_key = name.startswith(_PASSED_ON_PREFIXES) and name.endswith(_KEY_ENDINGS)
+        if is_key or name in {"INPUT_GITHUB-TOKEN", "INPUT_REGISTRY-PASSWORD"}:
+            commands.mask(environ[name].strip())

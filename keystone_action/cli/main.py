@@ -1,0 +1,113 @@
+"""The front door on a laptop: words in, exit code out. What each command does lives in `commands.py`."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from keystone_action import signals
+from keystone_action.cli import commands
+from keystone_action.cli.arguments import build_parser
+from keystone_action.cli.streams import give_up, open_streams
+from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, KeystoneError, UsageError
+
+_WRITING_FAILS_WITH = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG, errno.EPIPE}
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Parse, run, and return the exit code: 0 pass, 1 fail, 2 bad spec or call, 3 error, 130 cancelled. environ: None =
+    this process's own.
+
+    Every foreseen failure is a sentence on stderr; a traceback comes only with `--verbose`.
+    """
+    open_streams()
+    parser = build_parser()
+    verbose = "--verbose" in arguments
+    signals.interrupt()
+    try:
+        return _dispatch(parser.parse_args(arguments), dict(os.environ if environ is None else environ))
+    except KeystoneError as error:
+        _say_error(error)
+        if verbose:
+            traceback.print_exc()
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("cancelled")
+        return EXIT_CANCELLED
+    except BrokenPipeError:
+        # The reader of our output left (`keystone … | head`); nothing more can be said to it.
+        give_up(sys.stdout)
+        return EXIT_PASS
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else EXIT_ERROR
+    except OSError as error:
+        if verbose:
+            traceback.print_exc()
+        give_up(sys.stdout)
+        _say(_of_system(error))
+        return EXIT_ERROR
+    except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours is exit 3, never a failed agent
+        if verbose:
+            traceback.print_exc()
+        if signals.requested():  # which broke what was under way
+            _say("cancelled")
+            return EXIT_CANCELLED
+        _say(f"internal error: {type(error).__name__}: {error}", "run again with --verbose and report it")
+        return EXIT_ERROR
+
+
+def _of_system(error: OSError) -> str:
+    """What the system refused, by what it said: only what writing fails with is told of standard output."""
+    reason = error.strerror or str(error)
+    if error.filename:
+        return f"{error.filename} can't be written or read: {reason}"
+    if error.errno in _WRITING_FAILS_WITH:
+        return f"standard output can't be written or read: {reason}"
+    if error.errno == errno.ENOENT:  # what Python says when it finds no directory for temporary files
+        return f"{reason}; TMPDIR names the directory for temporary files"
+    from keystone_action.sandbox.shortage import of_machine
+
+    return of_machine(error) or reason
+
+
+def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:
+    if call.command is None:
+        raise UsageError(
+            "no command was given",
+            help="`keystone init first` writes a first spec, `keystone run first` runs it; `keystone --help` shows all",
+        )
+    directory = Path.cwd()
+    code: int = getattr(commands, f"command_{call.command}")(call, directory=directory, environ=environ)
+    sys.stdout.flush()
+    if signals.requested() and code != EXIT_CANCELLED:
+        _say(f"{signals.requested()} came after the work was done: all of it is kept")
+    return code
+
+
+def _say_error(error: KeystoneError) -> None:
+    from keystone_action.spec.loading.diagnostics import SpecError
+
+    if not isinstance(error, SpecError):
+        _say(error.message, error.help)
+        return
+    from keystone_action.report.escape import log_lines
+    from keystone_action.report.words import count
+    from keystone_action.spec.loading.diagnostics import with_short_paths
+
+    # Every line starts with its place, as editors and terminals expect it of a compiler.
+    sys.stderr.write(log_lines(with_short_paths(error, Path.cwd()).message) + "\n")
+    files = len({one.path for one in error.diagnostics})
+    _say(f"{count(len(error.diagnostics), 'error')} in {count(files, 'spec')}")
+
+
+def _say(message: str, help_text: str = "") -> None:
+    from keystone_action.report.escape import log_line
+
+    for line in [f"keystone: {message}", *([f"  → {help_text}"] if help_text else [])]:
+        for part in line.split("\n"):
+            sys.stderr.write(log_line(part) + "\n")

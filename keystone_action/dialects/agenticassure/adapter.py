@@ -1,0 +1,210 @@
+"""Which agent an AgenticAssure suite is run with, and the folder that its module is found in (spec.md 5.5).
+
+The original takes `--adapter`, else `adapter` of agenticassure.yaml or .toml in the working directory, and imports by
+the working directory. Here the file is looked for beside the suite and upwards, and so is the module.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.dialects.agenticassure.fields import NAME, NAMES, Fields
+from keystone_action.dialects.translation import Findings
+from keystone_action.errors import UsageError
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, shown
+from keystone_action.spec.loading.entrypoints import module_file, names_instead
+from keystone_action.spec.loading.text_files import read_text
+from keystone_action.spec.loading.yaml_loader import construct, parse
+
+if TYPE_CHECKING:
+    from keystone_action.dialects.translate import Source
+
+FILES = ("agenticassure.yaml", "agenticassure.toml")
+WAYS_OUT = "write `adapter: module.Class` into agenticassure.yaml beside or above it, or call with --agent module:Class"
+_COLON = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An adapter as somebody named it. where: where that was. start: the directory its module is first looked for in.
+    scorers: modules that register scorers. env: variables of our environment that the adapter gets."""
+
+    text: str
+    where: str
+    start: Path
+    scorers: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """directory: absolute, what is put first on the module search path; modules: those that may register scorers, in
+    the order of their import, the adapter's own last."""
+
+    module: str
+    name: str
+    directory: Path
+    modules: tuple[str, ...]
+    env: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    @property
+    def entrypoint(self) -> str:
+        """`module:Class`."""
+        return f"{self.module}:{self.name}"
+
+
+def named_adapter(source: Source, of_suite: str | None, findings: Findings) -> Named | None:
+    """Who the suite is run with: `--agent`, else the suite's own, else the nearest configuration file's, which in any
+    case says what else there is for it.
+
+    None where nobody says, or after telling what is wrong with the file that does.
+    """
+    directory = source.path.parent.resolve()
+    first = Named(source.agent, "--agent", Path.cwd().resolve()) if source.agent is not None else None
+    if first is None and of_suite is not None:
+        first = Named(of_suite, f"suite.adapter of {source.path}", directory)
+    config = next(_configurations(directory, source.root), None)
+    if config is None:
+        return first
+    try:
+        found = _configured(config, source, findings, required=first is None)
+    except SpecError as error:
+        findings.problems += error.diagnostics
+        return None
+    if first is None:
+        return found if found.text else None
+    return replace(found, text=first.text, where=first.where, start=first.start)
+
+
+def _configurations(directory: Path, root: Path) -> Iterator[Path]:
+    for folder in _upwards(directory, root):
+        yield from (folder / name for name in FILES if (folder / name).exists())
+
+
+def _upwards(directory: Path, root: Path) -> Iterator[Path]:
+    yield directory
+    if directory != root and directory.is_relative_to(root):
+        yield from _upwards(directory.parent, root)
+
+
+def _configured(path: Path, source: Source, findings: Findings, *, required: bool) -> Named:
+    """What a configuration file says; an empty text where it names no adapter, or none that is one."""
+    shown_name = str(path)
+    if not path.resolve().is_relative_to(source.root):
+        raise SpecError([Diagnostic(shown_name, 1, 1, f"leaves {source.root}", help="nothing outside it is read")])
+    text = read_text(path, shown_name)
+    read = _toml if path.suffix == ".toml" else _yaml
+    values = read(text, shown_name, findings, required)
+    scorers, env = (tuple(values.get(key, ())) for key in ("scorers", "env"))
+    for variable in env:
+        if not _VARIABLE.fullmatch(variable):
+            findings.problems.append(Diagnostic(shown_name, 1, 1, f"env: {shown(variable)} is no name of a variable"))
+    return Named(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
+
+
+_KNOWN = {"adapter": NAME, "scorers": NAMES, "env": NAMES}
+"""`scorers` and `env` are ours."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _yaml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:
+    document = parse(text, name)
+    data, problems = (None, []) if document is None else construct(document)
+    findings.problems += problems
+    if document is None or not isinstance(data, dict):
+        raise SpecError([Diagnostic(name, 1, 1, "the configuration", expected="a mapping with `adapter`")])
+    fields = Fields(document, findings)
+    _unknown_keys(data, lambda key: fields.warning((key,), **_nobody_reads(key), key=True))
+    if required and "adapter" not in data:
+        fields.problem((), **_no_adapter(data), key=True)
+    return {key: data[key] for key in _KNOWN if key in data and fields.fits(data[key], (key,), _KNOWN[key])}
+
+
+def _toml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError([Diagnostic(name, 1, 1, f"not readable as TOML: {error}")]) from None
+    _unknown_keys(data, lambda key: findings.warnings.append(Diagnostic(name, 1, 1, **_nobody_reads(key))))
+    if required and "adapter" not in data:
+        findings.problems.append(Diagnostic(name, 1, 1, **_no_adapter(data)))
+    for key, kind in _KNOWN.items():
+        fits = key not in data or (kind.holds(data[key]) and all(map(NAME.holds, _items(data[key]))))
+        if not fits:
+            findings.problems.append(Diagnostic(name, 1, 1, key, expected=kind.words, found=shown(data[key])))
+            del data[key]
+    return {key: data[key] for key in _KNOWN if key in data}
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _unknown_keys(data: dict[str, Any], tell: Any) -> None:
+    for key in data:
+        if key not in _KNOWN:
+            tell(key)
+
+
+def _nobody_reads(key: str) -> dict[str, str]:
+    return {"message": f"nobody reads the key {shown(key)}", "suggestion": nearest(key, _KNOWN)}
+
+
+def _no_adapter(data: dict[str, Any]) -> dict[str, str]:
+    near = nearest("adapter", data)
+    return {"message": "the key 'adapter' is missing", "help": f"is it {shown(near)}?" if near else WAYS_OUT}
+
+
+def find_adapter(named: Named, source: Source) -> Adapter:
+    """The adapter with the folder that its module is found in. Raises UsageError with what was looked for where."""
+    match = _COLON.fullmatch(named.text.strip()) or _DOTTED.fullmatch(named.text.strip())
+    if match is None:
+        raise UsageError(
+            f"{named.where}: {shown(named.text)} names no adapter", help="write module.Class or module:Class"
+        )
+    module, name = match[1], match[2]
+    directory = source.path.parent.resolve()
+    folders = _folders((named.start, directory), source.root)
+    found = next((folder for folder in folders if module_file(folder, module)), None)
+    if found is None:
+        relative = module.replace(".", "/")
+        looked = ", ".join(str(folder) for folder in folders)
+        raise UsageError(
+            f"{named.where}: there is no module {module} (looked for {relative}.py and {relative}/ in {looked})",
+            help="name a module of this repository; one that only imports another's class will do",
+        )
+    missing = [one for one in named.scorers if module_file(found, one) is None]
+    if missing:
+        raise UsageError(f"{named.where}: there is no module {missing[0]} of scorers in {found}")
+    _require_name(named, found, module, name)
+    modules = tuple(dict.fromkeys((*named.scorers, module)))
+    return Adapter(module, name, found, modules, named.env, named.files)
+
+
+def _require_name(named: Named, folder: Path, module: str, name: str) -> None:
+    file = module_file(folder, module)
+    others = None if file is None else names_instead(file, name)
+    if others is not None:
+        near = nearest(name, others)
+        advice = f"did you mean {shown(near)}?" if near else "name a class or function that it defines or imports"
+        raise UsageError(f"{named.where}: there is no {shown(name)} in {file}", help=advice)
+
+
+def _folders(starts: Iterable[Path], root: Path) -> list[Path]:
+    """Where modules are looked for: from each start upwards to the root, and in `src` beside each."""
+    found: dict[Path, None] = {}
+    for start in starts:
+        if start.is_relative_to(root):
+            for folder in _upwards(start, root):
+                found.setdefault(folder)
+                if (folder / "src").is_dir():
+                    found.setdefault(folder / "src")
+    return list(found)

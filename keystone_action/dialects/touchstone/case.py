@@ -1,0 +1,299 @@
+"""A Touchstone `case.yaml` → the tree of a Keystone spec (`004_722b8593dcd13c4e.txt`; spec.md 1.9 and 5.5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yaml.nodes import MappingNode, Node
+
+from keystone_action.dialects.additions import Additions
+from keystone_action.dialects.touchstone.graders import Graders, read_graders
+from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, model_of
+from keystone_action.dialects.touchstone.reading import Field, Reader
+from keystone_action.dialects.touchstone.setup import Prepared, read_preparation
+from keystone_action.dialects.touchstone.sources import Repositories, read_fixtures, read_source
+from keystone_action.dialects.translation import Translation, built
+from keystone_action.spec.loading.diagnostics import shown
+
+if TYPE_CHECKING:
+    from keystone_action.dialects.translate import Source
+
+_KNOWN = (
+    "artifacts",
+    "availability",
+    "container",
+    "description",
+    "environment",
+    "expect",
+    "fixtures",
+    "graders",
+    "id",
+    "matrix",
+    "observe",
+    "setup",
+    "source",
+    "task",
+)
+_OUR_WORDS = {"base": "write `container: {image: …}`", "agent": "name harnesses and models in matrix"}
+"""What our own messages name, where a case has another word for it."""
+_NO_TURNS = {"turns": "put all of it into one prompt: harnesses are started once"}
+_ARTIFACTS = ("commands", "mcp", "plugins", "skills")
+_IN_SOURCE = "put the files where the harness looks for them into source (.claude/skills, .mcp.json, …)"
+_SPARE_SECONDS = 1800.0
+"""Beside the limits of harness and graders, which Touchstone has none for: setup and commands."""
+
+
+def translate_case(source: Source) -> Translation:
+    """The case as a spec, with everything that is wrong with it. Raises SpecError for a file that can't be read."""
+    return _Case(source).translation()
+
+
+class _Case:
+    def __init__(self, source: Source) -> None:
+        document = source.merged.document
+        self.reader = Reader(document)
+        self.root = source.root
+        self.directory = source.path.parent.resolve()
+        self.path = source.path.resolve()
+        self.whole = Field("", document.node, document.node, source.merged.data)
+        required = ("id", "task", "matrix", "graders")
+        self.fields = self.reader.fields(self.whole, _KNOWN, _OUR_WORDS, required)
+        self.repositories = Repositories(self.directory, source.clone)
+        self.read: list[Path] = []
+
+    def translation(self) -> Translation:
+        reader, fields = self.reader, self.fields
+        case = reader.text(fields.get("id"), "case")
+        fixtures = read_fixtures(reader, fields.get("fixtures"), case, self.repositories)
+        graders = read_graders(reader, fields["graders"], fixtures.asset) if "graders" in fields else Graders()
+        if fixtures.declared is not None and not fixtures.used:
+            reader.warning(fixtures.declared.key, "fixtures: no grader names a file of it, so it is not cloned")
+        prepared = read_preparation(reader, fields, self.directory, self.root)
+        prompt, prompt_node = self._task()
+        pairs, trials = self._matrix()
+        harnesses = Harnesses.nearest(self.directory, self.root)
+        found = self._harnesses(harnesses, pairs, prompt, prompt_node)
+        self._observe(found, graders)
+        self._unsupported()
+        hidden = [self.path, *([harnesses.file] if harnesses.file else []), *self._hidden()]
+        start = read_source(reader, fields.get("source"), self.repositories, hidden, fixtures)
+        agents = {pair: harness.agent(pair[1], prompt, self.directory) for pair, harness in found.items()}
+        description = fields.get("description")
+        if description is not None and description.value == "":
+            description = None
+        keys: dict[str, Any] = {
+            "version": 1,
+            "id": self._id(case),
+            "task": built({"prompt": prompt_node}, prompt_node),
+            "agent": built(next(iter(agents.values()), {"type": "none"}), self._at("matrix")),
+            "parallelism": self._parallelism(pairs, trials),
+            **({"description": description.node} if description is not None and reader.text(description) else {}),
+            **start.keys,
+            **prepared.keys(self._at("setup")),
+            **self._secrets(found),
+            "resources": built({"timeout": self._seconds(found, graders, prepared)}, self.whole.node),
+            "scoring": self._scoring(),
+            "invariants": _mapping(graders.invariants, self._at("graders")),
+        }
+        problems = [*reader.problems, *(harnesses.reader.problems if harnesses.reader else ())]
+        return Translation(
+            node=self._tree(keys),
+            additions=Additions(
+                dialect="touchstone",
+                agents={pair: model_of(document) for pair, document in agents.items()},
+                key_parameters=("harness", "model"),
+                stubs=tuple(prepared.stubs),
+                left_out=start.left_out,
+                # With problems nothing runs, and graders that could not be read are not missed twice.
+                only_gates=graders.only_gates or bool(problems),
+                roots=tuple(self.repositories.roots),
+            ),
+            warnings=(*reader.warnings, *(harnesses.reader.warnings if harnesses.reader else ())),
+            files=(harnesses.file.resolve(),) if harnesses.file else (),
+            visible=tuple(path.resolve() for path in (*self.read, *prepared.read)),
+            problems=tuple(problems),
+        )
+
+    def _at(self, name: str) -> Node:
+        return self.fields[name].node if name in self.fields else self.whole.node
+
+    def _tree(self, keys: Mapping[str, Any]) -> MappingNode:
+        """Each key stands where that of the case stands which it comes from, so that an error about it does."""
+        origins = {"invariants": "graders", "parallelism": "matrix", "scoring": "expect", "workspace": "source"}
+        root = self.whole.node
+        pairs = []
+        for name, value in keys.items():
+            origin = self.fields.get(origins.get(name, name))
+            at = origin.key if origin is not None else root
+            pairs.append((built(name, at), built(value, origin.node if origin is not None else root)))
+        return MappingNode(root.tag, pairs, root.start_mark, root.end_mark)
+
+    def _id(self, case: str) -> Node:
+        """The case's id in kebab case, with a warning when it was none."""
+        node = self._at("id")
+        slug = re.sub(r"[^a-z0-9]+", "-", case.lower()).strip("-")[:128].strip("-") or "case"
+        if slug == case:
+            return node if "id" in self.fields and self.fields["id"].value == case else built(case, node)
+        self.reader.warning(node, f"the id {shown(case)} is {shown(slug)} in results: a-z, 0-9 and single dashes")
+        return built(slug, node)
+
+    def _task(self) -> tuple[str, Node]:
+        """The prompt as a harness gets it, and its node: the system prompt before it, the files after it."""
+        task = self.fields.get("task")
+        if task is None:
+            return "-", built("-", self.whole.node)
+        reader = self.reader
+        fields = reader.fields(task, ("instruction_files", "prompt", "system_prompt"), _NO_TURNS, ("prompt",))
+        if "prompt" not in fields:
+            return "-", built("-", task.node)
+        prompt = reader.text(fields["prompt"], "-")
+        for item in reader.texts(fields.get("instruction_files")):
+            file = reader.file(item, self.directory, self.root)
+            if file is not None:
+                path, text = file
+                self.read.append(path)
+                prompt += f"\n\n## {path.name}\n{text}"
+        if "system_prompt" in fields:
+            prompt = f"{reader.text(fields['system_prompt'])}\n\n{prompt}"
+        node = fields["prompt"].node
+        return prompt, node if prompt == fields["prompt"].value else built(prompt, node)
+
+    def _matrix(self) -> tuple[dict[tuple[str, str], tuple[Field, Field]], Node | int]:
+        """(harness, model) → their fields, each pair once, in the order of the file; and the number of trials."""
+        matrix = self.fields.get("matrix")
+        if matrix is None:
+            return {}, 1
+        reader = self.reader
+        fields = reader.fields(matrix, ("entries", "harnesses", "models", "trials"))
+        trials = self._trials(fields.get("trials"))
+        pairs: dict[tuple[str, str], tuple[Field, Field]] = {}
+        crossed = "harnesses" in fields or "models" in fields
+        if crossed == ("entries" in fields):
+            reader.problem(matrix.key, "matrix: expected either harnesses and models, or entries")
+        elif crossed:
+            missing = next((name for name in ("harnesses", "models") if not (fields.get(name) or _EMPTY).value), None)
+            if missing is not None:
+                reader.problem(matrix.key, f"matrix: there are no {missing}", expected="harnesses and models")
+            models = reader.texts(fields.get("models"))
+            for harness in reader.texts(fields.get("harnesses")):
+                for model in models:
+                    pairs.setdefault((harness.value, model.value), (harness, model))
+        else:
+            self._entries(fields["entries"], pairs)
+        return pairs, trials
+
+    def _trials(self, trials: Field | None) -> Node | int:
+        if trials is None:
+            return 1
+        if isinstance(trials.value, int) and not isinstance(trials.value, bool) and trials.value >= 1:
+            return trials.node
+        message = "matrix.trials: expected how often each cell is run"
+        self.reader.problem(trials.node, message, found=shown(trials.value), expected="a number of at least 1")
+        return 1
+
+    def _entries(self, entries: Field, pairs: dict[tuple[str, str], tuple[Field, Field]]) -> None:
+        items = self.reader.items(entries)
+        if entries.value == []:
+            self.reader.problem(entries.node, "matrix.entries: expected at least one entry")
+        for item in items:
+            of = self.reader.fields(item, ("harness", "models"), required=("harness", "models"))
+            if "models" in of and of["models"].value == []:
+                self.reader.problem(of["models"].node, f"{item.name}.models: expected at least one model")
+            for model in self.reader.texts(of.get("models")):
+                if self.reader.text(of.get("harness")):
+                    pairs.setdefault((of["harness"].value, model.value), (of["harness"], model))
+
+    def _parallelism(self, pairs: Mapping[tuple[str, str], tuple[Field, Field]], trials: Node | int) -> Node:
+        at = self._at("matrix")
+        include = [{"harness": harness.node, "model": model.node} for harness, model in pairs.values()]
+        return built({"replicas": trials, "include": include}, at)
+
+    def _harnesses(
+        self,
+        harnesses: Harnesses,
+        pairs: Mapping[tuple[str, str], tuple[Field, Field]],
+        prompt: str,
+        prompt_node: Node,
+    ) -> dict[tuple[str, str], Harness]:
+        """The harness of each pair; each is looked up, and its problems are told, once."""
+        by_name: dict[str, Harness | None] = {}
+        for (name, _), (field, model) in pairs.items():
+            if name not in by_name:
+                by_name[name] = harnesses.find(self.reader, field)
+            harness = by_name[name]
+            if harness is not None:
+                check_call(self.reader, harness, model, prompt, prompt_node)
+        return {pair: harness for pair in pairs if (harness := by_name[pair[0]]) is not None}
+
+    def _observe(self, found: Mapping[tuple[str, str], Harness], graders: Graders) -> None:
+        """Traces are kept of every harness that has one; what is asked of one that has none is said."""
+        observe = self.fields.get("observe")
+        silent = sorted({harness.name for harness in found.values() if harness.trace is None})
+        words = f"the harness {', '.join(silent)} leaves no trace"
+        if observe is not None:
+            fields = self.reader.fields(observe, ("interaction", "tracing"))
+            if self.reader.boolean(fields.get("tracing")) and silent:
+                self.reader.warning(fields["tracing"].key, f"observe.tracing: {words}")
+            self._interaction(fields.get("interaction"))
+        for grader in graders.traced if silent else ():
+            self.reader.warning(grader.node, f"{words}: this grader is skipped there")
+
+    def _interaction(self, interaction: Field | None) -> None:
+        if interaction is None:
+            return
+        advice = "harnesses run without asking, which is what auto-approve means"
+        others = dict.fromkeys(("rules", "guidelines", "guidelines_file", "model", "fallback", "default"), advice)
+        policy = self.reader.fields(interaction, ("policy",), others).get("policy")
+        if policy is not None and policy.value != "auto-approve":
+            message = f"the interaction policy {shown(policy.value)} can't be honoured here"
+            self.reader.problem(policy.node, message, expected="auto-approve", help=advice)
+
+    def _unsupported(self) -> None:
+        reader, fields = self.reader, self.fields
+        if "artifacts" in fields:
+            reader.fields(fields["artifacts"], (), dict.fromkeys(_ARTIFACTS, _IN_SOURCE))
+        availability = fields.get("availability")
+        if reader.choice(availability, ("required", "optional"), "required") == "optional" and availability is not None:
+            message = "availability: optional is not honoured: a repository that can't be reached is an error"
+            reader.warning(availability.node, message)
+
+    def _hidden(self) -> list[Path]:
+        """What graders name of the author's, beside the case."""
+        found: list[str] = []
+        graders = self.fields["graders"].value if "graders" in self.fields else None
+        for grader in graders if isinstance(graders, list) else ():
+            if isinstance(grader, dict):
+                inject = grader.get("inject")
+                entries = inject if isinstance(inject, list) else []
+                named = [grader.get("rubric"), grader.get("expect_dir"), *entries]
+                named += [entry.get("src") for entry in entries if isinstance(entry, dict)]
+                found += [one for one in named if isinstance(one, str)]
+        return [self.directory / one for one in found]
+
+    def _secrets(self, found: Mapping[tuple[str, str], Harness]) -> dict[str, Any]:
+        """The keys of providers that built-in harnesses need: optional, masked, and said."""
+        users = {key: harness.name for harness in found.values() for key in harness.keys}
+        for key, name in users.items():
+            message = f"the harness {name} gets {key} of our environment, when it is set: the agent can read it"
+            self.reader.warning(self._at("matrix"), message)
+        return {"secrets": [{"name": key, "optional": True} for key in users]} if users else {}
+
+    def _seconds(self, found: Mapping[tuple[str, str], Harness], graders: Graders, prepared: Prepared) -> float:
+        """Touchstone limits no cell as a whole: the sum of all limits, and time to set up."""
+        slowest = max((harness.timeout for harness in found.values()), default=0.0)
+        return slowest + graders.seconds + prepared.seconds + _SPARE_SECONDS
+
+    def _scoring(self) -> dict[str, Any]:
+        expect = self.fields.get("expect")
+        threshold = self.reader.fields(expect, ("pass_threshold",)).get("pass_threshold") if expect else None
+        return {"pass_threshold": threshold.node} if threshold is not None else {}
+
+
+def _mapping(pairs: list[tuple[Node, Node]], at: Node) -> MappingNode:
+    return MappingNode("tag:yaml.org,2002:map", pairs, at.start_mark, at.end_mark)
+
+
+_EMPTY = Field("", MappingNode("", []), MappingNode("", []), None)

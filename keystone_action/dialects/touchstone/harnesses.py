@@ -1,0 +1,277 @@
+"""Harnesses of a Touchstone case → agents: those that Touchstone brings, and `harnesses.yaml` (spec.md 5.5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from yaml.nodes import Node
+
+from keystone_action.dialects.touchstone.reading import Field, Reader
+from keystone_action.dialects.translation import without_expressions
+from keystone_action.spec.loading.diagnostics import listed, nearest, shown
+from keystone_action.spec.loading.text_files import read_text
+from keystone_action.spec.loading.yaml_loader import construct, parse
+from keystone_action.spec.models.agents import CommandAgent
+
+HARNESSES_FILE = "harnesses.yaml"
+DEFAULT_TIMEOUT = 1800.0
+"""Seconds that a harness may take."""
+PROMPT_LIMIT = 100 << 10
+"""Bytes of a prompt that can be an argument: the kernel takes 128 KiB for each."""
+ECHO = "echo"
+_ECHO = 'cat "$KEYSTONE_PROMPT_FILE" && { cat "$KEYSTONE_PROMPT_FILE" && echo; } > ANSWER.md'
+_PLACEHOLDERS = ("prompt", "model", "sandbox", "artifacts_dir", "mcp")
+_TRACE_FORMATS = ("touchstone", "claude", "codex", "keystone", "otel")
+_CLAUDE = "claude -p --output-format stream-json --verbose --dangerously-skip-permissions --model"
+_CODEX = "codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
+_BY_PROTOCOL = ("droid", "droid-fast", "gemini", "claude-acp", "devin-cli")
+_IN_PROCESS = ("openai", "openai-compatible")
+_UNREAD = ("acp_agents.yaml", "openai_agents.yaml")
+KNOWN = (ECHO, "claude-code", "claude-code-stream", "codex")
+"""Harnesses that need no file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """How a harness is started. argv: parts of each argument, a placeholder as a tuple of its name. at: where it is
+    declared. keys: variables of our environment that hold its provider's key."""
+
+    name: str
+    argv: tuple[tuple[str | tuple[str], ...], ...]
+    timeout: float = DEFAULT_TIMEOUT
+    env: Mapping[str, str] = field(default_factory=dict)
+    trace: Mapping[str, Any] | None = None
+    directory: Path | None = None
+    stdin: bool = False
+    keys: tuple[str, ...] = ()
+
+    def values(self, model: str, prompt: str) -> dict[str, str]:
+        """What placeholders stand for; without artifacts there are none."""
+        return {"prompt": prompt, "model": model, "artifacts_dir": "", "mcp": ""}
+
+    def agent(self, model: str, prompt: str, spec_directory: Path) -> dict[str, Any]:
+        """The fields of the agent for a model; its texts are for interpolation."""
+        values = self.values(model, prompt)
+        document: dict[str, Any] = {
+            "type": "command",
+            "command": ["".join(_text(_joined(parts, values))) for parts in self.argv],
+            "timeout": self.timeout,
+            "env": {name: without_expressions(value) for name, value in self.env.items()}
+            | {name: f"{{{{ secrets.{name} }}}}" for name in self.keys},
+        }
+        if self.trace is not None:
+            document["trace"] = dict(self.trace)
+        if self.directory is not None:
+            document["dir"] = os.path.relpath(self.directory, spec_directory)
+        if self.stdin:
+            document["stdin"] = "prompt"
+        return document
+
+
+def model_of(document: Mapping[str, Any]) -> CommandAgent:
+    """The agent itself."""
+    return CommandAgent.model_validate(document, by_alias=True)
+
+
+def _joined(parts: Sequence[str | tuple[str]], values: Mapping[str, str]) -> list[str | None]:
+    """Literal texts, and None for the workspace, which is known only when the cell starts."""
+    joined: list[str | None] = [""]
+    for part in parts:
+        if part == ("sandbox",):
+            joined += [None, ""]
+        else:
+            joined[-1] = f"{joined[-1]}{part if isinstance(part, str) else values[part[0]]}"
+    return joined
+
+
+def _text(joined: Sequence[str | None]) -> Iterator[str]:
+    for piece in joined:
+        yield "{{ workspace }}" if piece is None else without_expressions(piece)
+
+
+def _words(*words: str) -> tuple[tuple[str | tuple[str], ...], ...]:
+    return tuple((("model",),) if word == "{model}" else (word,) for word in words)
+
+
+def _built_in(name: str) -> Harness | None:
+    match name:
+        case "echo":
+            return Harness(name, _words("/bin/sh", "-c", _ECHO))
+        case "claude-code" | "claude-code-stream":
+            return Harness(
+                name,
+                _words(*_CLAUDE.split(), "{model}"),
+                trace={"format": "claude", "stdout": True},
+                stdin=True,
+                keys=("ANTHROPIC_API_KEY",),
+            )
+        case "codex":
+            return Harness(
+                name,
+                _words(*_CODEX.split(), "--model", "{model}", "-"),
+                trace={"format": "codex", "stdout": True},
+                stdin=True,
+                keys=("CODEX_API_KEY",),
+            )
+    return None
+
+
+@dataclass(slots=True)
+class Harnesses:
+    """Those that a case can name. file: the `harnesses.yaml` that was read, if there is one. reader: of that file.
+    unread: names of files there is no support for."""
+
+    declared: dict[str, Field] = field(default_factory=dict)
+    file: Path | None = None
+    reader: Reader | None = None
+    unread: tuple[str, ...] = ()
+
+    @classmethod
+    def nearest(cls, directory: Path, root: Path) -> Harnesses:
+        """The harnesses of the nearest `harnesses.yaml` upwards. Raises SpecError when it can't be read at all."""
+        inside = [place for place in (directory, *directory.parents) if place.is_relative_to(root)]
+        unread = tuple(name for name in _UNREAD if any((place / name).exists() for place in inside))
+        path = next((place / HARNESSES_FILE for place in inside if (place / HARNESSES_FILE).exists()), None)
+        if path is None:
+            return cls(unread=unread)
+        document = parse(read_text(path, str(path)), str(path))
+        if document is None:
+            return cls(file=path)
+        value, problems = construct(document)
+        reader = Reader(document, problems)
+        whole = Field("", document.node, document.node, value)
+        if not isinstance(value, dict):
+            reader.problem(document.node, "expected a mapping of harnesses", found=shown(value))
+            return cls(file=path, reader=reader)
+        return cls(reader.fields(whole, tuple(value)), path, reader, unread)
+
+    def find(self, reader: Reader, wanted: Field) -> Harness | None:
+        """The harness of that name; None, and a problem, when there is none that works here."""
+        name = str(wanted.value)
+        if name in self.declared:
+            return self._declared(name)
+        built_in = _built_in(name)
+        if built_in is None:
+            known = sorted({*KNOWN, *self.declared})
+            where = f"in {self.file}" if self.file else f"in a {HARNESSES_FILE} beside the case or above it"
+            out = f"declare its command line {where}: `{name}: {{argv: [program, '{{prompt}}']}}`"
+            out += f" ({listed(self.unread)} is not read)" if self.unread else ""
+            if name in _BY_PROTOCOL:
+                message = f"the harness {shown(name)} speaks a protocol over stdio, which is not supported"
+                reader.problem(wanted.node, message, help=out)
+            elif name in _IN_PROCESS:
+                message = f"the harness {shown(name)} runs inside of Touchstone, which is not supported"
+                reader.problem(wanted.node, message, help=out)
+            else:
+                close, expected = nearest(name, known), f"one of {listed(known)}"
+                message = f"unknown harness {shown(name)}"
+                reader.problem(wanted.node, message, expected=expected, suggestion=close, help=out)
+        return built_in
+
+    def _declared(self, name: str) -> Harness | None:
+        assert self.reader is not None
+        assert self.file is not None
+        reader = self.reader
+        fields = reader.fields(self.declared[name], ("argv", "dir", "env", "timeout_s", "trace"), required=("argv",))
+        argv = [_argument(reader, item) for item in reader.items(fields.get("argv"))]
+        if "argv" in fields and fields["argv"].value == []:
+            reader.problem(fields["argv"].node, f"{name}.argv: expected a program and its arguments")
+        env = {key: _variable(one.value) for key, one in reader.strings(fields.get("env")).items()}
+        return Harness(
+            name,
+            tuple(argv),
+            timeout=reader.number(fields.get("timeout_s"), DEFAULT_TIMEOUT),
+            env=env,
+            trace=_trace(reader, fields.get("trace")),
+            directory=self._directory(reader, fields.get("dir")),
+        )
+
+    def _directory(self, reader: Reader, of: Field | None) -> Path | None:
+        name = reader.text(of)
+        if of is None or not name or self.file is None:
+            return None
+        path = (self.file.parent / name).resolve()
+        if not path.is_dir() or not path.is_relative_to(self.file.parent.resolve()):
+            advice = f"a directory below {self.file.parent} with the harness's own code"
+            reader.problem(of.node, f"{of.name}: there is no directory {shown(name)}", expected=advice)
+            return None
+        return path
+
+
+def _variable(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _trace(reader: Reader, of: Field | None) -> dict[str, Any] | None:
+    """`{format, path or stdout: true}`: ours, since command lines of Touchstone leave no trace."""
+    if of is None:
+        return None
+    fields = reader.fields(of, ("format", "path", "stdout"), required=("format",))
+    kind = reader.choice(fields.get("format"), _TRACE_FORMATS, "touchstone")
+    if reader.boolean(fields.get("stdout")):
+        if "path" in fields:
+            reader.problem(fields["path"].key, f"{of.name}: 'path' beside 'stdout'", expected="one of the two")
+        return {"format": kind, "stdout": True}
+    path = reader.text(fields.get("path"))
+    if "path" not in fields:
+        reader.problem(of.key, f"{of.name}: neither 'path' nor 'stdout: true' is there")
+    elif is_outside(path):
+        reader.problem(fields["path"].node, f"{of.name}.path leaves the workspace", found=shown(path))
+        path = ""
+    return {"format": kind, "path": path or "trace.jsonl"}
+
+
+def is_outside(path: str) -> bool:
+    """Whether a path that is meant to be of the workspace is absolute or has `..` in it."""
+    return path.startswith("/") or ".." in path.split("/")
+
+
+def _argument(reader: Reader, item: Field) -> tuple[str | tuple[str], ...]:
+    """One argument by the rules of `str.format`: `{name}`, and `{{` for a brace."""
+    parts: list[str | tuple[str]] = []
+    if not isinstance(item.value, str):
+        reader.problem(item.node, f"{item.name}: expected a text", found=shown(item.value))
+        return ()
+    try:
+        pieces = list(Formatter().parse(item.value))
+    except ValueError as error:
+        advice = "a single brace is written twice: {{ or }}"
+        reader.problem(item.node, f"{item.name}: {str(error).lower()}", found=shown(item.value), help=advice)
+        return ()
+    for literal, name, form, conversion in pieces:
+        parts.append(literal)
+        if name is None:
+            continue
+        if name not in _PLACEHOLDERS:
+            expected = f"one of {listed('{' + one + '}' for one in _PLACEHOLDERS)}"
+            close, advice = nearest(name, _PLACEHOLDERS), "a brace that is meant as one is written twice: {{ or }}"
+            message = f"{item.name}: unknown placeholder {shown('{' + name + '}')}"
+            reader.problem(item.node, message, expected=expected, suggestion=close, help=advice)
+        elif form or conversion:
+            reader.problem(item.node, f"{item.name}: {{{name}}} takes no format or conversion", found=shown(item.value))
+        else:
+            parts.append((name,))
+    return tuple(parts)
+
+
+def check_call(reader: Reader, harness: Harness, model: Field, prompt: str, prompt_node: Node) -> None:
+    """Report what this harness can't be called with."""
+    most = max((parts.count(("prompt",)) for parts in harness.argv), default=0)
+    size = len(prompt.encode("utf-8", "surrogatepass")) * most
+    if size > PROMPT_LIMIT:
+        message = f"the prompt has {size >> 10:,} KiB, and the harness {shown(harness.name)} takes it as an argument"
+        advice = "let it read the file that the variable KEYSTONE_PROMPT_FILE names"
+        reader.problem(prompt_node, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
+    values = harness.values(model.value, prompt)
+    for joined in (_joined(parts, values) for parts in harness.argv):
+        before = {str(piece)[-1:] for piece, after in pairwise(joined) if after is None} & {"{", "\\"}
+        if before:
+            message = f"the harness {shown(harness.name)} has {{sandbox}} after {shown(min(before))}"
+            advice = "the harness starts in that directory: use a relative path"
+            reader.problem(model.node, f"{message}, which is not supported", help=advice)

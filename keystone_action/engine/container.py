@@ -1,0 +1,302 @@
+"""One container from its making to its removal, in one thread that may block: what a command or a probe runs in.
+
+create → prepare → attach → start → read until its end → look at how it ended → collect → remove
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from keystone_action.engine.errors import engine_errors, explanation, is_not_found, status_of
+from keystone_action.engine.plan import Plan, connect, create
+from keystone_action.engine.streams import Demultiplexer
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox.base import Capture, Completed, KeptWhole
+from keystone_action.sandbox.watching import human
+
+T = TypeVar("T")
+_PATIENCE = 0.1
+"""Seconds between looks at whether we are to stop, while a container says nothing."""
+_TO_DIE = 30.0
+"""Seconds a killed container gets until the engine says that it has ended."""
+_CHUNK = 1 << 18
+_REMOVAL_TRIES = 5
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: we were asked to
+    """The container was ended because `Run.stop` was called."""
+
+
+class Run:
+    """A container's life. prepare, collect: called with the container's id before its start and after its end; collect
+    may return the sentence for a limit. look: called now and then while it runs, returns the sentence for a limit.
+    on_stop: ends a prepare or collect that is under way. kept_whole: as in `Command`."""
+
+    def __init__(
+        self,
+        api: Any,
+        plan: Plan,
+        *,
+        timeout: float | None = None,
+        prepare: Callable[[str], None] | None = None,
+        collect: Callable[[str], str | None] | None = None,
+        look: Callable[[str], str | None] | None = None,
+        on_stop: Callable[[], None] | None = None,
+        kept_whole: tuple[KeptWhole | None, KeptWhole | None] = (None, None),
+    ) -> None:
+        self.stopped = False
+        self.identifier: str | None = None
+        """Its container, from when it runs."""
+        self._finishing = False
+        self._on_stop = on_stop
+        self._api = api
+        self._plan = plan
+        self._timeout = timeout
+        self._prepare = prepare
+        self._collect = collect
+        self._look = look
+        self._output = Demultiplexer(*kept_whole)
+        self._limit: str | None = None
+        self._timed_out = False
+
+    def stop(self) -> None:
+        """From any thread: end it at once; `execute` then raises Stopped, or what a broken-off collect raises."""
+        self.stopped = True
+        if self._on_stop is not None:
+            self._on_stop()
+
+    def finish(self) -> None:
+        """From any thread: kill what runs in it, or will run; `execute` returns what it printed until then."""
+        self._finishing = True
+
+    def execute(self) -> Completed:
+        """Blocks until the container is gone. Raises SandboxError, Stopped."""
+        identifier = done = None
+        try:
+            with engine_errors(f"can't run a container of {self._plan.image}"):
+                self._go_on()
+                identifier = create(self._api, self._plan)
+                connect(self._api, self._plan, identifier)
+                with contextlib.closing(self._output):
+                    done = self._live(identifier)
+                return done
+        finally:
+            if identifier is not None:
+                # What went wrong first is told; of a container that stays the end of the run tells.
+                with contextlib.suppress(SandboxError) if done is None else contextlib.nullcontext():
+                    remove(self._api, identifier)
+
+    def _go_on(self) -> None:
+        if self.stopped:
+            raise Stopped
+
+    def _live(self, identifier: str) -> Completed:
+        self._go_on()
+        if self._prepare is not None:
+            self._prepare(identifier)
+        self._go_on()
+        params = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 0, "logs": 0}
+        attached = self._api.attach_socket(identifier, params=params)
+        try:
+            began = time.monotonic()
+            refusal = self._start(identifier)
+            if refusal is not None:
+                return refusal
+            self.identifier = identifier
+            began = time.monotonic()
+            self._read(identifier, getattr(attached, "_sock", attached), began)
+        finally:
+            _hang_up(attached)
+        self._api.wait(identifier, timeout=_TO_DIE)
+        duration = time.monotonic() - began
+        state = self._api.inspect_container(identifier)["State"]
+        if self._collect is not None:
+            self._limit = self._collect(identifier) or self._limit
+        return self._completed(state, duration)
+
+    def _start(self, identifier: str) -> Completed | None:
+        """A Completed when the runtime itself could not start the program."""
+        from docker.errors import APIError
+
+        try:
+            self._api.start(identifier)
+        except APIError as error:
+            refusal = _refusal(explanation(error))
+            if refusal is None:
+                raise
+            return refusal
+        return None
+
+    def _read(self, identifier: str, connection: socket.socket, began: float) -> None:
+        """Reads on whatever else is done: an engine waits for whoever is attached before it says or ends anything."""
+        connection.settimeout(_PATIENCE)
+        deadline = began + self._timeout if self._timeout is not None else None
+        killed = 0.0
+        killing: Future[None] | None = None
+        looking: Future[str | None] | None = None
+        next_look = began + _PATIENCE
+        while True:
+            self._go_on()
+            try:
+                data = connection.recv(_CHUNK)
+            except TimeoutError as error:
+                if error.errno is not None:  # the connection's end, not that of our patience
+                    raise
+            else:
+                if not data:
+                    return
+                self._output.feed(data)
+            now = time.monotonic()
+            if killing is not None:
+                if now > killed + _TO_DIE:
+                    raise self._not_killed(answered=killing.done())
+                continue
+            if deadline is not None and now >= deadline:
+                self._timed_out = True
+            elif looking is not None and looking.done():
+                self._limit = looking.result()
+                next_look = now + max(0.5, 10 * (now - next_look))
+                looking = None
+            elif looking is None and self._look is not None and now >= next_look:
+                next_look = now
+                looking = aside(partial(self._look, identifier))
+            if self._timed_out or self._limit or self._finishing:
+                killed, killing = now, aside(partial(kill, self._api, identifier))
+
+    def _not_killed(self, *, answered: bool) -> SandboxError:
+        if answered:
+            return SandboxError("a container could not be killed: its processes hang in the kernel")
+        from keystone_action.engine.connection import doubt
+
+        doubt(self._api)
+        return SandboxError(
+            f"a container could not be killed: the Docker engine did not answer within {_TO_DIE:.0f} s",
+            help="see that the engine (DOCKER_HOST, else /var/run/docker.sock) is still running",
+        )
+
+    def _completed(self, state: Mapping[str, Any], duration: float) -> Completed:
+        code = int(state["ExitCode"])
+        number = code - 128 if code - 128 in set(signal.valid_signals()) else None
+        if self._timed_out or (self._limit and number):
+            number = int(signal.SIGKILL)
+        limit = self._limit
+        if limit is None and code != 0 and not self._timed_out:
+            limit = self._memory_sentence(state, code)
+        return Completed(
+            exit_code=code if number is None else None,
+            signal=number,
+            timed_out=self._timed_out,
+            limit=limit,
+            not_found=False,
+            duration_s=duration,
+            stdout=self._output.stdout.capture(),
+            stderr=self._output.stderr.capture(),
+        )
+
+    def _memory_sentence(self, state: Mapping[str, Any], code: int) -> str | None:
+        allowed = self._plan.limits.memory
+        if not state.get("OOMKilled") or allowed is None:
+            return None
+        what = "the container" if code == 128 + signal.SIGKILL else "a process in the container"
+        return f"memory: {what} was killed at {human(allowed)} allowed"
+
+
+def aside(function: Callable[[], T]) -> Future[T]:
+    """Do it in a thread of its own."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="keystone-docker-aside", daemon=True).start()
+    return future
+
+
+def _refusal(said: str) -> Completed | None:
+    """What a runtime said about a program that it could not start; None = something else was wrong."""
+    lower = said.lower()
+    missing = "executable file not found" in lower or ("exec" in lower and "no such file or directory" in lower)
+    closed = "permission denied" in lower and "exec" in lower
+    folder = "chdir to cwd" in lower or "not a directory" in lower
+    if not (missing or closed or folder) or "docker-init" in lower:
+        return None
+    absent = missing and not folder
+    return could_not_start(f"keystone: {said}\n", 127 if absent else 126, not_found=absent)
+
+
+def could_not_start(sentence: str, code: int, *, not_found: bool = False) -> Completed:
+    """The end of a command that never began, as a shell would tell it."""
+    text = sentence.encode("utf-8", "replace")
+    return Completed(
+        exit_code=code,
+        signal=None,
+        timed_out=False,
+        limit=None,
+        not_found=not_found,
+        duration_s=0.0,
+        stdout=Capture(),
+        stderr=Capture(head=text, total=len(text)),
+    )
+
+
+def not_found(completed: Completed, program: str) -> Completed:
+    """The same end, as that of a program that does not exist."""
+    sentence = f"keystone: {program}: no such program in the sandbox, or none that its user may run\n".encode(
+        "utf-8", "replace"
+    )
+    return dataclasses.replace(completed, not_found=True, stderr=Capture(head=sentence, total=len(sentence)))
+
+
+def kill(api: Any, identifier: str) -> None:
+    """SIGKILL for all in the container; one that has ended by itself is fine too."""
+    from docker.errors import APIError
+
+    try:
+        api.kill(identifier)
+    except APIError as error:
+        if not (is_not_found(error) or status_of(error) == 409):
+            raise
+
+
+def remove(api: Any, identifier: str) -> None:
+    """End and remove a container with its anonymous volumes. Raises SandboxError when it stays."""
+    from docker.errors import APIError
+
+    with engine_errors("can't remove a container"):
+        for attempt in range(_REMOVAL_TRIES):
+            try:
+                api.remove_container(identifier, force=True, v=True)
+            except APIError as error:
+                if is_not_found(error):
+                    return
+                busy = status_of(error) in {409, 500}
+                if not busy or attempt == _REMOVAL_TRIES - 1:
+                    raise
+                # "removal is already in progress", "device or resource busy": both pass.
+                time.sleep(0.2 * (attempt + 1))
+            else:
+                return
+
+
+def _hang_up(attached: Any) -> None:
+    """Really: the client's objects hold on to the connection, and while it is open, the engine waits for its reader."""
+    with contextlib.suppress(Exception):
+        getattr(attached, "_sock", attached).shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(Exception):
+        attached.close()
+    response = getattr(attached, "_response", None)
+    if response is not None:
+        with contextlib.suppress(Exception):
+            response.close()

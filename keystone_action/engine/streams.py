@@ -1,0 +1,101 @@
+"""The output of a container as an engine sends it: frames of two streams over one connection."""
+
+from __future__ import annotations
+
+import struct
+
+from keystone_action.errors import SandboxError
+from keystone_action.files.output_file import OutputFile
+from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, Capture, KeptWhole
+
+_HEADER = struct.Struct(">BxxxL")
+_STDOUT, _STDERR = 1, 2
+
+
+class Kept:
+    """The first and the last bytes of one stream, in bounded memory. whole: where all of it goes besides."""
+
+    def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, whole: KeptWhole | None = None) -> None:
+        self._head = bytearray()
+        self._head_size = head
+        self._tail = bytearray()
+        self._tail_size = tail
+        self._total = 0
+        self._whole = whole
+        self._file = None if whole is None else OutputFile(whole.path)
+        self._copied = 0
+
+    def add(self, data: bytes) -> None:
+        """Take the next bytes of the stream. Raises SandboxError when the file can't be written."""
+        if self._whole is not None and self._file is not None and self._total + len(data) > self._whole.above:
+            self._write(self._file, self._whole.limit, data)
+        self._total += len(data)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._tail_size:
+            del self._tail[: -self._tail_size or None]
+
+    def _write(self, file: OutputFile, limit: int, data: bytes) -> None:
+        # The first time, nothing has been dropped yet: head and tail are all that came before.
+        for piece in (data,) if self._copied else (self._head, self._tail, data):
+            if piece and self._copied < limit:
+                file.write(piece[: limit - self._copied])
+            self._copied += len(piece)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._file is not None:
+            self._file.close()
+
+    def capture(self) -> Capture:
+        """What was kept."""
+        tail = bytes(self._tail[-self._tail_size :]) if self._tail_size else b""
+        return Capture(bytes(self._head), tail, self._total)
+
+
+class Demultiplexer:
+    """Takes what an attached connection brings, in pieces of any size, and sorts it into stdout and stderr.
+
+    A frame is one byte for the stream, three of nothing, four for its length (big-endian), and that many bytes
+    (Docker Engine API, "Attach to a container", stream format).
+    """
+
+    def __init__(self, stdout: KeptWhole | None = None, stderr: KeptWhole | None = None) -> None:
+        self.stdout = Kept(whole=stdout)
+        self.stderr = Kept(whole=stderr)
+        self._header = b""
+        self._left = 0
+        self._stream: Kept | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Raises SandboxError when this can't be what an engine sends, or a file can't be written."""
+        position = 0
+        while position < len(data):
+            if self._left:
+                part = data[position : position + self._left]
+                if self._stream is not None:
+                    self._stream.add(part)
+                self._left -= len(part)
+                position += len(part)
+                continue
+            missing = _HEADER.size - len(self._header)
+            self._header += data[position : position + missing]
+            position += missing
+            if len(self._header) == _HEADER.size:
+                self._begin()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.stdout.close()
+        self.stderr.close()
+
+    def _begin(self) -> None:
+        kind, self._left = _HEADER.unpack(self._header)
+        self._header = b""
+        streams = {0: None, _STDOUT: self.stdout, _STDERR: self.stderr}
+        if kind not in streams:
+            raise SandboxError("what the Docker engine sends as a container's output is no output of a container")
+        self._stream = streams[kind]

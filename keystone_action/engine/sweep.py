@@ -1,0 +1,162 @@
+"""Removing what runs left on an engine, after a SIGKILL for example: only what carries our labels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from keystone_action.engine.container import remove
+from keystone_action.engine.errors import engine_errors, is_not_found
+from keystone_action.engine.layers import OWN_KIND, REPOSITORY, remove_image
+from keystone_action.engine.plan import KIND_LABEL, RUN_LABEL
+from keystone_action.errors import SandboxError
+
+Kind = Literal["container", "network", "volume", "image"]
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A thing of ours on an engine. run_id: whose it is, empty for images that all runs share. made: seconds since
+    the epoch by the engine's clock."""
+
+    kind: Kind
+    identifier: str
+    name: str
+    run_id: str
+    made: float
+
+
+@dataclass
+class Swept:
+    """How many of each were removed, and sentences for what could not be."""
+
+    containers: int = 0
+    networks: int = 0
+    volumes: int = 0
+    images: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+async def sweep(client: Any, run_id: str) -> Swept:
+    """Remove containers, networks, volumes and cells' images of one run, whether it is still going or not.
+
+    client: a docker.DockerClient. What can't be removed is told in `problems`. Raises SandboxError when the engine
+    can't be asked.
+    """
+    return await remove_leftovers(client, await asyncio.to_thread(find_leftovers, client, run_id))
+
+
+def find_leftovers(client: Any, run_id: str | None = None) -> list[Leftover]:
+    """What one run has on an engine, or (None) all runs, those that are going among them. Blocks. Raises SandboxError.
+
+    Whoever starts a container from one of our images gives it the image's labels; ours have a run in them.
+    """
+    api = client.api
+    filters = {"label": RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}"}
+    with engine_errors("can't list containers, networks, volumes and images"):
+        containers = api.containers(all=True, filters=filters)
+        networks = api.networks(filters=filters)
+        volumes = api.volumes(filters=filters).get("Volumes") or []
+        images = api.images(filters={"label": [filters["label"], f"{KIND_LABEL}={OWN_KIND}"]})
+    found = [
+        *(_leftover("container", one, one["Id"], _name_of(one), float(one["Created"])) for one in containers),
+        *(_leftover("network", one, one["Id"], one["Name"], _seconds(one.get("Created"))) for one in networks),
+        *(_leftover("volume", one, one["Name"], one["Name"], _seconds(one.get("CreatedAt"))) for one in volumes),
+        *(_leftover("image", one, one["Id"], _tag_of(one), float(one["Created"])) for one in images),
+    ]
+    return [one for one in found if one.run_id]
+
+
+def find_setup_images(client: Any) -> list[Leftover]:
+    """The images that setups were kept in, each by our own name for it: others may have given it theirs. Blocks.
+    Raises SandboxError."""
+    with engine_errors("can't list images"):
+        found = client.api.images(filters={"label": f"{KIND_LABEL}=setup", "reference": REPOSITORY})
+    return [
+        Leftover("image", tag, tag, "", float(one["Created"]))
+        for one in found
+        for tag in one.get("RepoTags") or ()
+        if tag.startswith(f"{REPOSITORY}:")
+    ]
+
+
+def engine_time(client: Any) -> float:
+    """Seconds since the epoch by the engine's clock, which need not be ours. Blocks. Raises SandboxError."""
+    with engine_errors("can't ask the engine for its time"):
+        return _seconds(client.api.info().get("SystemTime"))
+
+
+async def remove_leftovers(client: Any, leftovers: Iterable[Leftover]) -> Swept:
+    """Remove these: containers first, since networks, volumes and images are in use by them."""
+    api, swept, gate = client.api, Swept(), asyncio.Semaphore(_AT_ONCE)
+    known = list(leftovers)
+
+    async def one(function: Callable[[Any, str], bool | None], identifier: str) -> bool:
+        async with gate:
+            try:
+                return await asyncio.to_thread(function, api, identifier) is not False
+            except SandboxError as error:
+                swept.problems.append(error.message)
+                return False
+
+    async def each(kind: Kind, function: Callable[[Any, str], bool | None]) -> int:
+        return sum(await asyncio.gather(*(one(function, found.identifier) for found in known if found.kind == kind)))
+
+    swept.containers = await each("container", remove)
+    swept.networks = await each("network", _remove_network)
+    swept.volumes = await each("volume", _remove_volume)
+    # The newest first, and one after the other: it may be made of an older one.
+    for image in sorted((found for found in known if found.kind == "image"), key=lambda image: -image.made):
+        swept.images += await one(remove_image, image.identifier)
+    return swept
+
+
+def _leftover(kind: Kind, described: Mapping[str, Any], identifier: str, name: str, made: float) -> Leftover:
+    return Leftover(kind, identifier, name, (described.get("Labels") or {}).get(RUN_LABEL, ""), made)
+
+
+def _name_of(container: Mapping[str, Any]) -> str:
+    names = container.get("Names") or [container["Id"][:12]]
+    return str(names[0]).lstrip("/")
+
+
+def _tag_of(image: Mapping[str, Any]) -> str:
+    return str((image.get("RepoTags") or [image["Id"]])[0])
+
+
+def _remove_network(api: Any, identifier: str) -> None:
+    """What is still in it is not ours (our own container, which joined) and only leaves it."""
+    from docker.errors import APIError
+
+    with engine_errors("can't remove a network"):
+        try:
+            for container in api.inspect_network(identifier).get("Containers") or {}:
+                api.disconnect_container_from_network(container, identifier, force=True)
+            api.remove_network(identifier)
+        except APIError as error:
+            if not is_not_found(error):
+                raise
+
+
+def _remove_volume(api: Any, name: str) -> None:
+    from docker.errors import APIError
+
+    with engine_errors(f"can't remove the volume {name}"):
+        try:
+            api.remove_volume(name, force=True)
+        except APIError as error:
+            if not is_not_found(error):
+                raise
+
+
+def _seconds(text: str | None) -> float:
+    """An engine's time (RFC 3339, with nanoseconds, which Python does not read) since the epoch; 0 = not told."""
+    if not text:
+        return 0.0
+    head, dot, rest = text.partition(".")
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    return datetime.fromisoformat(head + (rest[digits:] if dot else "")).timestamp()

@@ -1,0 +1,245 @@
+"""A workspace that comes back from a container as a tar archive, laid out again where it was.
+
+What is in it is hostile. Each entry is made by descriptors below the workspace, nothing is followed, nothing is made
+that could serve as anybody's privilege, and the sum of all is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from keystone_action.engine import pack as docker_pack
+from keystone_action.errors import SandboxError
+from keystone_action.files.descent import Descent
+from keystone_action.files.removal import remove_tree
+
+_CHUNK = 1 << 20
+_BUFFER = 1 << 16
+"""Bytes: each header that is read moves what is left of it."""
+_HOLE = 1 << 16
+
+
+class TooLarge(Exception):  # noqa: N818 - a finding, not an error
+    """More bytes than may come back."""
+
+
+class Bounded:
+    """An iterator of pieces as a file to read, which ends with TooLarge once `limit` bytes have passed."""
+
+    def __init__(self, pieces: Iterable[bytes], limit: int | None) -> None:
+        self._pieces = iter(pieces)
+        self._held = b""
+        self._left = limit
+
+    def read(self, size: int) -> bytes:
+        """Fewer than `size` bytes only at the end."""
+        parts = [self._held]
+        have = len(self._held)
+        while have < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            if self._left is not None:
+                self._left -= len(piece)
+                if self._left < 0:
+                    raise TooLarge
+            parts.append(piece)
+            have += len(piece)
+        joined = b"".join(parts)
+        self._held = joined[size:]
+        return joined[:size]
+
+
+def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> int:
+    """Replace what is in the workspace by the archive's content; its first entry is the workspace itself.
+
+    Everything belongs to the workspace's owner where we may give it away. Set-user and set-group bits go: what an
+    agent made must not run as anybody else here. limit: bytes that the archive may have.
+    Returns the bytes of the longest path of a directory below the workspace. Raises OSError, TooLarge, and SandboxError
+    for what is no archive of a directory.
+    """
+    top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _empty(workspace)
+        owner = os.fstat(top)
+        user = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 and (owner.st_uid or owner.st_gid) else None
+        with _archive(Bounded(pieces, limit)) as archive, Descent(top) as descent:
+            return _Unpacking(archive, descent, top, user).all()
+    except tarfile.TarError as error:
+        raise SandboxError(f"what the Docker engine sent as the workspace can't be read: {error}") from error
+    finally:
+        os.close(top)
+
+
+def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None, leave_out: str = "") -> Iterator[bytes]:
+    """The same archive with everything in it below this directory (of the container's root, no `/` in front).
+    leave_out: a directory, by its new name, that is left empty.
+
+    An engine refuses a relative link that leads above the directory where it unpacks: what an agent's code leaves in
+    its HOME can be unpacked at the root alone. Set-user and set-group bits, and devices, go. Raises TooLarge,
+    SandboxError.
+    """
+    try:
+        with _archive(Bounded(pieces, limit)) as archive:
+            for info in _entries(archive):
+                name = f"{directory}/{info.name.strip('/')}".strip("/")
+                target = f"{directory}/{info.linkname.strip('/')}".strip("/") if info.islnk() else info.linkname
+                if leave_out and (name.startswith(f"{leave_out}/") or target.startswith(f"{leave_out}/")):
+                    continue
+                if not (info.isreg() or info.isdir() or info.issym() or info.islnk() or info.isfifo()):
+                    continue
+                size = info.size if info.isreg() else 0
+                kind = tarfile.REGTYPE if info.isreg() else info.type
+                yield docker_pack.header(
+                    name, kind, info.mode & 0o1777, info.uid, size=size, target=target, modified_ns=_modified(info)
+                )
+                if info.isreg():
+                    content: Any = archive.extractfile(info)
+                    while data := content.read(_CHUNK):
+                        yield data
+                    yield docker_pack.padding(size)
+    except tarfile.TarError as error:
+        raise SandboxError(f"what the Docker engine sent as HOME can't be read: {error}") from error
+
+
+def _entries(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (info := archive.next()) is not None:
+        setattr(archive, "members", [])  # noqa: B010 - else it keeps all of them; no part of its typed interface
+        yield info
+
+
+def _empty(workspace: Path) -> None:
+    for entry in list(os.scandir(workspace)):
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(Path(entry.path))
+        else:
+            os.unlink(entry.path)  # noqa: PTH108
+
+
+@contextlib.contextmanager
+def _archive(source: Bounded) -> Iterator[tarfile.TarFile]:
+    stream = cast("IO[bytes]", source)
+    with tarfile.open(
+        fileobj=stream, mode="r|", bufsize=_BUFFER, encoding="utf-8", errors="surrogateescape"
+    ) as archive:
+        yield archive
+
+
+class _Unpacking:
+    def __init__(self, archive: tarfile.TarFile, descent: Descent, top: int, user: tuple[int, int] | None) -> None:
+        self._archive = archive
+        self._descent = descent
+        self._top = top
+        self._user = user
+        self._directories: list[tuple[str, int, int]] = []
+
+    def all(self) -> int:
+        """Lay out every entry; modes of directories last, since they may close them to us. Returns the bytes of the
+        longest path of a directory below the workspace."""
+        longest = 0
+        for info in _entries(self._archive):
+            relative = _relative(info.name)
+            if info.isdir():
+                longest = max(longest, len(os.fsencode(relative)))
+            if relative:
+                self._one(info, relative)
+            else:
+                self._directories.append(("", info.mode & 0o1777, _modified(info)))
+        for relative, mode, modified in reversed(self._directories):
+            # From the top each time: the order is not the one in which we came.
+            fd = os.dup(self._top) if not relative else self._descent.open(relative)
+            try:
+                if relative:
+                    os.fchmod(fd, mode)
+                os.utime(fd, ns=(modified, modified))
+            finally:
+                os.close(fd)
+        return longest
+
+    def _one(self, info: tarfile.TarInfo, relative: str) -> None:
+        above, _, name = relative.rpartition("/")
+        folder = self._descent.open(above)
+        try:
+            if info.isdir():
+                os.mkdir(name, 0o700, dir_fd=folder)
+                self._directories.append((relative, info.mode & 0o1777, _modified(info)))
+            elif info.issym():
+                os.symlink(info.linkname, name, dir_fd=folder)
+            elif info.islnk():
+                self._link(_relative(info.linkname), name, folder)
+                return
+            elif info.isfifo():
+                os.mkfifo(name, info.mode & 0o1777, dir_fd=folder)
+            elif info.isreg():
+                self._file(info, name, folder)
+            else:
+                return  # devices: only root makes them, and root makes none here
+            if self._user is not None:
+                os.chown(name, *self._user, dir_fd=folder, follow_symlinks=False)
+            if not info.isdir():
+                self._finish(info, name, folder)
+        finally:
+            os.close(folder)
+
+    def _finish(self, info: tarfile.TarInfo, name: str, folder: int) -> None:
+        if not info.issym():
+            os.chmod(name, info.mode & 0o1777, dir_fd=folder)
+        modified = _modified(info)
+        os.utime(name, ns=(modified, modified), dir_fd=folder, follow_symlinks=False)
+
+    def _link(self, target: str, name: str, folder: int) -> None:
+        above, _, first = target.rpartition("/")
+        source = os.dup(self._top)
+        try:
+            with Descent(source) as descent:
+                place = descent.open(above)
+                try:
+                    os.link(first, name, src_dir_fd=place, dst_dir_fd=folder, follow_symlinks=False)
+                finally:
+                    os.close(place)
+        finally:
+            os.close(source)
+
+    def _file(self, info: tarfile.TarInfo, name: str, folder: int) -> None:
+        content: Any = self._archive.extractfile(info)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=folder)
+        try:
+            while data := content.read(_CHUNK):
+                _write(fd, data)
+            os.ftruncate(fd, info.size)
+        finally:
+            os.close(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Zeros stay holes: a file of nothing must not fill our disk."""
+    if not data.strip(b"\0") and len(data) >= _HOLE:
+        os.lseek(fd, len(data), os.SEEK_CUR)
+        return
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _relative(name: str) -> str:
+    """The name below the workspace: the first part is the workspace's own. Raises SandboxError."""
+    _, _, rest = name.strip("/").partition("/")
+    if any(part in ("", ".", "..") for part in rest.split("/") if rest):
+        raise SandboxError(f"what the Docker engine sent as the workspace has an impossible name: {name[:200]!r}")
+    return rest
+
+
+def _modified(info: tarfile.TarInfo) -> int:
+    """In nanoseconds: the archive's own text is exact, a float is not."""
+    text = info.pax_headers.get("mtime")
+    if text is None:
+        return int(info.mtime) * 10**9
+    seconds, _, fraction = str(text).partition(".")
+    part = int((fraction + "0" * 9)[:9]) if fraction else 0
+    return int(seconds) * 10**9 + (-part if seconds.startswith("-") else part)

@@ -1,0 +1,67 @@
+"""Walking a tree of any depth at the price of its size: directories are opened from one above that is still open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from keystone_action.files.openat import open_directory
+
+_STEP = 64
+_KEPT_AT_MOST = 200
+
+
+class Descent:
+    """Opens the directories of one tree, found by walking our own listing depth first. `with` it.
+
+    From the root alone, a chain of n directories would cost n²/2 steps: an agent makes 5,000 levels in a second. Every
+    64th level of the current branch stays open, so a tree of ordinary depth costs nothing more.
+    """
+
+    def __init__(self, root_fd: int) -> None:
+        """root_fd stays the caller's."""
+        self._kept: list[tuple[str, int]] = [("", root_fd)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while len(self._kept) > 1:
+            os.close(self._kept.pop()[1])
+
+    def open(self, relative: str) -> int:
+        """As `open_directory`: the caller closes it. Raises OSError."""
+        while not relative.startswith(self._kept[-1][0]):
+            os.close(self._kept.pop()[1])
+        above, fd = self._kept[-1]
+        opened = open_directory(fd, relative[len(above) :])
+        if relative.count("/") % _STEP == _STEP - 1 and len(self._kept) < _KEPT_AT_MOST:
+            self._kept.append((f"{relative}/", os.dup(opened)))
+        return opened
+
+
+def walk_down(tree: Path) -> Iterator[tuple[str, int, list[os.DirEntry[str]]]]:
+    """Each directory of a tree, from the top: its path relative to that, a descriptor that stays open until the next
+    step, and what is in it. Links are not followed. Raises OSError."""
+    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with Descent(root) as descent:
+            waiting = [""]
+            while waiting:
+                directory = waiting.pop()
+                folder = descent.open(directory)
+                try:
+                    with os.scandir(folder) as scan:
+                        entries = list(scan)
+                    prefix = f"{directory}/" if directory else ""
+                    waiting += [f"{prefix}{one.name}" for one in entries if one.is_dir(follow_symlinks=False)]
+                    yield directory, folder, entries
+                finally:
+                    os.close(folder)
+    finally:
+        os.close(root)

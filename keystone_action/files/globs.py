@@ -1,0 +1,117 @@
+"""Globs over what an agent left: `*`, `?`, `[…]` and `**`, matched against our own listing of the tree.
+
+The rules of `spec.globs`, those of bash with globstar. Directories that are links are not entered by a wildcard. A
+pattern that is at the same time the literal name of something there (`app/[id]/page.tsx`) matches that as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from keystone_action.errors import raise_unless_agent
+from keystone_action.files.descent import Descent
+from keystone_action.files.paths import PathMissing, PathProblem, PathUnreadable, exists_inside, open_inside
+from keystone_action.spec.globs import Globs, PathMatcher, has_wildcard
+
+ENTRIES_LIMIT = 1_000_000
+"""Entries that one glob looks at before it gives up with a sentence."""
+
+
+def glob_inside(root: Path, pattern: str, *, dot: bool = False) -> list[str]:
+    """Paths below `root` that match, sorted, relative to it. A pattern that ends with `/` matches directories only.
+
+    Links that dangle are left out (they are absent, spec 5.3); links that lead out of the root are listed, and opening
+    them is refused. Raises PathEscape when the part before the first wildcard leads out, PathUnreadable when
+    there are more than ENTRIES_LIMIT entries to look at, HarnessError when it is this machine that fails.
+    """
+    found = set()
+    directories_only = pattern.endswith("/")
+    literal = pattern.rstrip("/") or pattern
+    if exists_inside(root, literal) and _is_wanted(root, literal, directories_only):
+        found.add(literal)
+    start, rest = _split(literal)
+    if rest:
+        prefix = f"{start}/" if start else ""
+        for path, is_directory in _walk(root, start, Globs([rest], dot=dot)):
+            if (is_directory or not directories_only) and _is_there(root, prefix + path):
+                found.add(prefix + path)
+    return sorted(found)
+
+
+def matcher(patterns: Iterable[str], *, dot: bool = False, inside: bool = False) -> Callable[[str], bool]:
+    """A function that says whether a relative path matches any of the patterns; inside: or lies in a directory that
+    does. For one thread at a time."""
+    return PathMatcher(Globs(patterns, dot=dot), inside=inside)
+
+
+def _split(pattern: str) -> tuple[str, str]:
+    """The directories before the first part with a wildcard, and the rest."""
+    parts = [part for part in pattern.split("/") if part != "."]
+    for index, part in enumerate(parts):
+        if has_wildcard(part):
+            return "/".join(parts[:index]), "/".join(parts[index:])
+    return pattern, ""
+
+
+def _is_wanted(root: Path, path: str, directories_only: bool) -> bool:
+    if not directories_only:
+        return True
+    try:
+        os.close(open_inside(root, path, os.O_RDONLY | os.O_DIRECTORY))
+    except PathProblem:
+        return False
+    return True
+
+
+def _is_there(root: Path, path: str) -> bool:
+    try:
+        return exists_inside(root, path)
+    except PathProblem:
+        return True
+
+
+def _walk(root: Path, start: str, globs: Globs) -> Iterator[tuple[str, bool]]:
+    """What matches below `start`, relative to it, and whether it is a directory."""
+    try:
+        root_fd = open_inside(root, start or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except PathMissing:
+        return
+    try:
+        with Descent(root_fd) as descent:
+            yield from _matches(descent, start, globs)
+    finally:
+        os.close(root_fd)
+
+
+def _matches(descent: Descent, start: str, globs: Globs) -> Iterator[tuple[str, bool]]:
+    todo = [("", globs.start)]
+    seen = 0
+    while todo:
+        directory, state = todo.pop()
+        for name, is_directory in _entries(descent, directory):
+            seen += 1
+            if seen > ENTRIES_LIMIT:
+                raise PathUnreadable(f"more than {ENTRIES_LIMIT:,} entries below {start or 'the workspace'}")
+            after = globs.step(state, name)
+            if not after:
+                continue
+            path = f"{directory}/{name}" if directory else name
+            if globs.accepts(after):
+                yield path, is_directory
+            if is_directory:
+                todo.append((path, after))
+
+
+def _entries(descent: Descent, directory: str) -> list[tuple[str, bool]]:
+    try:
+        fd = descent.open(directory)
+        try:
+            with os.scandir(fd) as entries:
+                return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise_unless_agent(error, "listing the workspace")
+        return []

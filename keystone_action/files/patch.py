@@ -1,0 +1,261 @@
+"""`diff.patch`: the agent's changes as text that `git apply` and people can read.
+
+Added and removed files are written here; for modified ones git compares copies under names of ours (its line matching
+stays quick on hostile text, and no `.gitattributes` of the agent has a say in it). What is not shown is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keystone_action.evidence.model import Change, FileState
+from keystone_action.files.git import commands as git
+from keystone_action.files.paths import PathProblem, read_inside
+
+PATCH_LIMIT = 8 << 20
+"""Bytes of a patch, about; what comes after is counted and said."""
+FILE_LIMIT = 1 << 20
+"""Bytes of a file that is shown line by line."""
+_STAGED_LIMIT = 64 << 20
+_QUOTED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """The text, and a sentence without its full stop for each change whose text is not all in it (what is no text is
+    not meant)."""
+
+    text: str
+    cut: tuple[str, ...] = ()
+
+
+def write_patch(
+    originals: Path | None, workspace: Path, changes: Sequence[Change], *, limit: int = PATCH_LIMIT
+) -> Patch:
+    """The patch, with text that is no UTF-8 decoded with replacement; empty without changes.
+
+    originals: the tree as it was (`keep_originals`), None when it was empty. Never raises for what the agent left.
+    """
+    pieces: list[str] = []
+    modified: dict[int, _Pair] = {}
+    cut: list[str] = []
+    size = staged = 0
+    single = [part for change in changes for part in one_kind(change)]
+    for index, change in enumerate(single):
+        if size > limit or staged > _STAGED_LIMIT:
+            break
+        pair = _load(change, originals, workspace)
+        cut += [pair.note] if pair.note and not pair.is_no_text else []
+        if pair.is_two_sided:
+            modified[index] = pair
+            staged += len(pair.old or b"") + len(pair.new or b"")
+        pieces.append("" if pair.is_two_sided else pair.whole())
+        size += len(pieces[-1])
+    for index, piece in _compare(modified):
+        pieces[index] = piece
+        cut += [modified[index].note] if modified[index].note else []
+    shown = list(_bounded(pieces, len(single), limit))
+    if shown != pieces or len(pieces) < len(single):
+        cut.append(f"the changes are more than the {limit:,} bytes that are kept of a patch")
+    return Patch("".join(shown), tuple(cut))
+
+
+def one_kind(change: Change) -> tuple[Change, ...]:
+    """As git has it: a file that became a link, or the reverse, is a removal and an addition, and directories are
+    nothing."""
+    old = None if change.before is None or change.before.kind == "directory" else change.before
+    new = None if change.after is None or change.after.kind == "directory" else change.after
+    if old is None and new is None:
+        return ()
+    if old is None or new is None or old.kind == new.kind:
+        return (Change(change.path, change.change, old, new),)
+    return Change(change.path, "removed", old, None), Change(change.path, "added", None, new)
+
+
+def _bounded(pieces: list[str], total: int, limit: int) -> Iterator[str]:
+    size = shown = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > limit and shown:
+            break
+        yield piece if len(piece) <= limit else piece[:limit].rpartition("\n")[0] + "\n[… this file is cut here …]\n"
+        shown += 1
+    if shown < total:
+        yield f"[… {total - shown:,} more changed paths are not shown: the patch is limited to {limit:,} bytes …]\n"
+
+
+@dataclass
+class _Pair:
+    """Both sides of a change: bytes to show, None where there is no file; `note` says why bytes can't be shown."""
+
+    change: Change
+    old: bytes | None = None
+    new: bytes | None = None
+    note: str = ""
+    is_no_text: bool = False
+    header: list[str] = field(default_factory=list)
+
+    @property
+    def is_two_sided(self) -> bool:
+        return not self.note and self.old is not None and self.new is not None and self.old != self.new
+
+    def whole(self) -> str:
+        """The patch of a path that is there on one side only, or whose bytes are not shown."""
+        lines = list(self.header)
+        if self.note:
+            lines.append(self.note)
+        elif self.old != self.new:
+            lines += self._names()
+            lines.append(_one_sided("-" if self.new is None else "+", self.new if self.old is None else self.old))
+        return "".join(f"{line.rstrip(chr(10))}\n" for line in lines if line)
+
+    def compared(self, hunks: str) -> str:
+        """The patch around the hunks that git found."""
+        index = f"index {_blob_id(self.old)}..{_blob_id(self.new)}"
+        if len(self.header) == 1:  # git takes the kind (file, link) from here where the mode stayed the same
+            index += f" {_git_mode(self.change.after)}"
+        return "".join(f"{line}\n" for line in [*self.header, index, *self._names()]) + hunks
+
+    def _names(self) -> list[str]:
+        if not (self.old or self.new):
+            return []
+        old = "/dev/null" if self.old is None else _name("a", self.change.path)
+        new = "/dev/null" if self.new is None else _name("b", self.change.path)
+        return [f"--- {old}", f"+++ {new}"]
+
+
+def _load(change: Change, originals: Path | None, workspace: Path) -> _Pair:
+    pair = _Pair(change, header=_header(change))
+    if change.change == "mode":
+        return pair
+    try:
+        pair.old = _side(originals, change.path, change.before)
+        pair.new = _side(workspace, change.path, change.after)
+    except _Unshown as unshown:
+        pair.note, pair.is_no_text = f"{_name('', change.path)}: {unshown}", unshown.is_no_text
+    return pair
+
+
+class _Unshown(Exception):  # noqa: N818 - an outcome
+    """Why the bytes of a side are not shown."""
+
+    def __init__(self, why: str, *, is_no_text: bool = False) -> None:
+        super().__init__(why)
+        self.is_no_text = is_no_text
+
+
+def _side(root: Path | None, path: str, state: FileState | None) -> bytes | None:
+    if state is None:
+        return None
+    if state.kind == "link":
+        return os.fsencode(state.target)
+    if state.kind == "other":
+        raise _Unshown("a FIFO, socket or device", is_no_text=True)
+    if state.size > FILE_LIMIT:
+        raise _Unshown(f"{state.size:,} bytes, too large to be shown")
+    if root is None:
+        raise _Unshown("the original was not kept")
+    try:
+        data = read_inside(root, path, limit=FILE_LIMIT)
+    except PathProblem as problem:
+        raise _Unshown(str(problem)) from None
+    if b"\0" in data:
+        raise _Unshown(f"binary, {len(data):,} bytes", is_no_text=True)
+    return data
+
+
+def header_line(change: Change) -> str:
+    """The first line of a change in a patch."""
+    return f"diff --git {_name('a', change.path)} {_name('b', change.path)}"
+
+
+def _header(change: Change) -> list[str]:
+    old, new = _git_mode(change.before), _git_mode(change.after)
+    lines = [header_line(change)]
+    if not old:
+        return [*lines, f"new file mode {new}"]
+    if not new:
+        return [*lines, f"deleted file mode {old}"]
+    return [*lines, f"old mode {old}", f"new mode {new}"] if old != new else lines
+
+
+def _git_mode(state: FileState | None) -> str:
+    if state is None:
+        return ""
+    if state.kind == "link":
+        return "120000"
+    return "100755" if state.mode & 0o100 else "100644"
+
+
+def _blob_id(data: bytes | None) -> str:
+    data = data or b""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()[:7]
+
+
+def _name(side: str, path: str) -> str:
+    """A path as git writes it: in quotes, with escapes, when it holds anything special."""
+    text = f"{side}/{path}" if side else path
+    raw = os.fsencode(text)
+    if raw.isascii() and text.isprintable() and not set(text) & set(_QUOTED):
+        return text
+    quoted = (_QUOTED.get(chr(byte)) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in raw)
+    return f'"{"".join(quoted)}"'
+
+
+def _one_sided(sign: str, data: bytes | None) -> str:
+    if not data:
+        return ""
+    lines = data.decode("utf-8", "replace").split("\n")
+    unfinished = bool(lines[-1])
+    if not unfinished:
+        lines.pop()
+    count = "1" if len(lines) == 1 else f"1,{len(lines)}"
+    ranges = f"-{count} +0,0" if sign == "-" else f"-0,0 +{count}"
+    body = "\n".join(f"{sign}{line}" for line in lines)
+    return f"@@ {ranges} @@\n{body}\n" + ("\\ No newline at end of file\n" if unfinished else "")
+
+
+def _compare(pairs: Mapping[int, _Pair]) -> Iterator[tuple[int, str]]:
+    """The patch of each pair, by its number."""
+    if not pairs:
+        return
+    try:
+        hunks = _hunks(pairs)
+    except (git.GitFailed, OSError) as error:
+        for index, pair in pairs.items():
+            pair.note = f"{_name('', pair.change.path)}: changed, but can't be shown line by line: {error}"
+            yield index, pair.whole()
+        return
+    for index, pair in pairs.items():
+        yield index, pair.compared(hunks.get(index, ""))
+
+
+def _hunks(pairs: Mapping[int, _Pair]) -> dict[int, str]:
+    with tempfile.TemporaryDirectory(prefix="keystone-patch-") as folder:
+        root = Path(folder)
+        for side in ("a", "b"):
+            (root / side).mkdir()
+        for index, pair in pairs.items():
+            (root / "a" / str(index)).write_bytes(pair.old or b"")
+            (root / "b" / str(index)).write_bytes(pair.new or b"")
+        return _split(git.compare(root).decode("utf-8", "replace"))
+
+
+def _split(output: str) -> dict[int, str]:
+    """Hunks by the number that a pair was staged under. Only headers start in `d`: lines of a hunk have a sign."""
+    found: dict[int, list[str]] = {}
+    current: list[str] = []
+    in_hunk = False
+    for line in output.split("\n"):
+        if line.startswith("diff --git "):
+            current = found.setdefault(int(line.rpartition("/")[2]), [])
+            in_hunk = False
+        in_hunk = in_hunk or line.startswith("@@ ")
+        if in_hunk:
+            current.append(line)
+    return {index: "\n".join(lines).rstrip("\n") + "\n" for index, lines in found.items()}

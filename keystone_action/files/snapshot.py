@@ -1,0 +1,174 @@
+"""What is in a workspace at one moment: every entry with its kind, permissions and content digest.
+
+`.git` directories are recorded, but not entered: what lies in them can't be part of a change that git carries, and a
+commit by the agent would otherwise drown its changes in object files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from keystone_action.errors import raise_unless_agent
+from keystone_action.evidence.model import FileState
+from keystone_action.files.descent import Descent
+from keystone_action.files.paths import PathUnreadable
+from keystone_action.files.stamps import stamps_every_change
+
+ENTRIES_LIMIT = 2_000_000
+PATHS_LIMIT = 256 << 20
+"""Characters of all paths together: 5,000 directories in one another, with names of 255 characters, have 3 billion."""
+HASHED_LIMIT = 4 << 30
+SPARSE_LIMIT = 64 << 20
+"""Files above HASHED_LIMIT bytes, and files with holes above SPARSE_LIMIT, are not read: a file of exabytes costs its
+author nothing. Their digest is `unread:` and the identity of inode and change time, which differs after any change."""
+UNREAD = "unread:"
+_SETTLED_NS = 100_000_000
+"""Nanoseconds that a change time must be older than the snapshot to prove that nothing changed since: kernels stamp
+changes with the time of the last tick (up to 10 ms), so two changes in one tick have the same stamp."""
+
+_OPEN = stat.S_IRUSR | stat.S_IXUSR
+_CHUNK = 1 << 20
+_Stamp = tuple[int, int, int, int, int]
+
+
+class Snapshot(dict[str, FileState]):
+    """Entries by POSIX path relative to the workspace; names that are no UTF-8 as os.fsdecode gives them.
+
+    unreadable: directories that could not be listed, so what is in them is not here; "", the workspace itself, also
+    when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is still the same.
+    taken_ns: when it began, by the clock of the file system's stamps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: list[str] = []
+        self.stamps: dict[str, _Stamp] = {}
+        self.taken_ns = time.time_ns()
+
+
+def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> Snapshot:
+    """Take a snapshot; a workspace that is gone or can't be opened is an empty one.
+
+    known: an earlier snapshot of the same directory, whose digests are taken over for files whose device, inode,
+    size, modification and change time are the same and whose change time was settled by then, where the file system
+    stamps every change (`stamps`). An agent can forge a modification time, not a change time, unless the caller runs
+    agents with the right to set the system's clock. On ext4 it can exchange the blocks of two files without a stamp
+    (`EXT4_IOC_MOVE_EXT`), so leave `known` out where something depends on what changed.
+    Links are not followed, FIFOs not opened. What can't be read has the digest `unread:…`.
+    Raises PathUnreadable above ENTRIES_LIMIT entries or PATHS_LIMIT characters, HarnessError when this machine, not
+    what the agent left, keeps us from reading.
+    """
+    taken = Snapshot()
+    try:
+        root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise_unless_agent(error, "reading the workspace")
+        taken.unreadable.append("")
+        return taken
+    try:
+        reader = _Reader(taken, known if isinstance(known, Snapshot) else None, root)
+        if os.fstat(root).st_mode & _OPEN != _OPEN:
+            taken.unreadable.append("")  # what its agent closed is closed, though no mode keeps root out
+        with Descent(root) as descent:
+            todo = [""]
+            while todo:
+                todo.extend(reader.directory(descent, todo.pop()))
+    finally:
+        os.close(root)
+    return taken
+
+
+class _Reader:
+    def __init__(self, taken: Snapshot, known: Snapshot | None, root: int) -> None:
+        self.taken = taken
+        self.known = known
+        self.root = root
+        self.device = os.fstat(root).st_dev
+        self.size = 0
+
+    def directory(self, descent: Descent, directory: str) -> list[str]:
+        """Record one directory's entries; returns the directories among them that are to be entered."""
+        try:
+            fd = descent.open(directory)
+        except OSError as error:
+            self._closed(directory, error)
+            return []
+        deeper = []
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    path = f"{directory}/{entry.name}" if directory else entry.name
+                    self._count(path)
+                    state = self._state(entry, path, fd)
+                    self.taken[path] = state
+                    if state.kind == "directory" and entry.name != ".git":
+                        deeper.append(path)
+        except OSError as error:
+            self._closed(directory, error)
+        finally:
+            os.close(fd)
+        return deeper
+
+    def _closed(self, directory: str, error: OSError) -> None:
+        raise_unless_agent(error, "reading the workspace")
+        self.taken.unreadable.append(directory)
+
+    def _count(self, path: str) -> None:
+        self.size += len(path)
+        if len(self.taken) >= ENTRIES_LIMIT:
+            raise PathUnreadable(f"the workspace holds more than {ENTRIES_LIMIT:,} entries")
+        if self.size > PATHS_LIMIT:
+            raise PathUnreadable(f"the paths in the workspace have more than {PATHS_LIMIT:,} characters altogether")
+
+    def _state(self, entry: os.DirEntry[str], path: str, directory: int) -> FileState:
+        status = entry.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISREG(status.st_mode):
+            return FileState("file", mode, status.st_size, self._digest(entry.name, path, status, directory))
+        if stat.S_ISDIR(status.st_mode):
+            return FileState("directory", mode)
+        if stat.S_ISLNK(status.st_mode):
+            return FileState("link", mode, target=os.readlink(entry.name, dir_fd=directory))
+        return FileState("other", mode)
+
+    def _digest(self, name: str, path: str, status: os.stat_result, directory: int) -> str:
+        stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        self.taken.stamps[path] = stamp
+        if self.known is not None and self.known.stamps.get(path) == stamp:
+            before = self.known.get(path)
+            settled = status.st_ctime_ns < self.known.taken_ns - _SETTLED_NS
+            if before is not None and settled and status.st_dev == self.device and stamps_every_change(self.root):
+                return before.digest
+        holes = status.st_blocks * 512 < status.st_size
+        if status.st_size > HASHED_LIMIT or (holes and status.st_size > SPARSE_LIMIT):
+            return _unread(status)
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        except OSError as error:
+            raise_unless_agent(error, "reading the workspace")
+            return _unread(status)
+        try:
+            return _hashed(fd, status.st_size)
+        except OSError as error:
+            raise_unless_agent(error, "reading the workspace")
+            return _unread(status)
+        finally:
+            os.close(fd)
+
+
+def _hashed(fd: int, size: int) -> str:
+    chunk = os.read(fd, min(size + 1, _CHUNK))
+    digest = hashlib.sha256(chunk)
+    while len(chunk) == _CHUNK:
+        chunk = os.read(fd, _CHUNK)
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _unread(status: os.stat_result) -> str:
+    return f"{UNREAD}{status.st_dev}:{status.st_ino}:{status.st_ctime_ns}"

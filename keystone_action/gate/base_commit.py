@@ -1,0 +1,264 @@
+"""The commit that a change is compared with, and its specs with the files that they name, in a directory of ours."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from keystone_action.dialects.recognition import looks_like_one
+from keystone_action.errors import UsageError
+from keystone_action.files.git import commands as git
+from keystone_action.files.git.commit_tree import NoCheckout, Remote, Tree, open_tree
+from keystone_action.files.temporary import process_directory
+from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.loader import enclosing_root
+from keystone_action.spec.loading.yaml_loader import parse
+
+WHOLE_FILES, WHOLE_BYTES = 3_000, 64 << 20
+"""A tree within these is written as a whole; of a larger one, what its specs name."""
+MOST_FILES, MOST_BYTES = 50_000, 1 << 30
+_YAML = (".yaml", ".yml")
+_ONLY_FOLDERS = frozenset({"workspace", "dir"})
+"""Keys of folders that a spec names, and whose files are taken from the checkout."""
+_DEFAULTS = tuple(
+    f"refs/remotes/{remote}/{branch}" for branch in ("HEAD", "main", "master") for remote in ("upstream", "origin")
+)
+_LINE_ENDS = frozenset({"true", "false", "input", "lf", "crlf", "native"})
+_LONGEST = 1_000
+"""Characters of a text that can be a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCommit:
+    """sha: in full. name: what it is, in words. remote: where it can be fetched from when the checkout lacks it.
+    incomplete: what a comparison with it leaves out, and why, in words; empty when nothing. workspace: where the
+    repository is checked out, or a folder around it; None = the nearest repository is meant. directory: the call's, as
+    it was named: a link in its place is the change's doing."""
+
+    sha: str
+    name: str
+    remote: Remote | None = None
+    incomplete: str = ""
+    workspace: Path | None = None
+    directory: Path | None = None
+
+
+def merge_base(directory: Path) -> BaseCommit:
+    """On a laptop: the newest commit that the checkout has in common with the default branch that it was cloned from
+    (of the remote `upstream`, else of `origin`), as GitHub would compare it. Raises UsageError when there is none."""
+    help_text = "clone with a remote `origin`, and `git remote set-head origin --auto` names its default branch"
+    try:
+        git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=directory)
+    except git.GitFailed:
+        raise UsageError(f"{directory} is in no git checkout with a commit", help=help_text) from None
+    for reference in _DEFAULTS:
+        try:
+            git.run("rev-parse", "--verify", "-q", f"{reference}^{{commit}}", directory=directory)
+            shown = git.run("rev-parse", "--abbrev-ref", reference, directory=directory).decode("utf-8", "replace")
+        except git.GitFailed:
+            continue
+        name = shown.strip() or reference.removeprefix("refs/remotes/")
+        try:
+            found = git.run("merge-base", "HEAD", reference, directory=directory).decode("ascii", "replace").strip()
+        except git.GitFailed:
+            raise UsageError(
+                f"HEAD and {name} have no commit in common here",
+                help="a shallow clone may lack it: `git fetch --unshallow`",
+            ) from None
+        return BaseCommit(found, f"the merge base with {name}")
+    raise UsageError("the default branch of this checkout's remote is not known", help=help_text)
+
+
+@dataclass
+class BaseFiles:
+    """The specs of a commit, found by the patterns of the call. root: the checkout's top; top: its counterpart, ours.
+    directory: the counterpart of the call's. Raises git.GitFailed and OSError when it is made."""
+
+    tree: Tree
+    root: Path
+    top: Path
+    directory: Path
+    patterns: tuple[str, ...] = field(default=(), init=False)
+
+    def find(self, patterns: Sequence[str], here: str) -> None:
+        """Write what `discover` looks at. here: the call's directory, relative to the root."""
+        found, kept = set(), []
+        for pattern in patterns:
+            place = _joined(here, pattern if not os.path.isabs(pattern) else os.path.relpath(pattern, self.root / here))  # noqa: PTH117
+            if place is None:
+                continue
+            literal = not any(character in pattern for character in "*?[{")
+            resolved = self.tree.resolved(place) if literal else None
+            if literal and resolved is None:
+                continue
+            kept.append(os.path.relpath(self.root / place, self.root / here))
+            if resolved in self.tree.entries:
+                found |= {place, resolved}
+            else:
+                folder = place if literal else _literal_part(place)
+                found |= {path for path in self.tree.below(folder) if path.endswith(_YAML)}
+        self._write(found)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.patterns = tuple(kept)
+
+    def complete(self, specs: Iterable[Path]) -> None:
+        """Write everything that these specs may name. specs: paths below `top`. A submodule is an empty folder, as in a
+        checkout without it."""
+        for path in self.tree.submodules:
+            (self.top / path).mkdir(parents=True, exist_ok=True)
+        sizes = [entry.size for entry in self.tree.entries.values()]
+        if len(sizes) <= WHOLE_FILES and sum(sizes) <= WHOLE_BYTES:
+            self._write(self.tree.entries)
+            return
+        wanted: dict[str, None] = {}
+        for spec in specs:
+            relative = spec.relative_to(self.top).as_posix()
+            if looks_like_one(spec):
+                wanted.update(dict.fromkeys(self._around(relative)))
+            else:
+                wanted.update(dict.fromkeys(self._named(relative)))
+        self._write(wanted)
+
+    def _around(self, spec: str) -> Iterator[str]:
+        """Of another tool's file: all beside and below it, and the files in the folders above, where those tools look
+        for what belongs to it."""
+        folder = posixpath.dirname(spec)
+        yield from self.tree.below(folder)
+        while folder:
+            folder = posixpath.dirname(folder)
+            yield from (path for path in self.tree.entries if posixpath.dirname(path) == folder)
+
+    def _named(self, spec: str) -> Iterator[str]:
+        """Everything that a text of the spec, or of what it extends, is a path of: some are no paths, which does not
+        matter."""
+        waiting, seen, folder = [spec], {spec}, posixpath.dirname(spec)
+        while waiting:
+            file = waiting.pop()
+            for key, text in self._texts(file):
+                for start in dict.fromkeys((folder, posixpath.dirname(file))):
+                    for path in self._of(start, key, text):
+                        yield path
+                        if path.endswith(_YAML) and path not in seen:
+                            seen.add(path)
+                            waiting.append(path)
+
+    def _of(self, start: str, key: str, text: str) -> Iterator[str]:
+        # Of a path with expressions the folders before the first one are known.
+        place = _joined(start, text.partition("{{")[0].rpartition("/")[0] if "{{" in text else text)
+        resolved = None if place is None or not text else self.tree.resolved(place)
+        if place is None or resolved is None:
+            return
+        if key in _ONLY_FOLDERS and resolved not in self.tree.entries:
+            (self.top / resolved).mkdir(parents=True, exist_ok=True)
+        elif resolved in self.tree.entries:
+            yield from {place, resolved} & self.tree.entries.keys()
+        elif "{{" not in text or place not in ("", start):
+            yield from self.tree.below(resolved)
+
+    def _texts(self, path: str) -> Iterator[tuple[str, str]]:
+        """Every text of a YAML file with the key it is at; nothing of a file that is none, which the loader reports."""
+        resolved = self.tree.resolved(path)
+        if resolved is None or resolved not in self.tree.entries:
+            return
+        try:
+            document = parse(self.tree.read([resolved])[resolved].decode("utf-8", "replace"), path)
+        except SpecError:
+            return
+        if document is not None:
+            yield from _scalars(document.node)
+
+    def _write(self, paths: Iterable[str]) -> None:
+        wanted = list(dict.fromkeys((*paths, *self.tree.followed)))
+        size = sum(self.tree.entries[path].size for path in wanted)
+        if len(wanted) > MOST_FILES or size > MOST_BYTES:
+            raise git.GitFailed(f"its specs name {len(wanted):,} files of {size:,} bytes, which is too much to read")
+        self.tree.write(wanted, self.top, settings=self._line_ends())
+
+    def _line_ends(self) -> dict[str, str]:
+        """What this machine's checkout says of line ends. Attributes are those of the base: one that a change brings
+        along is its own doing."""
+        found = {}
+        for name in ("core.autocrlf", "core.eol"):
+            said = git.run("config", "--get", name, directory=self.root, accept=1).decode("ascii", "replace").strip()
+            if said.lower() in _LINE_ENDS:
+                found[name] = said.lower()
+        return found
+
+
+def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
+    """A directory of ours for the specs of a commit; it goes when our process ends. directory: the call's.
+
+    Raises UsageError with what is missing and how to mend it.
+    """
+    root, directory = _place(base, directory)
+    try:
+        private = process_directory()
+        top, repository = private / "files", private / "objects"
+        for folder in (repository, top, top / ".git"):  # the last one makes it a root that no path of a spec may leave
+            folder.mkdir()
+        tree = open_tree(root, base.sha, repository, base.remote)
+        return BaseFiles(tree, root, top, top / directory.relative_to(root))
+    except (git.GitFailed, OSError) as error:
+        raise unreadable(base, error) from None
+
+
+def _place(base: BaseCommit, directory: Path) -> tuple[Path, Path]:
+    """The top of the checkout, and the call's directory in it. A change can put a link or a submodule in the place of
+    that directory; what it was at the base is there all the same."""
+    named, workspace = base.directory, base.workspace
+    if named is not None and workspace is not None and named.is_relative_to(workspace):
+        for place in (*reversed(named.parents), named):
+            if place.is_relative_to(workspace) and (place / ".git").exists() and place.resolve() == place:
+                return place, named
+    directory = directory.resolve()
+    return enclosing_root(directory), directory
+
+
+def unreadable(base: BaseCommit, error: Exception) -> UsageError:
+    """What to say when a commit can't be read."""
+    why = re.sub(r"\s+", " ", str(error)).strip().rstrip(".")
+    help_text = f"check out with `fetch-depth: 0`, or fetch it before: `git fetch --depth=1 origin {base.sha[:40]}`"
+    if isinstance(error, NoCheckout):
+        help_text = "use actions/checkout; where that has a `path`, name it in the input working-directory"
+    return UsageError(f"{base.name}, commit {base.sha[:12]}, can't be read: {why}", help=help_text)
+
+
+def _joined(start: str, text: str) -> str | None:
+    """A path of the tree (`""` is the top); None for what is none, or leads out."""
+    if "\0" in text or "\n" in text or len(text) > _LONGEST or text.startswith("/"):
+        return None
+    place = posixpath.normpath(posixpath.join(start, text))
+    if place == ".." or place.startswith("../"):
+        return None
+    return "" if place == "." else place
+
+
+def _literal_part(pattern: str) -> str:
+    """The folders of a glob before its first special character."""
+    parts = []
+    for part in pattern.split("/"):
+        if any(character in part for character in "*?[{"):
+            break
+        parts.append(part)
+    return "/".join(parts)
+
+
+def _scalars(node: Node, key: str = "") -> Iterator[tuple[str, str]]:
+    waiting, seen = [(key, node)], set()
+    while waiting:
+        name, one = waiting.pop()
+        if isinstance(one, ScalarNode):
+            yield name, one.value
+        elif id(one) not in seen and isinstance(one, MappingNode):
+            seen.add(id(one))
+            waiting += [(getattr(left, "value", ""), right) for left, right in one.value]
+            waiting += [("", left) for left, _ in one.value]
+        elif id(one) not in seen and isinstance(one, SequenceNode):
+            seen.add(id(one))
+            waiting += [(name, item) for item in one.value]

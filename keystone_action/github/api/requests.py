@@ -1,0 +1,259 @@
+"""Asking GitHub until it answers or the patience ends: tries, waits, redirects, pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
+
+from keystone_action.github.api.answer import Answer, Call, refusal
+from keystone_action.github.api.errors import (
+    Forbidden,
+    GitHubError,
+    NoPermission,
+    RateLimited,
+    Unavailable,
+    UnexpectedAnswer,
+    UntrustedCertificate,
+)
+from keystone_action.github.api.transport import NoAnswer, Transport, origin
+from keystone_action.github.api.waiting import Clock, Limits, Patience, Writes, seconds_to_wait
+
+MAX_PAGES = 100
+"""Of 100 entries each; GitHub stops at 2,500 comments."""
+_MAX_REDIRECTS = 3
+_LINK = re.compile(r"<([^<>]*)>([^<>]*)")
+
+WasDone = Callable[[], bool]
+"""Asked after a write whose answer was lost: whether it was done all the same."""
+
+
+class Requests:
+    """Sends calls one after the other, as GitHub asks its clients to. api_url: without a slash at its end. log: takes
+    a line for every wait and every failed try. writes: what other clients of the same step have been told too."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        api_url: str,
+        has_token: bool,
+        log: Callable[[str], None],
+        limits: Limits,
+        clock: Clock,
+        writes: Writes | None = None,
+    ) -> None:
+        self._transport = transport
+        self._api_url = api_url
+        self._has_token = has_token
+        self._limits = limits
+        self._clock = clock
+        self._writes = writes or Writes()
+        self._patience = Patience(limits, clock, log, self._writes)
+        self._down = False
+
+    def send(self, call: Call, *, was_done: WasDone | None = None) -> Answer | None:
+        """The answer, a status of 200 or 201.
+
+        was_done: for a call that must not be done twice; asked before every further try that follows an answer which
+        was lost or a 5xx, and after the last. None is returned when it says yes. Raises GitHubError.
+        """
+        if call.writes:
+            self._refuse_writing(call)
+        # What was down a moment ago gets one chance, not another minute.
+        tries = 1 if self._down or call.once else self._limits.tries
+        for tried in range(1, tries + 1):
+            outcome = self._once(call)
+            if isinstance(outcome, Answer) and not _is_retried(outcome):
+                self._down = False
+                if outcome.status not in (200, 201):
+                    raise self._refusal(call, outcome)
+                return outcome
+            if isinstance(outcome, Answer) and outcome.rate_limited:
+                self._patience.postpone_writes(self._seconds(outcome, tried) or 0.0)
+            waited = tried < tries and self._wait(call, outcome, tried)
+            if was_done and _maybe_done(outcome) and self._look(call, outcome, was_done, tried):
+                return None
+            if not waited:
+                self._give_up(call, outcome, tried)
+        raise AssertionError("the last try ends in an answer or an error")
+
+    def pause(self) -> None:
+        """Waits as before a write."""
+        self._patience.pause()
+
+    def _refuse_writing(self, call: Call) -> None:
+        """Raises what a write is known to end in: nothing is sent then."""
+        if isinstance(known := self._writes.refusal(call.permission), NoPermission):
+            raise known.again(call.failed)
+        if known := self._writes.refusal(_name_of(call)):
+            raise known
+        seconds = self._patience.wait_for_writes(f"{call.failed} yet: GitHub limits the rate")
+        if seconds:
+            asked = f"GitHub limits the rate and asks to wait {seconds:.0f} s more"
+            raise RateLimited(
+                f"{call.failed}: {asked}, longer than the {self._patience.left:.0f} s left for reporting",
+                help="run the job again later",
+            )
+
+    def _refusal(self, call: Call, answer: Answer) -> GitHubError:
+        error = refusal(call, answer, has_token=self._has_token)
+        if call.writes and isinstance(error, NoPermission):
+            self._writes.refuse(call.permission, error)
+        elif call.writes and isinstance(error, Forbidden):
+            self._writes.refuse(_name_of(call), error)
+        return error
+
+    def pages(self, call: Call, name: str | None = None) -> Iterator[Any]:
+        """The entries of a list, page by page, each asked for when it is needed.
+
+        name: of the field that holds the list; None when the document is the list. Raises GitHubError.
+        """
+        query = (*call.query, ("per_page", "100"))
+        seen = set()
+        for _ in range(MAX_PAGES):
+            answer = self.send(replace(call, query=query))
+            assert answer is not None
+            document = answer.json(call)
+            if name is not None:
+                document = document.get(name) if isinstance(document, dict) else None
+            if not isinstance(document, list):
+                raise UnexpectedAnswer(f"{call.failed}: GitHub answered JSON that is no list")
+            yield from document
+            seen.add(query)
+            following = next_query(answer.headers.get("link", ""))
+            if following is None:
+                return
+            query = following
+            if query in seen:
+                raise UnexpectedAnswer(f"{call.failed}: GitHub's next page is one that was read already")
+        raise UnexpectedAnswer(f"{call.failed}: there are more than {MAX_PAGES} pages")
+
+    def _once(self, call: Call) -> Answer | NoAnswer:
+        """One try, redirects followed: to the API's own origin with everything, to another without the token and only
+        where that is expected."""
+        url = self._api_url + call.path if call.path.startswith("/") else call.path
+        if call.query:
+            url += "?" + urlencode(call.query)
+        body = None if call.body is None else json.dumps(call.body).encode()
+        for _ in range(_MAX_REDIRECTS + 1):
+            if call.writes:
+                self._patience.before_write()
+            outcome = self._transport.send(call.method, url, body, call.limit)
+            if call.writes:
+                self._patience.after_write()
+            if not isinstance(outcome, Answer) or not _is_redirect(call, outcome):
+                return outcome
+            url = self._target(call, url, outcome)
+        raise UnexpectedAnswer(f"{call.failed}: GitHub redirects more than {_MAX_REDIRECTS} times")
+
+    def _target(self, call: Call, url: str, answer: Answer) -> str:
+        try:
+            target = urljoin(url, answer.headers.get("location", ""))
+            scheme, host, _ = origin(target)
+        except ValueError:
+            raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to what is no address") from None
+        if not self._transport.is_ours(target):
+            if not call.follows:
+                raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to {host}, which is not followed")
+            if scheme == "http" and origin(url)[0] == "https":
+                raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to {host} without encryption")
+        return target
+
+    def _wait(self, call: Call, outcome: Answer | NoAnswer, tried: int) -> bool:
+        seconds = self._seconds(outcome, tried)
+        if seconds is None:
+            return False
+        return self._patience.wait(seconds, f"{call.failed} yet: GitHub {_reason(outcome)} (try {tried})")
+
+    def _seconds(self, outcome: Answer | NoAnswer, tried: int) -> float | None:
+        """Until the next try; None when there should be none."""
+        if isinstance(outcome, NoAnswer):
+            if outcome.lasting:
+                return None
+            return seconds_to_wait({}, rate_limited=False, tried=tried, now=self._clock.now())
+        limited = outcome.rate_limited
+        return seconds_to_wait(outcome.headers, rate_limited=limited, tried=tried, now=self._clock.now())
+
+    def _look(self, call: Call, outcome: Answer | NoAnswer, was_done: WasDone, tried: int) -> bool:
+        try:
+            return was_done()
+        except GitHubError as error:
+            # Trying again blindly could do it twice.
+            unknown = f"whether it was done all the same could not be told ({error.message})"
+            raise Unavailable(f"{_failure(call, outcome, tried)}; {unknown}", maybe_done=True) from None
+
+    def _give_up(self, call: Call, outcome: Answer | NoAnswer, tried: int) -> NoReturn:
+        if isinstance(outcome, NoAnswer) and outcome.untrusted:
+            raise UntrustedCertificate(
+                f"{call.failed}: GitHub {outcome.reason}",
+                help="name the authority that signed it in the input ca-bundle",
+            )
+        if isinstance(outcome, NoAnswer) and outcome.lasting:
+            raise UnexpectedAnswer(f"{call.failed}: GitHub {outcome.reason}")
+        if isinstance(outcome, Answer) and outcome.rate_limited:
+            seconds, left = self._seconds(outcome, tried) or 0.0, self._patience.left
+            said = f" (GitHub says: {outcome.words})" if outcome.words else ""
+            asked = f"GitHub limits the rate and asks to wait {seconds:.0f} s"
+            why = f"more than the {left:.0f} s left for reporting" if seconds > left else f"after {tried} tries"
+            raise RateLimited(f"{call.failed}: {asked}, {why}{said}", help="run the job again later")
+        self._down = self._down or not call.once
+        raise Unavailable(_failure(call, outcome, tried), maybe_done=call.writes and _maybe_done(outcome))
+
+
+def next_query(link: str) -> tuple[tuple[str, str], ...] | None:
+    """The query of the next page by a `Link` header (RFC 8288); None on the last.
+
+    Only the query is taken: where to send the token to is not a header's to say, and behind a proxy the address that
+    a server thinks it has is none that works.
+    """
+    for url, parameters in _LINK.findall(link):
+        if _is_next(parameters):
+            try:
+                query = tuple(parse_qsl(urlsplit(url).query, keep_blank_values=True, max_num_fields=50))
+            except ValueError:
+                return None
+            return query or None
+    return None
+
+
+def _is_next(parameters: str) -> bool:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        relations = value.strip().rstrip(",").strip().strip('"').lower().split()
+        if name.strip().lower() == "rel" and "next" in relations:
+            return True
+    return False
+
+
+def _name_of(call: Call) -> str:
+    return f"{call.method} {call.path}"
+
+
+def _is_retried(answer: Answer) -> bool:
+    return answer.rate_limited or 500 <= answer.status < 600
+
+
+def _is_redirect(call: Call, answer: Answer) -> bool:
+    """307 and 308 repeat the request as it was; after the others a client may turn a POST into a GET, which is no
+    answer to it."""
+    return answer.status in (307, 308) or (call.method == "GET" and answer.status in (301, 302, 303))
+
+
+def _maybe_done(outcome: Answer | NoAnswer) -> bool:
+    return outcome.sent if isinstance(outcome, NoAnswer) else outcome.status >= 500
+
+
+def _reason(outcome: Answer | NoAnswer) -> str:
+    if isinstance(outcome, NoAnswer):
+        return outcome.reason
+    if outcome.rate_limited:
+        return f"limits the rate ({outcome.status})"
+    return f"answered {outcome.status}" + (f" ({outcome.words})" if outcome.words else "")
+
+
+def _failure(call: Call, outcome: Answer | NoAnswer, tried: int) -> str:
+    return f"{call.failed}: GitHub {_reason(outcome)}; gave up after {tried} {'try' if tried == 1 else 'tries'}"

@@ -1,0 +1,130 @@
+"""What GitHub is told while a run is under way: a pending status at once, and in long runs how far it is.
+
+A thread of its own, so that neither a slow nor a dead API ever delays a cell. What fails here is said once and left:
+the end of the run is what matters, and that is posted by `reporting`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.errors import GitHubError
+from keystone_action.github.api.waiting import Clock, Limits
+from keystone_action.github.pull_request.status import CommitStatus
+from keystone_action.report.comment.render import Progress
+
+Connect = Callable[[Limits, Clock], GitHubClient]
+Show = Callable[[GitHubClient, Progress], bool]
+"""Brings the comments up to date; False when there are none to keep, so that it need not be called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds. first: a run that is over by then shows no progress. between: from one update to the next; it doubles
+    with each, up to `longest`: all jobs of a repository share a thousand requests an hour, and the end needs some too.
+    """
+
+    first: float = 30.0
+    between: float = 30.0
+    longest: float = 300.0
+
+
+class Stopped(Exception):  # noqa: N818 - it tells, and is no failure
+    """The run ended meanwhile: nothing of how far it was may be written any more."""
+
+
+class Live:
+    """One run's thread. status: None for none. show: None for no comment. log: takes lines, from that thread too."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        status: CommitStatus | None,
+        show: Show | None,
+        pace: Pace,
+        limits: Limits,
+        log: Callable[[str], None],
+    ) -> None:
+        self._connect = connect
+        self._status = status
+        self._show = show
+        self._pace = pace
+        self._limits = limits
+        self._log = log
+        self._began = time.monotonic()
+        self._progress = Progress(0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="live report")
+
+    def start(self) -> None:
+        """Returns at once."""
+        if self._status is not None or self._show is not None:
+            self._thread.start()
+
+    def cells(self, cells: int, finished: int) -> None:
+        """So many cells, of which an earlier run finished some."""
+        self._progress = replace(self._progress, cells=cells, passed=finished)
+
+    def cell(self, *, passed: bool) -> None:
+        """One more is done."""
+        now = self._progress
+        self._progress = replace(now, passed=now.passed + passed, failed=now.failed + (not passed))
+
+    def stop(self, seconds: float) -> bool:
+        """Waits for what is being sent, at most so long. Returns whether the thread ended."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self.is_alive
+
+    def check(self) -> None:
+        """For `Show`, right before it writes: raises Stopped when the run has ended while GitHub was asked, since the
+        result may be there already."""
+        if self._stop.is_set():
+            raise Stopped
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether anything may still be sent."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            with self._connect(self._limits, Clock(sleep=self._sleep)) as github:
+                self._set_pending(github)
+                if self._show is not None:
+                    self._keep_showing(github, self._show)
+        except Stopped:
+            return
+        except GitHubError as error:
+            self._log(f"while cells run, nothing is posted: {error.sentences}")
+        except Exception as error:  # noqa: BLE001 - in a thread, whose traceback nobody could use
+            self._log(f"while cells run, nothing is posted: {type(error).__name__}: {error}")
+
+    def _set_pending(self, github: GitHubClient) -> None:
+        if self._status is None:
+            return
+        try:
+            self._status.pending(github)
+        except GitHubError as error:
+            self._log(error.sentences)
+
+    def _keep_showing(self, github: GitHubClient, show: Show) -> None:
+        seconds, between = self._pace.first, self._pace.between
+        while not self._stop.wait(seconds):
+            seconds = between
+            if self._progress.cells == 0:
+                continue
+            now = replace(self._progress, seconds=time.monotonic() - self._began)
+            if not show(github, now):
+                return
+            between = min(2 * between, self._pace.longest)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Stopped

@@ -1,0 +1,99 @@
+"""Which pull requests a comment goes to: the event's own, or those of a commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keystone_action.errors import UsageError
+from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.types import PullRequest
+from keystone_action.github.event import load_event
+from keystone_action.github.links import FORKS
+from keystone_action.github.pull_request.status import status_sha_of
+
+MAX_PULLS = 10
+"""Pull requests of one commit that are commented on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggeringRun:
+    """The workflow run that a `workflow_run` event is about, as GitHub says, not as that run says.
+
+    head_repository: `owner/name`, perhaps a fork. conclusion: `success`, `failure`, …
+    """
+
+    id: int
+    attempt: int
+    conclusion: str
+    head_sha: str
+    head_branch: str
+    head_repository: str
+
+
+def read_triggering_run(environ: Mapping[str, str]) -> TriggeringRun:
+    """Reads the event. Raises UsageError where it is no `workflow_run`, or one that can't be read."""
+    name = environ.get("GITHUB_EVENT_NAME", "")
+    if name != "workflow_run":
+        raise UsageError(
+            f"input mode is 'comment', which works in workflows on workflow_run; the event is {name or 'missing'}",
+            help=f"{FORKS} has both workflows in full",
+        )
+    try:
+        return _triggering_run(load_event(environ.get("GITHUB_EVENT_PATH", "")).get("workflow_run"))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no event of a workflow run"
+        raise UsageError(f"the event file can't be read: {reason}", help="GITHUB_EVENT_PATH names it") from None
+
+
+def _triggering_run(document: Any) -> TriggeringRun:
+    if not isinstance(document, dict):
+        raise TypeError("no object")
+    repository = document.get("head_repository")
+    found = TriggeringRun(
+        id=document["id"],
+        attempt=document.get("run_attempt", 1),
+        conclusion=document.get("conclusion") or "",
+        head_sha=document["head_sha"],
+        head_branch=document.get("head_branch") or "",
+        # Of a fork that was deleted: nothing then tells whose branch it is.
+        head_repository=repository["full_name"] if repository else "",
+    )
+    numbers, texts = (found.id, found.attempt), (found.conclusion, found.head_branch, found.head_repository)
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number > 0 for number in numbers):
+        raise ValueError("no number")
+    if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[a-z_]{0,40}", found.conclusion):
+        raise ValueError("no text")
+    if not status_sha_of(found.head_sha):
+        raise ValueError("no commit")
+    return found
+
+
+def pulls_of_run(github: GitHubClient, run: TriggeringRun, repository: str) -> list[int]:
+    """The open pull requests whose newest commit the run was of: of the same head repository, so that nobody's results
+    reach the pull request of somebody else. Raises GitHubError."""
+    if not run.head_repository:
+        return []
+    owner = run.head_repository.partition("/")[0]
+    if _same(run.head_repository, repository):
+        found = list(github.pulls_of_commit(run.head_sha))
+    else:
+        found = list(github.open_pulls(owner=owner, branch=run.head_branch))
+    fit = [pull for pull in _open(found, repository) if _same(pull.head_repository, run.head_repository)]
+    return [pull.number for pull in fit if pull.head_sha == run.head_sha][:MAX_PULLS]
+
+
+def pulls_of_commit(github: GitHubClient, sha: str, repository: str) -> list[int]:
+    """The open pull requests into this repository that hold a commit. Raises GitHubError."""
+    return [pull.number for pull in _open(list(github.pulls_of_commit(sha)), repository)][:MAX_PULLS]
+
+
+def _open(found: list[PullRequest], repository: str) -> list[PullRequest]:
+    return [pull for pull in found if pull.state == "open" and _same(pull.base_repository, repository)]
+
+
+def _same(one: str, other: str) -> bool:
+    """Names of repositories ignore case."""
+    return one.lower() == other.lower()

@@ -1,0 +1,249 @@
+"""The copy that tests run on: the agent's work, with everything that decides about tests as the author has it.
+
+In this order: changes to protected files are taken back, the hidden files are put in, and a directory of ours with a
+name that nobody can have guessed is made for what a runner writes. All of it after the last process of the agent's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+from pydantic import Field
+from pydantic_core import PydanticCustomError
+
+from keystone_action.errors import raise_unless_agent
+from keystone_action.files.ownership import give_to_owner
+from keystone_action.files.paths import PathProblem, display_path, read_inside
+from keystone_action.files.protect import TakenBack, put, take_back
+from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.tests import planted_modules
+from keystone_action.invariants.tests.planted_modules import ModuleRule
+from keystone_action.spec.globs import escape
+from keystone_action.spec.models.base import AuthorPath, StrictModel, WorkspacePath
+from keystone_action.spec.models.shapes import TextOrMapping
+
+if TYPE_CHECKING:
+    from keystone_action.evidence.model import Change
+    from keystone_action.invariants.base import CheckContext
+    from keystone_action.sandbox.base import Sandbox
+
+_ANYWHERE = (
+    "conftest.py", "pytest.ini", "tox.ini", "sitecustomize.py", "usercustomize.py", "*.pth",
+    # Other spellings of the same: configuration, start-up modules as packages or byte code, cached byte code (which an
+    # interpreter may take, unchecked, for a file that was restored), and metadata that makes pytest load a plug-in,
+    # which Python finds in upper case, too.
+    ".pytest.ini", "pytest.toml", ".pytest.toml", "sitecustomize.*", "usercustomize.*", "sitecustomize/__init__.*",
+    "usercustomize/__init__.*", "*.pyc",
+    "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]/entry_points.txt", "*.[eE][gG][gG]-[iI][nN][fF][oO]/entry_points.txt",
+)  # fmt: skip
+_FOLDERS = re.compile(r"sitecustomize|usercustomize|.*\.(dist|egg)-info", re.IGNORECASE | re.DOTALL)
+"""Names of folders of which the patterns above protect a file: as a link it leads to a file of any path."""
+_AT_THE_ROOT = ("pytest", "_pytest", "pluggy", "iniconfig", "unittest")
+"""Modules that `python3 -m pytest` and `-m unittest` would take from the workspace instead of their own."""
+PROTECTED = (
+    *(f"**/{name}" for name in _ANYWHERE),
+    *(f"{name}.py" for name in _AT_THE_ROOT),
+    *(f"{name}/__init__.*" for name in _AT_THE_ROOT),
+)
+"""Protected whatever a spec adds (spec.md 5.3)."""
+
+
+class Placed(StrictModel):
+    """A hidden file, and where it goes."""
+
+    src: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)] = Field(description="The hidden file.")
+    dest: Annotated[str, Field(min_length=1), WorkspacePath()] = Field(
+        description="Where it goes in the workspace; with a `/` at its end, under its own name there."
+    )
+
+
+Inject = TextOrMapping[Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)], Placed]
+Protect = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+
+
+def destinations(inject: Sequence[str | Placed]) -> dict[str, str]:
+    """Where each hidden file goes → the author's path; a bare one lands at the workspace's root under its own name.
+
+    Raises PydanticCustomError when two go to one place.
+    """
+    found: dict[str, str] = {}
+    for entry in inject:
+        source, wanted = (entry.src, entry.dest) if isinstance(entry, Placed) else (entry, "./")
+        name = PurePosixPath(source).name
+        place = str(PurePosixPath(wanted) / name if wanted.endswith("/") else PurePosixPath(wanted))
+        if place in found:
+            raise PydanticCustomError(
+                "inject", "{message}", {"message": f"two files are injected at {place}: {found[place]} and {source}"}
+            )
+        found[place] = source
+    return found
+
+
+class CannotPrepare(Exception):  # noqa: N818 - an outcome: the check fails
+    """The agent left something that tests can't be put into; the message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradedCopy:
+    """A prepared copy. private: our directory in it, relative. taken_back: what was undone. untrusted: files that the
+    agent added or changed and that are still as it left them. guard: where the import guard is, None without one;
+    allowed: the files that it lets be. planted: modules of the agent's that were taken out."""
+
+    sandbox: Sandbox
+    private: str
+    taken_back: TakenBack
+    injected: Mapping[str, bytes]
+    untrusted: frozenset[str]
+    originals: Path | None
+    guard: Path | None = None
+    allowed: tuple[str, ...] = ()
+    planted: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+    """Folders in it, as code inside names them, that are wholly the author's and hold the author's own pytest."""
+
+    @property
+    def inside(self) -> str:
+        """Our directory, as code in the sandbox names it."""
+        return str(PurePosixPath(self.sandbox.workspace_inside) / self.private)
+
+    def authors(self, path: str) -> bytes | None:
+        """The author's bytes at a path: injected, or of the snapshot; None where there is nothing of the author's."""
+        if path in self.injected or self.originals is None:
+            return self.injected.get(path)
+        try:
+            return read_inside(self.originals, path)
+        except PathProblem:
+            return None
+
+    def write(self, name: str, content: bytes) -> str:
+        """Put a file of ours into our directory; returns its path inside."""
+        place = self.sandbox.workspace / self.private / name
+        place.write_bytes(content)
+        give_to_owner(self.sandbox.workspace, place)
+        return f"{self.inside}/{name}"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """For results.json: what of the agent's was undone."""
+        found = {"restored": list(self.taken_back.restored), "removed": list(self.taken_back.removed)}
+        return {name: paths[:100] for name, paths in found.items() if paths}
+
+    def guarded(self, environment: Mapping[str, str], keys: str | None = None) -> tuple[dict[str, str], list[str]]:
+        """The environment for a command whose interpreters take no module from the workspace that they have already,
+        and what its PYTHONPATH has in the workspace: the guard sees to that. keys: the file of keys for
+        runs of unittest. Blocks."""
+        outside, inside = planted_modules.split_search_path(
+            environment.get("PYTHONPATH"), self.sandbox.workspace_inside
+        )
+        if self.guard is None:
+            return dict(environment), inside
+        planted_modules.write_order(
+            self.guard,
+            workspace=self.sandbox.workspace_inside,
+            allowed=self.allowed,
+            path=inside,
+            notes=f"{self.inside}/{planted_modules.NOTES}",
+            keys=keys,
+        )
+        return planted_modules.environment(environment, self.guard, outside), inside
+
+    def guarded_command(self, command: str | list[str]) -> str | list[str]:
+        """A command whose own assignments to PYTHONPATH have the guard, too."""
+        return command if self.guard is None else planted_modules.guarded_command(command, self.guard)
+
+    def with_passed_over(self, outcome: Outcome) -> Outcome:
+        """The outcome of a run on this copy, with what of the agent's modules was passed over. Blocks."""
+        noted = planted_modules.noted(self.sandbox.workspace, f"{self.private}/{planted_modules.NOTES}")
+        paths = list(dict.fromkeys([*self.planted, *noted]))
+        if not paths:
+            return outcome
+        details = {**outcome.details, "passed_over": [display_path(path) for path in paths[:100]]}
+        first, newline, rest = outcome.message.partition("\n")
+        return replace(outcome, message=first + planted_modules.sentence(paths) + newline + rest, details=details)
+
+
+async def prepare(
+    context: CheckContext, inject: Mapping[str, str], protect: Sequence[str], rule: ModuleRule | None = None
+) -> GradedCopy:
+    """A fresh copy, ready for tests. rule: for modules of the agent's that would stand in for others, None for no such
+    rule. Raises OSError when an author's file is gone, CannotPrepare, SandboxError."""
+    injected = {place: context.author_file(source) for place, source in inject.items()}
+    guard = context.give(_programs()) if rule is not None else None
+    sandbox = await context.sandbox()
+    wanted = tuple(pattern for pattern in protect if not pattern.startswith("!"))
+    return await anyio.to_thread.run_sync(_prepare, context, sandbox, injected, wanted, rule, guard)
+
+
+def _programs() -> dict[str, bytes]:
+    """The import guard and what it loads."""
+    return {name: Path(__file__).with_name(ours).read_bytes() for name, ours in planted_modules.PROGRAMS.items()}
+
+
+def _prepare(
+    context: CheckContext,
+    sandbox: Sandbox,
+    injected: Mapping[str, bytes],
+    protect: tuple[str, ...],
+    rule: ModuleRule | None,
+    guard: Path | None,
+) -> GradedCopy:
+    workspace, originals, changes = sandbox.workspace, context.originals, context.evidence.changes
+    trusted = _with_pytest(originals, context.check_environment.get("PYTHONPATH"), sandbox.workspace_inside)
+    try:
+        taken_back = take_back(workspace, originals, changes, (*PROTECTED, *protect, *_whole(trusted)))
+        done = {*taken_back.restored, *taken_back.removed}
+        links = [change for change in changes if _is_linked_folder(change) and change.path not in done]
+        taken_back += take_back(workspace, originals, links, ("**",))
+        planted = rule.planted(changes, injected) if rule is not None else []
+        take_back(workspace, originals, planted, ("**",))
+        for place, content in injected.items():
+            put(workspace, place, content, originals)
+    except (PathProblem, OSError) as error:
+        if isinstance(error, OSError) and not isinstance(error, PathProblem):
+            raise_unless_agent(error, "putting the tests in place")
+        raise CannotPrepare(f"the tests can't be put in place: {error}") from None
+    private = f".keystone-check-{secrets.token_hex(8)}"
+    (workspace / private).mkdir(0o755)
+    give_to_owner(workspace, workspace / private)
+    settled = {*taken_back.restored, *taken_back.removed, *injected, *(change.path for change in planted)}
+    return GradedCopy(
+        sandbox=sandbox,
+        private=private,
+        taken_back=taken_back,
+        injected=injected,
+        untrusted=frozenset(change.path for change in changes if change.path not in settled),
+        originals=originals,
+        guard=guard,
+        allowed=tuple(rule.allowed(context.evidence, injected)) if rule is not None else (),
+        planted=tuple(change.path for change in planted),
+        trusted=tuple(f"{sandbox.workspace_inside}/{folder}" for folder in trusted),
+    )
+
+
+def _with_pytest(originals: Path | None, search_path: str | None, workspace: str) -> list[str]:
+    """The folders below the workspace that PYTHONPATH names and in which the author's snapshot has a pytest."""
+    _, inside = planted_modules.split_search_path(search_path, workspace)
+    folders = [os.path.relpath(entry, workspace) for entry in inside]
+    found = [folder for folder in folders if folder != "." and not folder.startswith("..")]
+    return [folder for folder in found if originals is not None and (originals / folder / "pytest").is_dir()]
+
+
+def _whole(folders: Sequence[str]) -> list[str]:
+    """Patterns for folders, all that is in them, and the folders that they are in."""
+    return [
+        *(f"{escape(folder)}/**" for folder in folders),
+        *(escape(str(place)) for folder in folders for place in (PurePosixPath(folder), *PurePosixPath(folder).parents)
+          if str(place) != "."),
+    ]  # fmt: skip
+
+
+def _is_linked_folder(change: Change) -> bool:
+    is_link = change.after is not None and change.after.kind == "link"
+    return is_link and _FOLDERS.fullmatch(PurePosixPath(change.path).name) is not None

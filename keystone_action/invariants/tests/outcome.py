@@ -1,0 +1,90 @@
+"""From a finished test run and its counts to an outcome, by the rules of spec.md 5.3."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from keystone_action.invariants.base import Outcome, failed, passed
+from keystone_action.invariants.captured import ending, seconds, tails, whole
+from keystone_action.invariants.tests.junit import Counts
+from keystone_action.sandbox.base import Completed
+
+TOLERANCE = 1e-9
+_NAMES_SHOWN = 5
+
+
+def stopped(completed: Completed, limit: float, **details: Any) -> Outcome | None:
+    """The failure of a run that did not end by itself; None when it did."""
+    if completed.timed_out:
+        why = f"The tests were stopped at their time limit of {seconds(limit)}."
+    elif completed.limit is not None:
+        why = f"The tests were stopped at a limit: {completed.limit}."
+    else:
+        return None
+    return failed(f"{why}\n{tails(completed)}", log=whole(completed), **details)
+
+
+def by_counts(counts: Counts, completed: Completed, threshold: float, **details: Any) -> Outcome:
+    """Score = the share that passed. Nothing counted, and success with a non-zero exit code, earn nothing."""
+    log = whole(completed)
+    details = {
+        "passed": counts.passed,
+        "failed": counts.failures,
+        "errors": counts.errors,
+        "skipped": counts.skipped,
+        "exit_code": completed.shell_code,
+        **details,
+    }
+    if not counts.counted:
+        skipped = f" ({counts.skipped} skipped)" if counts.skipped else ""
+        return failed(f"No test was run{skipped}.\n{tails(completed)}", log=log, **details)
+    if counts.passed == counts.counted and completed.shell_code != 0:
+        message = f"{_tally(counts)}, but the command {ending(completed)}; expected 0."
+        return failed(f"{message}\n{tails(completed)}", log=log, **details)
+    score = counts.fraction
+    if counts.failed:
+        details["failing"] = counts.failed[:100]
+    if score >= threshold - TOLERANCE:
+        return passed(f"{_tally(counts)}.", score=score, log=log, **details)
+    expected = "all of them" if threshold == 1 else f"a share of at least {threshold:g}"
+    return failed(
+        f"{_tally(counts)}, expected {expected}.{_named(counts.failed)}\n{tails(completed)}",
+        score=score,
+        log=log,
+        **details,
+    )
+
+
+def by_exit_code(completed: Completed, why: str, **details: Any) -> Outcome:
+    """Pass or fail by the exit code alone; why: the sentence that says so."""
+    details = {"exit_code": completed.shell_code, **details}
+    if completed.shell_code == 0 and not completed.not_found:
+        return passed(f"The command ended with exit code 0. {why}", log=whole(completed), **details)
+    message = f"The command {ending(completed)}, expected 0. {why}\n{tails(completed)}"
+    return failed(message, log=whole(completed), **details)
+
+
+def by_confirmed_exit_code(counts: Counts, completed: Completed, why: str, **details: Any) -> Outcome:
+    """As by_exit_code, but success without tests, all of which passed, is none: whatever ended the run with 0, it was
+    not the tests."""
+    if completed.shell_code != 0 or (counts.counted and counts.passed == counts.counted):
+        return by_exit_code(completed, why, **details)
+    found = _tally(counts) if counts.counted else "no test was run"
+    message = f"The command ended with exit code 0, but {found}.\n{tails(completed)}"
+    return failed(message, log=whole(completed), exit_code=0, **details)
+
+
+def _tally(counts: Counts) -> str:
+    parts = [(counts.failures, "failed"), (counts.errors, "in error"), (counts.skipped, "skipped, not counted")]
+    rest = ", ".join(f"{number} {word}" for number, word in parts if number)
+    tests = "test" if counts.counted == 1 else "tests"
+    return f"{counts.passed} of {counts.counted} {tests} passed" + (f" ({rest})" if rest else "")
+
+
+def _named(names: Collection[str]) -> str:
+    if not names:
+        return ""
+    shown = [name if len(name) <= 200 else name[:199] + "…" for name in list(names)[:_NAMES_SHOWN]]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f" Not passed: {', '.join(shown)}{more}."

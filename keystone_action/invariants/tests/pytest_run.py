@@ -1,0 +1,162 @@
+"""One run of pytest on a prepared copy, by the driver, and which command lines it can stand in for."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import anyio
+
+from keystone_action.files.paths import PathMissing, PathProblem, read_inside
+from keystone_action.files.protect import put
+from keystone_action.invariants.tests import pytest_config
+from keystone_action.invariants.tests.graded_copy import GradedCopy
+from keystone_action.invariants.tests.junit import BadReport
+from keystone_action.invariants.tests.pytest_results import PytestResults, read_results
+from keystone_action.sandbox.base import Command, Completed
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_SHELL = frozenset("$`*?~\\\n")
+_OPERATOR = frozenset("();<>|&")
+_TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command line of pytest, taken apart. arguments: all that follows `pytest`."""
+
+    python: str = "python3"
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse(command: str | Sequence[str]) -> Invocation | None:
+    """`[NAME=value] python3 -m pytest …` or `pytest …`; None for everything else, and where a shell has more to do."""
+    if isinstance(command, str):
+        if _SHELL & set(command):
+            return None
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        lexer.commenters = ""
+        try:
+            words = list(lexer)
+        except ValueError:
+            return None
+        if any(word and _OPERATOR.issuperset(word) for word in words):
+            return None
+    else:
+        words = list(command)
+    env = {}
+    while words and isinstance(command, str) and (match := _ASSIGNMENT.fullmatch(words[0])):
+        env[match[1]] = match[2]
+        words = words[1:]
+    if words[:1] in (["pytest"], ["py.test"]):
+        return Invocation(arguments=tuple(words[1:]), env=env)
+    if words[1:3] == ["-m", "pytest"] and _PYTHON.fullmatch(words[0]):
+        return Invocation(words[0], tuple(words[3:]), env)
+    return None
+
+
+def of_injected(places: Sequence[str]) -> Invocation:
+    """The default command: the injected test files; all that the author's configuration names when none is."""
+    python = [p for p in places if p.endswith(".py") and PurePosixPath(p).name not in ("conftest.py", "__init__.py")]
+    named = [p for p in python if _TEST_FILE.fullmatch(PurePosixPath(p).name)]
+    return Invocation(arguments=("-q", *(named or python)))
+
+
+async def run(
+    copy: GradedCopy,
+    invocation: Invocation,
+    targets: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    timeout: float,
+) -> tuple[Completed, PytestResults | BadReport]:
+    """Run pytest with the author's configuration. targets: test ids or files, after the invocation's own arguments."""
+    root = PurePosixPath(copy.sandbox.workspace_inside)
+    driver = await anyio.to_thread.run_sync(copy.write, "run.py", _driver())
+    config, rootdir = await anyio.to_thread.run_sync(_configuration, copy, (*invocation.arguments, *targets))
+    key = secrets.token_bytes(32)
+    environment, inside = await anyio.to_thread.run_sync(copy.guarded, {**environment, **invocation.env})
+    arguments = ["-p", "no:cacheprovider", "-c", config, f"--rootdir={rootdir}", f"--confcutdir={root}"]
+    order = {
+        "args": [*arguments, *invocation.arguments, *targets],
+        "paths": [str(root), *inside],
+        "trusted": list(copy.trusted),
+        "report": f"{copy.inside}/report",
+        "key": key.hex(),
+    }
+    completed = await copy.sandbox.run(
+        Command(
+            (invocation.python, driver),
+            env=environment,
+            timeout=timeout,
+            stdin=json.dumps(order).encode(),
+        )
+    )
+    path = f"{copy.private}/report"
+    try:
+        return completed, await anyio.to_thread.run_sync(
+            read_results, copy.sandbox.workspace, path, key, copy.untrusted
+        )
+    except BadReport as bad:
+        return completed, bad
+
+
+def pinned(copy: GradedCopy, places: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment for a command of the author's: where the agent changed what a file says to pytest, any pytest
+    that the command starts is told the author's configuration instead. places: files that are injected."""
+    changed = [path for path in copy.untrusted if PurePosixPath(path).name in pytest_config.SHARED]
+    forged = sorted(path for path in changed if _differs(copy, path))
+    if not forged:
+        return environment
+    config, rootdir = _configuration(copy, places or forged)
+    # It comes before the command's own arguments, so that a `-c` among those still counts.
+    options = shlex.join(("-c", config, f"--rootdir={rootdir}"))
+    return {**environment, "PYTEST_ADDOPTS": f"{options} {environment.get('PYTEST_ADDOPTS', '')}".rstrip()}
+
+
+def _differs(copy: GradedCopy, path: str) -> bool:
+    name = PurePosixPath(path).name
+    try:
+        left = pytest_config.part_for_pytest(name, read_inside(copy.sandbox.workspace, path))
+    except PathMissing:
+        left = None
+    except PathProblem:
+        return True
+    return left != pytest_config.part_for_pytest(name, copy.authors(path) or b"")
+
+
+def no_pytest(why: str) -> str:
+    """What to do when the sandbox's python3 has no pytest."""
+    return (
+        f"pytest is not in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`; in a case of "
+        "Touchstone's to environment.requirements) or set base to an image that has it"
+    )
+
+
+def _driver() -> bytes:
+    return Path(__file__).with_name("pytest_driver.py").read_bytes()
+
+
+def _configuration(copy: GradedCopy, arguments: Sequence[str]) -> tuple[str, str]:
+    """The configuration's path inside, and pytest's root directory: where the author's configuration lies."""
+    root = PurePosixPath(copy.sandbox.workspace_inside)
+    places = [one.partition("::")[0] for one in arguments if not one.startswith(("-", "/")) and ".." not in one]
+    files = [place for place in places if copy.authors(place) is not None or place in copy.untrusted]
+    found = pytest_config.find(files, copy.authors)
+    if found is not None and found not in copy.untrusted:
+        return str(root / found), str(root / PurePosixPath(found).parent)
+    # Without one pytest would look for the agent's. With one in a file that the agent may change (pyproject.toml,
+    # setup.cfg), what is in it for pytest is still the author's. Paths in it are relative to where it lies.
+    directory, suffix = PurePosixPath(found or "x.ini").parent, PurePosixPath(found or "x.ini").suffix
+    content = (copy.authors(found) if found is not None else None) or b""
+    name = f"{copy.private}{suffix}"
+    put(copy.sandbox.workspace, str(directory / name), content, copy.originals)
+    return str(root / directory / name), str(root / directory)

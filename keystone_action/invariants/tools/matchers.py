@@ -1,0 +1,131 @@
+"""Matchers of tool calls: `{kind, name, raw_name, path_glob, args}`, all of whose keys must hold (spec.md 1.7)."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from keystone_action.evidence.trace import ToolCall, ToolKind
+from keystone_action.invariants.values.comparison import describe, equal
+from keystone_action.spec.globs import path_text_pattern
+from keystone_action.spec.models.base import StrictModel
+
+PATH_LIMIT = 4096
+"""Characters of the longest text that is looked at as a path: no system opens a longer one."""
+_LINK_INSIDE = "/workspace"
+"""Where agents in containers may know their workspace as well."""
+_SHOWN = 120
+
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+class ToolMatcher(StrictModel):
+    """Which tool calls are meant: those for which all keys hold. A matcher without keys means every call."""
+
+    kind: ToolKind | None = Field(default=None, description="What the tool does, whatever it is called.")
+    name: NonEmpty | None = Field(default=None, description="The portable name of the tool; case-sensitive.")
+    raw_name: NonEmpty | None = Field(default=None, description="The name in the agent's own protocol; case-sensitive.")
+    path_glob: NonEmpty | None = Field(
+        default=None,
+        description="Some text anywhere in the arguments matches, as it is or relative to the workspace. `*` crosses "
+        "directories, `**/` may be nothing.",
+    )
+    args: dict[str, Any] | None = Field(
+        default=None,
+        description="Every argument listed is there and equal: numbers by value, never a boolean or a text with a "
+        "number. Further arguments don't matter.",
+    )
+
+    def matches(self, call: ToolCall, workspace: Path) -> bool:
+        """Whether a call is meant."""
+        return self.fits_name(call) and self.fits_arguments(call, workspace)
+
+    def fits_arguments(self, call: ToolCall, workspace: Path) -> bool:
+        """Whether a call is meant as far as its arguments tell. One whose arguments could not be read has none."""
+        if self.args is not None and argument_problem(self.args, call.arguments) is not None:
+            return False
+        return self.path_glob is None or _has_path(call.arguments, self.path_glob, workspace)
+
+    def fits_name(self, call: ToolCall) -> bool:
+        """Whether a call is meant as far as its kind and names tell."""
+        return (
+            self.kind in (None, call.kind) and self.name in (None, call.name) and self.raw_name in (None, call.raw_name)
+        )
+
+    def can_tell(self, call: ToolCall) -> bool:
+        """Whether `matches` is sure: not where what it asks of arguments could not be read."""
+        asks = self.args is not None or self.path_glob is not None
+        return not (asks and call.arguments is None and self.fits_name(call))
+
+    def __str__(self) -> str:
+        keys = self.model_dump(exclude_none=True)
+        shown = ", ".join(f"{key}: {describe_short(value)}" for key, value in keys.items())
+        return f"{{{shown}}}" if keys else "any tool"
+
+
+def argument_problem(wanted: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> str | None:
+    """The first of the arguments wanted that is not there or differs, without a full stop; None when all hold."""
+    if arguments is None:
+        return "its arguments could not be read" if wanted else None
+    for name, value in wanted.items():
+        if name not in arguments:
+            return f"{name} is missing"
+        if not equal(value, arguments[name]):
+            return f"{name}: expected {described(value)}, found {described(arguments[name])}"
+    return None
+
+
+def described(value: object) -> str:
+    """A value with its type; a sentence's part even for one that is nested too deep to write down."""
+    try:
+        return describe(value, limit=_SHOWN)
+    except RecursionError:
+        return "a value that is nested too deep to show"
+
+
+def describe_short(value: object) -> str:
+    """A value of a matcher, without its type."""
+    return value if isinstance(value, str) else described(value).rpartition(" (")[0]
+
+
+def shown_calls(calls: Sequence[ToolCall], *, limit: int = 8) -> str:
+    """The names of calls in their order: `read, write, bash and 7 more`; `none`."""
+    names = [one.name if len(one.name) <= _SHOWN else one.name[: _SHOWN - 1] + "…" for one in calls[:limit]]
+    more = f" and {len(calls) - limit:,} more" if len(calls) > limit else ""
+    return f"{', '.join(names)}{more}" or "none"
+
+
+def _has_path(arguments: Mapping[str, Any] | None, glob: str, workspace: Path) -> bool:
+    pattern = path_text_pattern(glob)
+    paths = (path for text in _texts(arguments) if len(text) <= PATH_LIMIT for path in _spellings(text, workspace))
+    return any(pattern.match(path) for path in paths)
+
+
+def _spellings(text: str, workspace: Path) -> Iterator[str]:
+    """The text, and as the path it may be: without detours, and relative to the workspace."""
+    yield text
+    if not text:
+        return
+    path = posixpath.normpath(text)
+    if path != text:
+        yield path
+    for root in (str(workspace), _LINK_INSIDE):
+        if path.startswith(f"{root}/"):
+            yield path[len(root) + 1 :]
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a value at any depth (a stack, not recursion: the agent decides on the depth), keys left out."""
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            todo.extend(one.values())
+        elif isinstance(one, list | tuple):
+            todo.extend(one)

@@ -1,0 +1,132 @@
+"""The operators of an assertion: whether a found value is what the spec asks for, and if not, why, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keystone_action.evidence.fields import Missing
+from keystone_action.evidence.request_filters import wire_text
+from keystone_action.invariants.values.comparison import contains, describe, equal, order, shown_value
+from keystone_action.invariants.values.patterns import search
+
+OPERATORS = (
+    "equals",
+    "not_equals",
+    "contains",
+    "not_contains",
+    "matches",
+    "gt",
+    "gte",
+    "lt",
+    "lte",
+    "exists",
+    "count",
+)
+_ORDERED = {
+    "gt": ("more than", (1,)),
+    "gte": ("at least", (0, 1)),
+    "lt": ("less than", (-1,)),
+    "lte": ("at most", (-1, 0)),
+}
+
+
+def problem_with(operator: str, operand: Any, found: Any | Missing, *, typed: bool, deadline: float) -> str | None:
+    """What is wrong, without a full stop; None when the operator holds.
+
+    found: Missing fails every operator but `exists: false`. typed: the value has types of its own (JSON); else it is
+    text (or a number of ours), and a scalar of the spec is meant by its text. deadline: in `time.monotonic()` seconds.
+    Raises PatternTimeout.
+    """
+    if operator == "exists":
+        there = not isinstance(found, Missing)
+        if there == operand:
+            return None
+        return f"expected nothing there, found {describe(found)}" if there else f"expected it to exist; {_why(found)}"
+    if isinstance(found, Missing):
+        return f"expected {_asked(operator, operand)}; {_why(found)}"
+    if operator == "count":
+        return _count_problem(operand, found)
+    if operator in _ORDERED:
+        return _order_problem(operator, operand, found, typed=typed)
+    if operator == "matches":
+        if not isinstance(found, str):
+            return f"expected a text that matches {operand!r}, found {describe(found)}"
+        holds = search(operand, found, deadline=deadline)
+    elif operator in ("equals", "not_equals"):
+        holds = _equal(operand, found, typed=typed) == (operator == "equals")
+    else:
+        if not isinstance(found, str | list | tuple | Mapping):
+            return f"expected a text, list or mapping, found {describe(found)}"
+        wanted = operand if typed else wire_text(operand)
+        holds = contains(wanted, found) == (operator == "contains")
+    return None if holds else f"expected {_asked(operator, operand)}, found {describe(found)}"
+
+
+def _why(found: Any) -> str:
+    return found.reason if isinstance(found, Missing) else ""
+
+
+def _asked(operator: str, operand: Any) -> str:
+    if operator in _ORDERED:
+        return f"{_ORDERED[operator][0]} {_plain(operand)}"
+    words = {
+        "equals": "{}",
+        "not_equals": "anything but {}",
+        "contains": "something that contains {}",
+        "not_contains": "something that does not contain {}",
+        "matches": "a text that matches {}",
+        "count": "{} items, keys or characters",
+    }
+    return words[operator].format(describe(operand) if operator in ("equals", "not_equals") else _plain(operand))
+
+
+def _plain(operand: Any) -> str:
+    return "null" if operand is None else shown_value(operand)
+
+
+def _equal(operand: Any, found: Any, *, typed: bool) -> bool:
+    if typed:
+        return equal(operand, found)
+    if isinstance(found, bool | int | float):
+        # request_count: an expression that was filled in is text.
+        return equal(operand, found) or (isinstance(operand, str) and equal(_number(operand), found))
+    if isinstance(operand, list) and isinstance(found, list):
+        return [wire_text(item) for item in operand] == found
+    return equal(wire_text(operand), found)
+
+
+def _order_problem(operator: str, operand: Any, found: Any, *, typed: bool) -> str | None:
+    words, signs = _ORDERED[operator]
+    wanted, value = operand, found
+    if isinstance(operand, str) and (not typed or isinstance(found, int | float)):
+        wanted = _number(operand)
+    if isinstance(found, str) and not typed:
+        value = _number(found)
+    sign = order(wanted, value)
+    if sign in signs:
+        return None
+    unordered = ": the two have no order" if sign is None else ""
+    return f"expected {words} {_plain(operand)}, found {describe(found)}{unordered}"
+
+
+def _number(text: str) -> Any:
+    """The number that a text is, else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _count_problem(operand: int, found: Any) -> str | None:
+    if isinstance(found, str):
+        unit, size = "characters", len(found)
+    elif isinstance(found, Mapping):
+        unit, size = "keys", len(found)
+    elif isinstance(found, list | tuple):
+        unit, size = "items", len(found)
+    else:
+        return f"expected {operand} items, keys or characters, found {describe(found)}, which has none"
+    return None if size == operand else f"expected {operand} {unit}, found {size}"

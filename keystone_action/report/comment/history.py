@@ -1,0 +1,217 @@
+"""What changed since the last comment: it remembers its result in a hidden line, which the next one reads.
+
+What is read there is data of whoever could edit the comment: checked, bounded, and never shown but as one of our own
+words or a number. So it holds digests of checks, not their names; the present result tells which checks they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from keystone_action.report.comment.jobs import Jobs
+from keystone_action.report.comment.marker import MAX_REMEMBERED, Marker
+from keystone_action.report.view import invariant_rows
+from keystone_action.scoring.results import RunResult, Status, Verdict
+
+MAX_CHECKS = 400
+"""Checks that are remembered; of more, only verdict and composite."""
+_VERSION = 1
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_DIGEST = re.compile(r"[A-Za-z0-9+/]{12}")
+_LETTERS: Mapping[Status, str] = {"pass": "p", "fail": "f", "skip": "s", "error": "e"}
+_STATUSES: Mapping[str, Status] = {letter: status for status, letter in _LETTERS.items()}
+_BAD: frozenset[Status] = frozenset({"fail", "error"})
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A result in short. composite: from 0 to 1. sha: the commit, empty if unknown. checks: digest → status; None when
+    there were too many."""
+
+    verdict: Verdict
+    composite: float | None
+    sha: str = ""
+    checks: Mapping[str, Status] | None = None
+
+    @classmethod
+    def of(cls, run: RunResult, sha: str) -> Remembered:
+        """sha: the commit that people see, not that of a merge which GitHub made."""
+        checks = {_digest(spec, name): status for spec, name, status in _checks(run)}
+        known = _SHA.fullmatch(sha)
+        return cls(run.verdict, run.composite, sha if known else "", checks if len(checks) <= MAX_CHECKS else None)
+
+    def encode(self, *, commit: str = "", jobs: Jobs | None = None) -> str:
+        """As base64, which can't end an HTML comment. commit: that the comment is of, where it is not this result's.
+        jobs: those that write the comment."""
+        checks = None if self.checks is None else {key: _LETTERS[status] for key, status in self.checks.items()}
+        document = {"verdict": self.verdict, "composite": self.composite, "sha": self.sha, "checks": checks}
+        more = {"commit": commit} if _SHA.fullmatch(commit) else {}
+        return _encode({**document, **more, **(Jobs() if jobs is None else jobs).document()})
+
+    @classmethod
+    def decode(cls, text: str) -> Remembered | None:
+        """None for whatever `encode` would not have written."""
+        document = _decode(text)
+        try:
+            return cls(
+                _one_of(document.get("verdict"), get_args(Verdict)),
+                _fraction(document.get("composite")),
+                _sha(document.get("sha")),
+                _read_checks(document.get("checks")),
+            )
+        except ValueError:
+            return None
+
+
+def encode_commit(commit: str, jobs: Jobs | None = None) -> str:
+    """What a comment without a result remembers; empty for no full commit id."""
+    more = (Jobs() if jobs is None else jobs).document()
+    return _encode({"commit": commit, **more}) if _SHA.fullmatch(commit) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """A comment of ours that is there. text: what people see of it. result: the last that it remembers. commit: that it
+    is of, empty if unknown. jobs: those that have written it."""
+
+    text: str
+    result: Remembered | None = None
+    commit: str = ""
+    jobs: Jobs = field(default_factory=Jobs)
+
+    @classmethod
+    def read(cls, body: str, marker: Marker) -> Previous:
+        """body: a comment's of this marker."""
+        memory = marker.remembered(body)
+        document = _decode(memory)
+        try:
+            commit = _sha(document.get("commit") or document.get("sha"))
+        except ValueError:
+            commit = ""
+        return cls(marker.text(body), Remembered.decode(memory), commit, Jobs.read(document))
+
+    def verdict_on(self, commit: str) -> Verdict | None:
+        """The verdict that the comment shows of a commit; None where it shows none of that one."""
+        known = self.result is not None and commit and self.commit == self.result.sha == commit
+        return self.result.verdict if self.result is not None and known else None
+
+    def remembering(self, jobs: Jobs) -> str:
+        """The same memory with other jobs, as base64."""
+        if self.result is None:
+            return encode_commit(self.commit, jobs)
+        return self.result.encode(commit=self.commit, jobs=jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """From what a comment remembers to a result. before: what it remembers. fixed, broken, skipped (and it was not),
+    applied (and it was skipped), new: names of checks, with their spec where there are several. gone: how many checks
+    there are no more."""
+
+    before: Remembered
+    fixed: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    applied: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    gone: int = 0
+
+    @property
+    def moved(self) -> bool:
+        """Whether any check changed."""
+        return bool(self.fixed or self.broken or self.skipped or self.applied or self.new or self.gone)
+
+
+def changes_since(before: Remembered | None, run: RunResult) -> Changes | None:
+    """None when there is nothing to compare with."""
+    if before is None:
+        return None
+    if before.checks is None:
+        return Changes(before)
+    found: dict[str, list[str]] = {"fixed": [], "broken": [], "skipped": [], "applied": [], "new": []}
+    seen = set()
+    for spec, name, status in _checks(run):
+        digest = _digest(spec, name)
+        seen.add(digest)
+        label = f"{spec} › {name}" if len(run.specs) > 1 else name
+        if what := _what_became(before.checks.get(digest), status):
+            found[what].append(label)
+    gone = len(before.checks.keys() - seen)
+    return Changes(before, gone=gone, **{what: tuple(names) for what, names in found.items()})
+
+
+def _what_became(was: Status | None, now: Status) -> str:
+    """Which field of `Changes` a check belongs to; empty where nothing changed."""
+    if was is None:
+        return "new"
+    if now in _BAD:
+        return "" if was in _BAD else "broken"
+    if now == "skip":
+        return "" if was == "skip" else "skipped"
+    return {"pass": "", "skip": "applied"}.get(was, "fixed")
+
+
+def _checks(run: RunResult) -> Iterator[tuple[str, str, Status]]:
+    """Spec, name and worst status of every check."""
+    for spec in run.specs:
+        for row in invariant_rows(spec.cells):
+            status: Status = _one_of(row.status, get_args(Status))
+            yield spec.id, row.name, status
+
+
+def _encode(document: Mapping[str, Any]) -> str:
+    text = json.dumps({"v": _VERSION, **document}, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(text.encode()).decode()
+
+
+def _decode(text: str) -> Mapping[str, Any]:
+    """Empty for what is no document of ours."""
+    if not text or len(text) > MAX_REMEMBERED:
+        return {}
+    try:
+        document = json.loads(base64.b64decode(text, validate=True))
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) and document.get("v") == _VERSION else {}
+
+
+def _digest(spec: str, name: str) -> str:
+    text = json.dumps([spec, name]).encode()
+    return base64.b64encode(hashlib.sha256(text).digest()[:9]).decode()
+
+
+def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError("not one of ours")
+    return value
+
+
+def _fraction(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= 1:
+        raise ValueError("no composite")
+    return float(value)
+
+
+def _sha(value: Any) -> str:
+    if not isinstance(value, str) or (value and not _SHA.fullmatch(value)):
+        raise ValueError("no commit")
+    return value
+
+
+def _read_checks(value: Any) -> Mapping[str, Status] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or len(value) > MAX_CHECKS:
+        raise ValueError("no checks")
+    if not all(_DIGEST.fullmatch(key) for key in value):
+        raise ValueError("no digests")
+    return {key: _STATUSES[_one_of(letter, tuple(_STATUSES))] for key, letter in value.items()}

@@ -1,0 +1,226 @@
+"""The comment on a pull request: verdict and composite first, then what changed, what failed and why, in few lines.
+
+Everything of others in it is escaped as in the summary. What is a link is built from texts that were checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.report import view, words
+from keystone_action.report.addresses import safe_link, safe_links
+from keystone_action.report.again import command_again
+from keystone_action.report.comment.history import Changes, Remembered, changes_since, encode_commit
+from keystone_action.report.comment.jobs import Jobs, is_worse
+from keystone_action.report.comment.ladder import COMMENT_LIMIT, Level, fit
+from keystone_action.report.comment.marker import Marker, without_hidden
+from keystone_action.report.compared import baseline_view, gate_view
+from keystone_action.report.headline import headline
+from keystone_action.report.templating import markdown_environment
+from keystone_action.scoring.results import InvariantResult, RunResult, Verdict
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+TEMPLATE = "comment.md.j2"
+RUNNING = "running.md.j2"
+MAX_ROWS = 40
+"""Failing checks in the table."""
+MAX_SHOWN = 10
+"""Of these, those that are seen at once; the others are folded."""
+MAX_NAMES = 8
+"""Names in a list of what changed."""
+MAX_CELLS = 10
+"""Failed cells with what they printed."""
+SHARED = (
+    "More than one job of this run writes this comment, which shows the worst of them: "
+    "give each a `comment-key` of its own"
+)
+_OTHERS: Mapping[str, str] = {
+    "error": "Keystone: another job of this run ended with an error",
+    "fail": "Keystone: another job of this run failed",
+    "flaky": "Keystone: another job of this run passed, but is flaky",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommentFacts:
+    """What a comment says beside the result.
+
+    sha: the commit that people see. run_url: of the workflow's run, left out unless it is a plain address. origin:
+    sentences about where results of others come from; doubted: whether they warn. reporter: whose word the verdict is,
+    when it is not ours. before: what the last comment remembers. jobs: those that write the comment. shared: the worst
+    verdict of the others among them. links: addresses of the specs' files, by id.
+    """
+
+    sha: str = ""
+    run_url: str = ""
+    origin: str = ""
+    doubted: bool = False
+    reporter: str = ""
+    before: Remembered | None = None
+    jobs: Jobs = field(default_factory=Jobs)
+    shared: Verdict | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. cells: how many there are; passed, failed: of those that finished, errors among the failed."""
+
+    cells: int
+    passed: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def finished(self) -> int:
+        """Cells that are done."""
+        return self.passed + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A failing check. where: its spec, where there are several."""
+
+    where: str
+    row: view.InvariantRow
+
+
+def render_comment(run: RunResult, marker: Marker, facts: CommentFacts, *, limit: int = COMMENT_LIMIT) -> str:
+    """The comment in at most `limit` characters: what cells printed gives way first, the verdict never. Its last line
+    is the marker."""
+    remembered = _remembered(run, facts)
+    template = markdown_environment().get_template(TEMPLATE)
+    room = limit - marker.size(remembered)
+    # Before the text is fitted, since what is made harmless grows.
+    text = fit(lambda level: map(without_hidden, _pieces(template, run, facts, level)), room)
+    return marker.sign(text, remembered)
+
+
+def render_running(progress: Progress, marker: Marker, facts: CommentFacts) -> str:
+    """The comment while cells run. What the last result was stays in it, and is remembered."""
+    template = markdown_environment().get_template(RUNNING)
+    text = template.render(
+        progress=progress,
+        facts=[f"{progress.passed:,} passed, {progress.failed:,} did not", words.duration(progress.seconds)],
+        before=facts.before,
+        last=None if facts.before is None else _in_words(facts.before),
+        icon=None if facts.before is None else words.ICONS[facts.before.verdict],
+        sha=facts.sha,
+        run_url=safe_link(facts.run_url),
+    )
+    return marker.sign(text, _without_result(facts))
+
+
+def render_superseded(url: str) -> str:
+    """What stands in a comment that another one of ours replaces. url: of that one."""
+    link = safe_link(url.partition("#")[0])
+    anchor = url.partition("#")[2]
+    if link and re.fullmatch(r"[A-Za-z0-9-]+", anchor):
+        return f"Superseded by [another comment]({link}#{anchor}) of this run: two jobs wrote at the same time.\n"
+    return "Superseded by another comment of this run: two jobs wrote at the same time.\n"
+
+
+def _remembered(run: RunResult, facts: CommentFacts) -> str:
+    """A run that judged nothing, or not all, leaves what was known before, and says of which commit it is itself."""
+    return Remembered.of(run, facts.sha).encode(jobs=facts.jobs) if is_judged(run) else _without_result(facts)
+
+
+def _without_result(facts: CommentFacts) -> str:
+    if facts.before is None:
+        return encode_commit(facts.sha, facts.jobs)
+    return facts.before.encode(commit=facts.sha, jobs=facts.jobs)
+
+
+def is_judged(run: RunResult) -> bool:
+    """Whether a run came to a verdict on what the agent did."""
+    return bool(run.specs) and not run.cancelled
+
+
+def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Level) -> Iterator[str]:
+    why, more_why = view.reasons(run)
+    notes, more_notes = view.notes(run)
+    rows = list(_failing(run, safe_links(facts.links)))
+    others_are_worse = is_worse(facts.shared, run.verdict)
+    return template.generate(
+        result=run,
+        icon=words.ICONS[facts.shared] if others_are_worse and facts.shared else view.icon(run),
+        headline=_OTHERS[facts.shared] if others_are_worse and facts.shared else headline(run),
+        own=f"{view.icon(run)} {headline(run)}" if others_are_worse else "",
+        shared=SHARED if facts.shared else "",
+        facts=view.facts(run),
+        origin=facts.origin,
+        doubted=facts.doubted,
+        reporter=facts.reporter,
+        gate=gate_view(run.spec_changes),
+        baseline=baseline_view(run.baseline, run),
+        changed=_change_lines(changes_since(facts.before, run), run) if is_judged(run) else None,
+        misleading=view.misleading_composite(run),
+        reasons=why,
+        reasons_left_out=more_why,
+        notes=notes,
+        notes_left_out=more_notes,
+        rows=rows[:MAX_ROWS],
+        max_shown=MAX_SHOWN,
+        rows_left_out=max(0, len(rows) - MAX_ROWS),
+        several=any(len(spec.cells) > 1 for spec in run.specs),
+        cells=_failed_cells(run) if level == "everything" else [],
+        again=command_again(run),
+        sha=facts.sha,
+        run_url=safe_link(facts.run_url),
+    )
+
+
+def _failing(run: RunResult, links: Mapping[str, str]) -> Iterator[_Row]:
+    for item in view.spec_views(run, links):
+        for row in item.rows:
+            if row.status in ("fail", "error"):
+                yield _Row(item.spec.id if len(run.specs) > 1 else "", row)
+
+
+def _failed_cells(run: RunResult) -> list[dict[str, Any]]:
+    found = [failure for item in view.spec_views(run) for failure in item.failures][:MAX_CELLS]
+    return [
+        {
+            "cell": failure.cell,
+            "replicas": failure.replicas,
+            "checks": [check for check in failure.checks if _tells_more(check)],
+        }
+        for failure in found
+    ]
+
+
+def _tells_more(check: InvariantResult) -> bool:
+    """Whether a check's message is more than the line that the table has of it."""
+    return check.status in ("fail", "error") and "\n" in check.message.strip()
+
+
+def _change_lines(found: Changes | None, run: RunResult) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    after = Remembered(run.verdict, run.composite)
+    same = (found.before.verdict, found.before.composite) == (after.verdict, after.composite)
+    named = (
+        ("fixed", found.fixed),
+        ("broken", found.broken),
+        ("now skipped", found.skipped),
+        ("no longer skipped", found.applied),
+        ("new", found.new),
+    )
+    return {
+        "before": f"{words.ICONS[found.before.verdict]} {_in_words(found.before)}",
+        "after": f"{words.ICONS[after.verdict]} {_in_words(after)}",
+        "sha": found.before.sha[:7],
+        "nothing": same and not found.moved,
+        "named": [(word, names[:MAX_NAMES], max(0, len(names) - MAX_NAMES)) for word, names in named if names],
+        "gone": found.gone,
+    }
+
+
+def _in_words(before: Remembered) -> str:
+    composite = "" if before.composite is None else f", composite {words.score(before.composite)}"
+    return f"{words.TITLES[before.verdict]}{composite}"

@@ -1,0 +1,85 @@
+"""What a cell leaves in the results directory, masked: `cells/<id>/{agent.stdout, agent.stderr, audit.jsonl, …}`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.runner.parts.journal import output_error
+
+if TYPE_CHECKING:
+    from keystone_action.evidence.masking import Masker
+    from keystone_action.evidence.model import AgentRun, Evidence
+    from keystone_action.runner.cell.checks import Graded
+
+OUTPUT_LIMIT = 64 * 1024
+"""Characters of an agent's output that results.json holds; the whole is in agent.stdout."""
+STDERR_LIMIT = 16 * 1024
+"""Characters of its stderr that results.json holds; the whole is in agent.stderr."""
+
+
+class CellFiles:
+    """The folder of one cell. Every method raises OutputError when the disk won't take it."""
+
+    def __init__(self, directory: Path, masker: Masker) -> None:
+        self.directory = directory
+        self._mask = masker
+
+    def start(self) -> None:
+        """Make the folder; what an earlier attempt at this cell left is removed."""
+        try:
+            if self.directory.exists():
+                shutil.rmtree(self.directory)
+            self.directory.mkdir(parents=True)
+        except OSError as error:
+            raise output_error(self.directory, error) from error
+
+    def agent(self, run: AgentRun) -> None:
+        """What the agent printed, as far as it was kept."""
+        self._write("agent.stdout", run.stdout)
+        self._write("agent.stderr", run.stderr)
+
+    def evidence(self, evidence: Evidence, patch: str) -> None:
+        """Audit log, trace and diff."""
+        self._write("audit.jsonl", evidence.audit_log.read_text("utf-8", "replace"))
+        self._write("trace.jsonl", evidence.trace.read_text("utf-8", "replace"))
+        self._write("diff.patch", patch)
+
+    def checks(self, graded: Sequence[Graded]) -> None:
+        """The log of each check that has one."""
+        logs = [(entry.result.name, entry.log) for entry in graded if entry.log]
+        for name, log in logs:
+            self._write(f"checks/{name}.log", log)
+
+    def failure(self, text: str) -> None:
+        """The traceback of an internal error."""
+        self._write("internal-error.log", text)
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.directory / name
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(self._mask.text(text), "utf-8", errors="replace")
+        except OSError as error:
+            raise output_error(path, error) from error
+
+
+def bounded(text: str, limit: int = OUTPUT_LIMIT) -> str:
+    """The start and the end of a text that is too long, with the cut said."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters cut …]\n{text[-half:]}"
+
+
+def masked(value: Any, masker: Masker) -> Any:
+    """A JSON value with every text in it masked, names of keys too."""
+    if isinstance(value, str):
+        return masker.text(value)
+    if isinstance(value, dict):
+        return {masked(key, masker): masked(item, masker) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item, masker) for item in value]
+    return value

@@ -1,0 +1,137 @@
+"""`fixtures`: what is laid out before the agent starts, once a cell and in order (spec 1.3).
+
+Everything here is done by us, not in a sandbox: a clone may need our network, a script the database's owner.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
+
+import anyio
+
+from keystone_action.errors import HarnessError, KeystoneError
+from keystone_action.files.git import commands as git
+from keystone_action.files.git import history as git_history
+from keystone_action.files.ownership import give_to_owner
+from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside
+from keystone_action.files.workspace import copy_tree
+from keystone_action.spec.models.fixtures import AnyFixture, DirectoryFixture, GitRepoFixture, SqlFixture
+
+CLONE_TIMEOUT = 600.0
+"""Seconds for one clone; the cell's own limit holds besides."""
+
+RunSql = Callable[[str, str], Awaitable[None]]
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+
+
+async def run_fixtures(
+    fixtures: Sequence[AnyFixture],
+    *,
+    workspace: Path,
+    directory: Path,
+    withheld: Collection[Path] = (),
+    run_sql: RunSql,
+) -> tuple[str, ...]:
+    """Apply interpolated fixtures in order; returns notices (links that dangle, history that was replaced).
+
+    directory: the spec's. run_sql: given a service's name and a script. What is laid out belongs to the owner of the
+    workspace. Raises HarnessError that names the fixture by its number and says what went wrong.
+    """
+    notices: list[str] = []
+    for index, fixture in enumerate(fixtures):
+        try:
+            if isinstance(fixture, GitRepoFixture):
+                await _clone(fixture, workspace, directory)
+            elif isinstance(fixture, DirectoryFixture):
+                notices += await anyio.to_thread.run_sync(_copy, fixture, workspace, directory, withheld)
+            else:
+                await run_sql(fixture.service, await anyio.to_thread.run_sync(_script, fixture, directory))
+        except (KeystoneError, git.GitFailed, PathProblem, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            remedy = error.help if isinstance(error, KeystoneError) else ""
+            raise HarnessError(f"fixtures[{index}] ({_named(fixture)}) failed: {reason}", help=remedy) from error
+    return tuple(notices)
+
+
+def _named(fixture: AnyFixture) -> str:
+    if isinstance(fixture, GitRepoFixture):
+        return f"git_repo {git.without_credentials(fixture.url)}"
+    if isinstance(fixture, SqlFixture):
+        return f"sql on {fixture.service}"
+    return f"directory {fixture.from_}"
+
+
+def _script(fixture: SqlFixture, directory: Path) -> str:
+    if fixture.sql is not None:
+        return fixture.sql
+    try:
+        return (directory / str(fixture.file)).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise HarnessError(f"{fixture.file} is not UTF-8") from None
+
+
+def _copy(fixture: DirectoryFixture, workspace: Path, directory: Path, withheld: Collection[Path]) -> tuple[str, ...]:
+    target = _free_target(workspace, fixture.to)
+    report = copy_tree(directory / fixture.from_, target, withheld=withheld)
+    give_to_owner(workspace, target)
+    return report.notices
+
+
+async def _clone(fixture: GitRepoFixture, workspace: Path, directory: Path) -> None:
+    target = await anyio.to_thread.run_sync(_free_target, workspace, fixture.path)
+    url = _location(fixture.url, directory)
+    depth = (f"--depth={fixture.depth}",) if fixture.depth else ()
+    branch = (f"--branch={fixture.branch}",) if fixture.branch else ()
+    try:
+        await _git("clone", "-q", "--template=", *depth, *branch, "--", url, str(target), directory=workspace)
+    except git.GitFailed as failed:
+        if not (fixture.branch and _COMMIT.fullmatch(fixture.branch) and "not found" in str(failed)):
+            raise
+        await _clone_commit(url, fixture.branch, depth, target)
+    await anyio.to_thread.run_sync(git_history.clean, target / ".git")
+    await anyio.to_thread.run_sync(give_to_owner, workspace, target)
+
+
+async def _clone_commit(url: str, commit: str, depth: tuple[str, ...], target: Path) -> None:
+    """`branch` may name a commit, which `git clone --branch` does not take."""
+    # A shortened name can only be told from the whole history.
+    wanted = (
+        (*depth, "--", url, commit)
+        if len(commit) >= 40
+        else ("--tags", "--", url, "+refs/heads/*:refs/remotes/origin/*")
+    )
+    await _git("init", "-q", "--template=", str(target), directory=target.parent)
+    await _git("remote", "add", "origin", url, directory=target)
+    await _git("fetch", "-q", *wanted, directory=target)
+    await _git("checkout", "-q", "--detach", commit, directory=target)
+
+
+async def _git(*arguments: str, directory: Path) -> None:
+    await git.run_cancellable(*arguments, directory=directory, timeout=CLONE_TIMEOUT)
+
+
+def _location(url: str, directory: Path) -> str:
+    """The URL; a path without a scheme is relative to the spec, and becomes `file://` so that `depth` works."""
+    if "://" in url or re.match(r"[^/]+:", url):
+        return url
+    return (directory / url).resolve().as_uri()
+
+
+def _free_target(workspace: Path, relative: str) -> Path:
+    """The empty directory that a fixture goes to, made when it is not there. Raises HarnessError, PathProblem."""
+    target = resolve_inside(workspace, relative)
+    inside = target.relative_to(workspace).as_posix()
+    make_directories_inside(workspace, inside)
+    if not stat.S_ISDIR(target.lstat().st_mode):
+        raise HarnessError(f"{relative} is not a directory", help="choose a path that does not exist yet")
+    with os.scandir(target) as entries:
+        if any(True for _ in entries):
+            raise HarnessError(
+                f"{relative} in the workspace is not empty",
+                help="a fixture needs an empty path: name another one, or leave `workspace` or the earlier fixture out",
+            )
+    return target

@@ -1,0 +1,171 @@
+"""`setup`: files, Python packages and commands, before the agent starts (spec 1.1 and 5.2).
+
+Packages come first of all, in a world of their own: a virtual environment is made by the sandbox's python3 as the
+agent's user, then closed to it and handed to agent and checks as a readable directory. So neither the agent can change
+what its checks import, nor does the environment go away with the agent's HOME.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from keystone_action.errors import HarnessError
+from keystone_action.files.descent import walk_down
+from keystone_action.files.ownership import give_to_owner
+from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
+from keystone_action.files.workspace import copy_tree
+from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox, SandboxProvider
+from keystone_action.spec.models.spec import SetupFile
+
+TAIL_CHARACTERS = 2000
+"""Of each stream of a command that failed."""
+_DEBIAN = "on Debian and Ubuntu: apt-get install python3-venv; or set `base:` to an image that has it"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonEnvironment:
+    """Where `setup.packages` are. directory: to be given to every sandbox of the cell as `readable`; None without
+    packages. variables: PATH with its `bin` first, and VIRTUAL_ENV, for agent and checks."""
+
+    directory: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+async def make_environment(
+    packages: Sequence[str],
+    *,
+    provider: SandboxProvider,
+    directory: Path,
+    limits: Limits,
+    environment: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> PythonEnvironment:
+    """Install packages (requirement specifiers as pip takes them) into a new virtual environment in `directory`.
+
+    environment: `setup.env`, where PIP_INDEX_URL and the like belong. Without packages nothing is made or run.
+    Raises HarnessError: no python3, no venv module, a package that can't be installed, with what pip said.
+    """
+    if not packages:
+        return PythonEnvironment()
+    await anyio.to_thread.run_sync(lambda: directory.mkdir(parents=True, exist_ok=True))
+    sandbox = await provider.open(directory, limits=limits, environment=dict(environment or {}))
+    try:
+        path = await _make(sandbox, timeout)
+        argv = ("venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--")
+        done = await sandbox.run(Command((*argv, *packages), timeout=timeout))
+        if not _ended_well(done):
+            raise HarnessError(f"setup.packages: pip could not install {', '.join(packages)}: {_story(done)}")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sandbox.close()
+    await anyio.to_thread.run_sync(_close_to_others, directory)
+    home = f"{sandbox.workspace_inside}/venv"
+    return PythonEnvironment(directory, {"PATH": f"{home}/bin:{path}", "VIRTUAL_ENV": home})
+
+
+async def _make(sandbox: Sandbox, timeout: float | None) -> str:
+    """Make the virtual environment; returns the PATH of the sandbox."""
+    if sandbox.which("python3") is None:
+        raise HarnessError("setup.packages: python3 is not in this sandbox", help=_DEBIAN)
+    done = await sandbox.run(Command(("python3", "-m", "venv", "venv"), timeout=timeout))
+    if not _ended_well(done):
+        raise HarnessError(
+            f"setup.packages: python3 -m venv failed in this sandbox: {_story(done)}",
+            help=f"it needs the modules venv and ensurepip; {_DEBIAN}",
+        )
+    done = await sandbox.run(Command(("sh", "-c", 'printf %s "$PATH"'), timeout=timeout))
+    return done.stdout.text()
+
+
+async def write_files(
+    files: Sequence[SetupFile], workspace: Path, directory: Path, withheld: Collection[Path] = ()
+) -> None:
+    """Write the files of `setup` into the workspace. directory: the spec's. Raises HarnessError."""
+    for index, file in enumerate(files):
+        try:
+            await anyio.to_thread.run_sync(_write, file, workspace, directory, withheld)
+        except (PathProblem, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise HarnessError(f"setup.files[{index}] ({file.path}) can't be written: {reason}") from error
+
+
+async def run_commands(
+    commands: Sequence[str], *, sandbox: Sandbox, environment: Mapping[str, str], timeout: float | None = None
+) -> None:
+    """Run the commands of `setup` in order, as the agent's user. timeout: seconds for each of them.
+
+    Raises HarnessError for the first that does not end with 0, with the tail of both its streams.
+    """
+    for index, command in enumerate(commands):
+        done = await sandbox.run(Command(("sh", "-c", command), env=environment, timeout=timeout))
+        if not _ended_well(done):
+            raise HarnessError(f"setup.commands[{index}] (`{_first_line(command)}`) failed: {_story(done)}")
+
+
+def _write(file: SetupFile, workspace: Path, directory: Path, withheld: Collection[Path]) -> None:
+    if file.from_ is None:
+        write_inside(workspace, file.path, (file.content or "").encode(), file.mode or 0o644)
+        return
+    source = directory / file.from_
+    if source.is_dir():
+        make_directories_inside(workspace, file.path)
+        target = resolve_inside(workspace, file.path)
+        copy_tree(source, target, withheld=withheld)
+        give_to_owner(workspace, target)
+        return
+    mode = stat.S_IMODE(source.stat().st_mode) & 0o777 if file.mode is None else file.mode
+    write_inside(workspace, file.path, source.read_bytes(), mode)
+
+
+def _ended_well(done: Completed) -> bool:
+    return done.exit_code == 0 and not done.timed_out and done.limit is None and not done.not_found
+
+
+def _story(done: Completed) -> str:
+    """How a command ended, and the end of what it printed."""
+    if done.timed_out:
+        how = f"it took longer than its time limit ({done.duration_s:.0f} s)"
+    elif done.limit is not None:
+        how = f"it was stopped at a limit ({done.limit})"
+    elif done.not_found:
+        how = "the program does not exist"
+    else:
+        how = f"exit code {done.exit_code}" if done.exit_code is not None else f"ended by signal {done.signal}"
+    streams = [
+        f"\n{name}: {text[-TAIL_CHARACTERS:]}"
+        for name, capture in (("stdout", done.stdout), ("stderr", done.stderr))
+        if (text := capture.text().strip())
+    ]
+    return how + "".join(streams)
+
+
+def _first_line(command: str) -> str:
+    lines = command.strip().splitlines() or [""]
+    return lines[0][:100] + (" …" if len(lines) > 1 or len(lines[0]) > 100 else "")
+
+
+def _close_to_others(directory: Path) -> None:
+    """Nobody but us may write in it, everybody may read."""
+    status = directory.lstat()
+    owner = status.st_uid
+    _close_one(str(directory), status, owner, None)
+    for _, folder, entries in walk_down(directory):
+        for entry in entries:
+            _close_one(entry.name, entry.stat(follow_symlinks=False), owner, folder)
+
+
+def _close_one(name: str, status: os.stat_result, owner: int, folder: int | None) -> None:
+    # What an installer linked in from elsewhere is not its user's, and keeps its modes.
+    if status.st_uid != owner:
+        return
+    if os.geteuid() == 0:
+        os.chown(name, 0, 0, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
+        mode = status.st_mode & 0o755 | (0o555 if stat.S_ISDIR(status.st_mode) else 0o444)
+        os.chmod(name, mode, dir_fd=folder)

@@ -1,0 +1,307 @@
+"""Finding out what a run is: the facts of its `runner/parts/identity.py`.
+
+Folders are read once, in a thread of their own, while the first cells get ready: a cell's agent waits for it, so that
+nothing that is counted can have been changed by an agent. Of images the engine is asked when the first cell of a spec
+is finished, since only then all of them are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from keystone_action import __version__
+from keystone_action.errors import HarnessError, UsageError
+from keystone_action.files.workspace import TreeDigester, digest_tree
+from keystone_action.invariants.base import Check
+from keystone_action.runner.cell.layout import hidden_places, results_places
+from keystone_action.runner.engine import needs_image
+from keystone_action.runner.parts.identity import (
+    LOCAL,
+    Difference,
+    Identity,
+    continued,
+    contradictions,
+    differences,
+    explain_all,
+)
+from keystone_action.runner.parts.recorded import holds_results
+from keystone_action.runner.script_helpers import helper_facts
+from keystone_action.runner.secrets import handed_out, is_key
+from keystone_action.spec.expressions import ExpressionError, interpolate
+
+if TYPE_CHECKING:
+    from keystone_action.plan import Cell, Plan
+    from keystone_action.runner.engine import Facilities
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.runner.parts.journal import Journal
+    from keystone_action.spec.loading.loader import LoadedSpec
+
+_ENGINE_SECONDS = 5
+
+
+def run_facts(options: RunOptions, specs: Collection[LoadedSpec], commit: str | None) -> Identity:
+    """What is known of a run before anything is read: versions, commit, options that decide, specs, selection."""
+    threshold = "each spec's own" if options.threshold is None else f"{options.threshold:g}"
+    selection = {
+        "the filter": options.filter or "",
+        "the tags": ", ".join(sorted(set(options.tags))),
+        "the number of replicas": "each spec's own" if options.replicas is None else str(options.replicas),
+    }
+    return Identity(
+        {
+            "version": {"Keystone": __version__, "Python": f"{sys.version_info.major}.{sys.version_info.minor}"},
+            "commit": {} if commit is None else {"sha": commit},
+            "option": {
+                "the threshold": threshold,
+                "fail-on-skipped": str(options.fail_on_skipped).lower(),
+                "the agent": options.agent or "each spec's own",
+            },
+            "parameter": dict(options.params),
+            "spec": {loaded.spec.id: loaded.sha256 for loaded in specs},
+            "selection": {name: value for name, value in selection.items() if value},
+        }
+    )
+
+
+@dataclass
+class Reading:
+    """Reads what the specs of a run name. directory: the run's results."""
+
+    options: RunOptions
+    directory: Path
+    facilities: Facilities
+    digester: TreeDigester = field(default_factory=TreeDigester)
+
+    def facts(self, planned: Plan) -> dict[str, dict[str, dict[str, str]]]:
+        """By spec id, of each spec that has cells."""
+        cells: dict[str, list[Cell]] = {}
+        for cell in planned.cells:
+            cells.setdefault(cell.loaded.spec.id, []).append(cell)
+        return {spec_id: self._of(own[0].loaded, own) for spec_id, own in cells.items()}
+
+    def stop(self) -> None:
+        """Nobody waits for it any more: a thread that still reads ends soon. Called by another one."""
+        self.digester.stopped = True
+
+    def _of(self, loaded: LoadedSpec, cells: Collection[Cell]) -> dict[str, dict[str, str]]:
+        folders = _Folders(self, loaded)
+        additions = loaded.additions
+        if loaded.spec.workspace is not None:
+            folders.copied(loaded.spec.workspace, additions.left_out if additions is not None else ())
+        for text in dict.fromkeys(cell.agent.dir for cell in cells):
+            if text is not None:
+                folders.copied(text, additions.agent_left_out if additions is not None else ())
+        for path in sorted({*loaded.author_files, *loaded.withheld} - {loaded.path.resolve()} - folders.seen):
+            folders.named(path)
+        return {
+            "sandbox": {"kind": "docker" if loaded.spec.id in self.facilities.images else "process"},
+            "judge": dict(_judges(loaded, self.options)),
+            "variable": _variables(loaded, self.options.environ),
+            "file": folders.files,
+            "folder": folders.folders,
+            "helper": folders.helpers(),
+            "remote branches": folders.remote_branches,
+        }
+
+
+class _Folders:
+    """What one spec names, by the names that it has on every machine."""
+
+    def __init__(self, reading: Reading, loaded: LoadedSpec) -> None:
+        self._reading, self._loaded = reading, loaded
+        self._hidden = hidden_places(loaded, reading.options)
+        self._results = results_places(reading.directory, reading.options)
+        self.seen: set[Path] = set()
+        self.files: dict[str, str] = {}
+        self.folders: dict[str, str] = {}
+        self.remote_branches: dict[str, str] = {}
+
+    def copied(self, text: str, ignore: Collection[str]) -> None:
+        """`workspace` or `agent.dir`."""
+        try:
+            path = self._loaded.code_path(text)
+        except UsageError:
+            return  # told by the cells
+        self.seen.add(path.resolve())
+        self._folder(f"{text} without {', '.join(sorted(ignore))}" if ignore else text, path, self._hidden, ignore)
+
+    def named(self, path: Path) -> None:
+        """Any other file or folder of the author's. What is withheld is there for checks, all of it."""
+        if path.is_dir():
+            self._folder(self._name(path), path, () if path in self._loaded.withheld else self._hidden, ())
+        else:
+            self.files[self._name(path)] = self._reading.digester.file(path)
+
+    def helpers(self) -> dict[str, str]:
+        """What host scripts can read besides."""
+        loaded, summary = self._loaded, self._reading.options.summary
+        counted = {*self.seen, *loaded.author_files, *loaded.withheld, loaded.path}
+        results = [*self._results, *([] if summary is None else [summary])]
+        return helper_facts(loaded, self._reading.digester, counted=counted, results=results)
+
+    def _folder(self, name: str, path: Path, hidden: Collection[Path], ignore: Collection[str]) -> None:
+        digester = self._reading.digester
+        try:
+            digest = digest_tree(
+                digester, path, withheld=hidden, results=self._results, ignore=ignore, holds_results=holds_results
+            )
+        except (HarnessError, OSError):
+            return  # told by the cells
+        self.folders[name] = digest.content
+        if digest.remote_branches:
+            self.remote_branches[name] = digest.remote_branches
+
+    def _name(self, path: Path) -> str:
+        additions = self._loaded.additions
+        for number, root in enumerate(additions.roots if additions is not None else (), 1):
+            if path.is_relative_to(root.resolve()):  # a clone lies elsewhere each time
+                return f"clone {number}: {path.relative_to(root.resolve())}"
+        return os.path.relpath(path, self._loaded.directory)
+
+
+def _judges(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, str]]:
+    """The models behind the names that a spec's checks use."""
+    from keystone_action.judge.base import JudgeFailed
+    from keystone_action.judge.models import FAST, STRONG, resolve
+
+    checks = [invariant.check for invariant in loaded.spec.invariants.values()]
+    checks += [one.check for scenario in loaded.scenarios for one in scenario.invariants.values()]
+    names = {name for check in checks if isinstance(check, Check) for name in check.judges}
+    for name in sorted({*names, FAST, STRONG} if any("{{" in name for name in names) else names):
+        try:
+            model = resolve(name, environ=options.environ, fast=options.judge_fast, strong=options.judge_strong)
+        except JudgeFailed:
+            continue  # told by the check
+        yield name, f"{model.provider}:{model.name}"
+
+
+def _variables(loaded: LoadedSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the agent is given of our environment, as digests; a key that is another today makes no other run."""
+    values = {name: environ.get(name, "") for name in handed_out(loaded) if not is_key(name)}
+    return {
+        name: hashlib.sha256(f"{name}={value}".encode("utf-8", "surrogateescape")).hexdigest()
+        for name, value in values.items()
+    }
+
+
+class Identification:
+    """The identity of a run while it goes on. start: `run_facts`. earlier: what the journal that is resumed says, None
+    without one.
+
+    `read` is called once, beside the cells; `ready` lets an agent start, `of` comes before the line of a cell.
+    """
+
+    def __init__(
+        self, start: Identity, earlier: Identity | None, journal: Journal, run_id: str, reading: Reading
+    ) -> None:
+        if earlier is not None:
+            refuse_another(earlier, start)
+        self.identity = start if earlier is None else earlier
+        self._said = earlier is not None
+        self._selection = {"selection": start.run["selection"]}
+        self._journal, self._run_id, self._reading = journal, run_id, reading
+        self._ready = anyio.Event()
+        self._asked: set[str] = set()
+
+    async def read(self, planned: Plan) -> None:
+        """Read what the specs name, and say in the journal what this run is. Raises UsageError when it is another than
+        the one that is resumed."""
+        try:
+            specs = await anyio.to_thread.run_sync(self._reading.facts, planned, abandon_on_cancel=True)
+        finally:
+            self._reading.stop()
+        resumes = self._said
+        self._add(Identity(self._selection, specs))
+        self._ready.set()
+        if resumes:
+            for cell in {cell.loaded.spec.id: cell for cell in planned.cells}.values():
+                await self.of(cell)  # of a spec without a cell left to run, too
+
+    async def ready(self) -> None:
+        """Returns once all is read that an agent could change."""
+        if not self._ready.is_set():
+            await self._ready.wait()
+
+    async def of(self, cell: Cell) -> None:
+        """Complete what is known of a cell's spec. Raises as `read`."""
+        await self.ready()
+        spec_id, facilities = cell.loaded.spec.id, self._reading.facilities
+        if facilities.client is None or spec_id in self._asked:
+            return
+        names = _images(cell, facilities)
+        if names:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_ENGINE_SECONDS):
+                ask = partial(image_facts, facilities.client, names)
+                found = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+                self._add(Identity({}, {spec_id: {"image": found}}))
+                if len(found) < len(names):
+                    return  # one could not be had yet: asked again with the spec's next cell
+        self._asked.add(spec_id)
+
+    def _add(self, further: Identity) -> None:
+        wrong = contradictions(self.identity, further)
+        if wrong:
+            raise another_run(wrong)
+        whole = continued(self.identity, further)
+        if whole != self.identity or not self._said:
+            self._journal.say(further if self._said else whole, self._run_id)
+        self.identity, self._said = whole, True
+
+
+def refuse_another(earlier: Identity, now: Identity) -> None:
+    """Raises UsageError when the run that would be resumed is not this one, as far as is known before anything is
+    read."""
+    found = differences(earlier, now, "resume")
+    if found:
+        raise another_run(found)
+
+
+def another_run(found: Sequence[Difference]) -> UsageError:
+    """The refusal to show verdicts of one run as those of another."""
+    return UsageError(
+        f"this is not the run that is to be resumed: {explain_all(found, 'resume')}",
+        help="start a new run without --resume",
+    )
+
+
+def _images(cell: Cell, facilities: Facilities) -> list[str]:
+    """The images that a cell's containers are of."""
+    spec = cell.loaded.spec
+    named = [
+        facilities.images.get(spec.id),
+        *(s.image for s in spec.services if needs_image(s) and hasattr(s, "image")),
+    ]
+    known = {"params": dict(cell.params), "record": cell.scenario.record or {}}
+    found = []
+    for text in named:
+        try:
+            found += [interpolate(text, known)] if text else []
+        except ExpressionError:
+            continue  # what differs from cell to cell is no fact of the spec
+    return sorted(set(found))
+
+
+def image_facts(client: Any, names: Collection[str]) -> dict[str, str]:
+    """What the engine has under these names. Blocking; what it does not have, or can't be asked for, is left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = image_fact(client.api.inspect_image(name))
+        except Exception:  # noqa: BLE001, S112 - the cell tells what is wrong with its image
+            continue
+    return found
+
+
+def image_fact(attributes: Mapping[str, Any]) -> str:
+    """The digest that a registry has the image under, the same on every machine; else its id on this one."""
+    digests = sorted(text.partition("@")[2] for text in attributes.get("RepoDigests") or ())
+    return digests[0] if digests else f"{LOCAL}{attributes.get('Id', '')}"

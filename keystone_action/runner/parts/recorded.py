@@ -1,0 +1,169 @@
+"""The lines of a journal: the run's identity first, then a finished cell each. How they are written, and how they are
+read by `--resume` and `keystone merge`, with the same suspicion.
+
+What is known later only (an image that had to be pulled, further specs of a resumed run) comes in lines of the same
+kind; all of them are read as one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from keystone_action.errors import UsageError
+from keystone_action.runner.parts import identity as identities
+from keystone_action.runner.parts.identity import Identity
+from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
+from keystone_action.scoring.cell_rules import problem_of
+from keystone_action.scoring.document import (
+    cell_from_document,
+    cell_to_document,
+    sandbox_from_document,
+    sandbox_to_document,
+)
+from keystone_action.scoring.results import CellResult, SandboxInfo
+
+FILE_NAME = "journal.jsonl"
+READ_LIMIT = 512 << 20
+"""Bytes of a journal that are read."""
+_START = b'{"identity": '
+_OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A cell's line. sandbox: what isolated its agent."""
+
+    spec_id: str
+    sha256: str
+    cell: CellResult
+    sandbox: SandboxInfo = field(default_factory=SandboxInfo)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a journal says. identity: None where it says nothing yet. run_id: of the call that began it. entries: in the
+    order written; of a cell that comes twice the later counts (the caller's part). length: bytes of all whole lines.
+    cut: whether a last line without its end follows them, as a crash leaves it."""
+
+    identity: Identity | None
+    run_id: str
+    entries: tuple[Entry, ...]
+    length: int
+    cut: bool
+
+
+def identity_line(identity: Identity, run_id: str) -> bytes:
+    """The first line."""
+    return _line({"identity": identities.to_document(identity), "run_id": run_id})
+
+
+def entry_line(entry: Entry) -> bytes:
+    """A cell's line."""
+    head = {"spec": entry.spec_id, "sha256": entry.sha256, "sandbox": sandbox_to_document(entry.sandbox)}
+    return _line({**head, **cell_to_document(entry.cell)})
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def open_plain(path: Path, access: int) -> int:
+    """A descriptor of a regular file that is no link; nothing else can hold us up. Raises OSError (FileNotFoundError
+    where there is nothing), UsageError for what is no such file or too large."""
+    descriptor = os.open(path, access | _OPEN)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= READ_LIMIT:
+        return descriptor
+    os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path} is no regular file", help="name the folder of an earlier run, as it was left")
+    raise UsageError(f"{path} has {status.st_size:,} bytes; at most {READ_LIMIT:,} are read")
+
+
+def holds_results(folder: Path) -> bool:
+    """Whether a run left its results in a folder: no agent may see them, and they say nothing of what was tested."""
+    try:
+        descriptor = os.open(folder / FILE_NAME, os.O_RDONLY | _OPEN)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and os.read(descriptor, len(_START)) == _START
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def read(directory: Path) -> Recorded:
+    """What the journal of a folder says. Raises UsageError when it can't be read or is no journal of ours."""
+    path = directory / FILE_NAME
+    try:
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+            return read_lines(path, file, JournalText(path, file.fileno()))
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of an earlier run") from None
+
+
+def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText | None = None) -> Recorded:
+    """What these lines say. path: for messages. text: the same lines, from the first; long texts are then left there.
+    Raises UsageError for what no run of ours writes."""
+    identity: Identity | None = None
+    run_id, length = "", 0
+    entries: list[Entry] = []
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            return Recorded(identity, run_id, tuple(entries), length, cut=True)
+        length += len(line)
+        if line.startswith(_START):
+            found, of_run = _identity_of(path, number, line)
+            run_id = run_id or of_run
+            identity = found if identity is None else _continued(path, number, identity, found)
+        elif identity is None:
+            raise UsageError(
+                f"{path} does not begin with the run's identity",
+                help="another version of Keystone wrote it, or it was changed: run again",
+            )
+        else:
+            entry = entry_of(path, number, line)
+            if text is not None:
+                place = Line(text, length - len(line), len(line))
+                entry = replace(entry, cell=without_long_texts(entry.cell, place))
+            entries.append(entry)
+    return Recorded(identity, run_id, tuple(entries), length, cut=False)
+
+
+def _continued(path: Path, number: int, identity: Identity, found: Identity) -> Identity:
+    wrong = identities.contradictions(identity, found)
+    if wrong:
+        said = identities.explain_all(wrong, "resume")
+        raise UsageError(f"{path}:{number} contradicts what the journal begins with: {said}")
+    return identities.continued(identity, found)
+
+
+def _identity_of(path: Path, number: int, line: bytes) -> tuple[Identity, str]:
+    try:
+        document: dict[str, Any] = json.loads(line)
+        return identities.from_document(document["identity"]), str(document.get("run_id", ""))
+    except (ValueError, KeyError, RecursionError, UsageError) as error:
+        raise UsageError(f"{path}:{number} is no line of a journal: {error}") from None
+
+
+def entry_of(path: Path, number: int, line: bytes) -> Entry:
+    """What a cell's line says. Raises UsageError when it is none of a journal."""
+    try:
+        document: dict[str, Any] = json.loads(line)
+        spec_id, sha256 = str(document.pop("spec")), str(document.pop("sha256"))
+        sandbox = sandbox_from_document(document.pop("sandbox"))
+        cell = cell_from_document(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
+        raise UsageError(f"{path}:{number} is no line of a journal: {error}") from None
+    problem = problem_of(spec_id, cell)
+    if problem:
+        raise UsageError(f"{path}:{number} is damaged: {problem}", help="run again; nothing of it can be believed")
+    return Entry(spec_id, sha256, cell, sandbox)

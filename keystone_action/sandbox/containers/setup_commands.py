@@ -1,0 +1,267 @@
+"""`setup.commands` in an image (spec 1.1 and 5.2): as root, in the cell's own workspace, all in one container.
+
+What they change of the workspace, HOME and TMPDIR is there for the sandbox as if its own user had done it. What they
+change of the system becomes an image: the cell's own, or one that is found again, where nothing but the commands and
+what they were given can have decided what is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+import stat
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from keystone_action.engine import pack as docker_pack
+from keystone_action.engine.container import Run
+from keystone_action.engine.image import Image
+from keystone_action.engine.layers import (
+    changes,
+    commit_kept,
+    commit_own,
+    digest_of,
+    find_layer,
+    holds,
+    learned,
+    remove_image,
+)
+from keystone_action.engine.plan import Plan
+from keystone_action.errors import HarnessError, SandboxError
+from keystone_action.files.descent import walk_down
+from keystone_action.files.snapshot import PATHS_LIMIT
+from keystone_action.sandbox.base import Completed
+from keystone_action.sandbox.containers.packages import SCRIPT_FILE, ended_well, exports, first_line, story
+from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox, must_be_text
+from keystone_action.sandbox.containers.shared import Engine
+
+_VERSION = 1
+"""Of what is done with the same commands."""
+
+
+Entries = dict[str, tuple[int, int, int] | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Texts for `sh -c`, in their order, and what they run with.
+
+    env: added to what the sandbox was opened with. networks: of the engine; the container is in all of them. timeout:
+    seconds for all together. fingerprint: of the workspace's content, as text that is the same for the same content;
+    None where services or fixtures could decide what the commands do. secrets: values that no image may keep.
+    """
+
+    texts: tuple[str, ...]
+    env: Mapping[str, str]
+    networks: tuple[str, ...]
+    extra_hosts: Mapping[str, str] = field(default_factory=dict)
+    dns: tuple[str, ...] = ()
+    timeout: float | None = None
+    fingerprint: Callable[[], str] | None = None
+    secrets: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The image that a sandbox is in after its commands. own: made for it alone, else one that others use too."""
+
+    image: Image
+    own: bool
+
+
+async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: Commands) -> Made:
+    """Run them; the sandbox's next commands see everything that they left.
+    Raises HarnessError with the end of both streams for the first command that fails; SandboxError."""
+    if commands.fingerprint is None:
+        return await _Running(engine, sandbox, commands).run()
+    content = await engine.thread(commands.fingerprint)
+    told = _told(sandbox, commands)
+    digest = digest_of("commands", _VERSION, sandbox.image.identifier, commands.texts, told, content)
+    async with engine.layers.setdefault(digest, asyncio.Lock()):
+        # Whoever waited for what then could not be kept must not wait for the next one too.
+        if digest not in engine.not_kept:
+            found = await engine.thread(partial(find_layer, engine.api, sandbox.image, digest, engine.found_layers))
+            if found is not None:
+                return Made(sandbox.move(found), own=False)
+            running = _Running(engine, sandbox, commands, digest)
+            made = await running.run()
+            if made.own:
+                engine.not_kept.add(digest)
+            return made
+    return await _Running(engine, sandbox, commands).run()
+
+
+def _told(sandbox: DockerSandbox, commands: Commands) -> list[tuple[str, str]]:
+    """What commands find in their environment, the same for every cell: without where its directories are."""
+    told = {**sandbox.environment, **commands.env}
+    for number, place in enumerate(sandbox.places.all):
+        told = {name: value.replace(str(place), f"<{number}>") for name, value in told.items()}
+    return sorted(told.items())
+
+
+def _entries(workspace: Path) -> Entries | None:
+    """What tells whether anything in it was changed, by whom ever it is owned; None = it can't be told."""
+    found: Entries = {}
+    size = 0
+    try:
+        for directory, _, entries in walk_down(workspace):
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+                what = (status.st_mode, status.st_size, status.st_mtime_ns) if is_file else status.st_mode
+                found[f"{directory}/{entry.name}"] = what
+                size += len(directory) + len(entry.name)
+            if size > PATHS_LIMIT:
+                return None
+    except OSError:
+        return None
+    return found
+
+
+class _Running:
+    """One run of the commands. digest: by which the result may be kept."""
+
+    def __init__(self, engine: Engine, sandbox: DockerSandbox, commands: Commands, digest: str | None = None) -> None:
+        self._kept = False
+        self._engine = engine
+        self._sandbox = sandbox
+        self._commands = commands
+        self._digest = digest
+        self._before: Entries | None = None
+        self._mark = f"keystone-{secrets.token_hex(8)}"
+        self._made: str | None = None
+
+    async def run(self) -> Made:
+        """See `run_commands`."""
+        try:
+            async with self._sandbox.turn:
+                if self._digest is not None:
+                    self._before = await self._engine.thread(self._content)
+                done = await self._sandbox.live(self._container())
+            self._must_have_worked(done)
+            if self._made is None:
+                return Made(self._sandbox.image, own=False)
+            made = self._made
+            image = await self._engine.thread(partial(learned, self._engine.api, self._sandbox.image, made))
+            return Made(self._sandbox.move(image), own=not self._kept)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._undo()
+            raise
+
+    async def _undo(self) -> None:
+        try:
+            await self._sandbox.give_back()
+            if self._made is not None and not self._kept:
+                await self._engine.thread(partial(remove_image, self._engine.api, self._made))
+        except SandboxError:
+            return  # what went wrong before is what is told; labels find the rest
+
+    def _container(self) -> Run:
+        sandbox, commands = self._sandbox, self._commands
+        places = tuple(map(str, sandbox.places.all))
+        plan = Plan(
+            image=sandbox.image.identifier,
+            argv=("/bin/sh", SCRIPT_FILE),
+            user=0,
+            # An image takes the directory and the environment of the container that it is made of.
+            directory="/",
+            labels=self._engine.labels,
+            limits=sandbox.limits,
+            mounts=sandbox.transfer.mounts,
+            # What is copied in must not be in the container's own layer.
+            volumes=() if sandbox.transfer.mounts else places,
+            network=commands.networks[0] if commands.networks else "none",
+            networks=commands.networks[1:],
+            extra_hosts=commands.extra_hosts,
+            dns=commands.dns,
+            init=sandbox.image.init,
+        )
+        extras = [*sandbox.extras(), docker_pack.small_file(SCRIPT_FILE.lstrip("/"), self._script(), 0o600)]
+        return Run(
+            self._engine.api,
+            plan,
+            timeout=commands.timeout,
+            prepare=lambda container: sandbox.transfer.prepare(container, extras),
+            collect=self._collect,
+            on_stop=sandbox.transfer.stop,
+        )
+
+    def _script(self) -> bytes:
+        """Removes itself first: what env holds must not stay in the image."""
+        sandbox = self._sandbox
+        environment = {**sandbox.environment, **self._commands.env}
+        must_be_text(self._commands.texts, environment)
+        theirs = shlex.join(map(str, (sandbox.places.workspace, *sandbox.places.of_user)))
+        user = sandbox.transfer.user
+        lines = [
+            f"rm -f {SCRIPT_FILE}",
+            # git, ssh and npm look at whose the files are that they are told to trust.
+            f"chown -hR 0:0 {theirs}",
+            f"cd {shlex.quote(sandbox.workspace_inside)} || exit",
+            f'end() {{ cd /; chown -hR {user}:{user} {theirs}; exit "$1"; }}',
+            "run() (",
+            f"printf '\\n{self._mark} %s\\n' \"$1\"; printf '\\n{self._mark} %s\\n' \"$1\" >&2",
+            *exports(environment),
+            'exec /bin/sh -c "$2" </dev/null',
+            ")",
+            *(f"run {index} {shlex.quote(text)} || end $?" for index, text in enumerate(self._commands.texts)),
+            *([f"[ ! -L {WORKSPACE_LINK} ] || rm {WORKSPACE_LINK}"] if sandbox.link else []),
+            "end 0",
+        ]
+        return ("\n".join(lines) + "\n").encode()
+
+    def _collect(self, container: str) -> str | None:
+        """After the end, in the container's own thread."""
+        api, sandbox = self._engine.api, self._sandbox
+        problem = sandbox.transfer.fetch(container)
+        if problem is not None or api.inspect_container(container)["State"]["ExitCode"] != 0:
+            return problem
+        ours = {*map(str, sandbox.places.all), *([WORKSPACE_LINK] if sandbox.link else [])}
+        changed = changes(api, container, ours)
+        if changed is not None and not self._keep(api, container, changed):
+            self._made = commit_own(api, sandbox.image, container, self._engine.labels)
+        return None
+
+    def _keep(self, api: Any, container: str, changed: list[str]) -> bool:
+        """Make it an image that is found again, if it says nothing of this cell and nothing else was done."""
+        sandbox = self._sandbox
+        if self._digest is None or self._before is None or not sandbox.transfer.untouched():
+            return False
+        if self._content() != self._before:
+            return False
+        needles = [*map(str, sandbox.places.all), *self._commands.secrets]
+        self._made = commit_kept(
+            api,
+            sandbox.image,
+            container,
+            self._digest,
+            proven=lambda made: not holds(api, sandbox.image, made, changed, needles),
+        )
+        self._kept = self._made is not None
+        return self._kept
+
+    def _content(self) -> Entries | None:
+        return _entries(self._sandbox.workspace)
+
+    def _must_have_worked(self, done: Completed) -> None:
+        """Raises HarnessError. Which command it was is said by what was printed before each; only the output of that
+        one is told."""
+        if ended_well(done):
+            return
+        mark = re.compile(rf"\n{self._mark} (\d+)\n")
+        streams = [mark.split(capture.text()) for capture in (done.stdout, done.stderr)]
+        begun = [int(parts[-2]) for parts in streams if len(parts) > 1]
+        where = "setup.commands"
+        if begun:
+            where = f"setup.commands[{max(begun)}] (`{first_line(self._commands.texts[max(begun)])}`)"
+        raise HarnessError(
+            f"{where} failed in {self._sandbox.image.name}: {story(done, streams[0][-1], streams[1][-1])}"
+        )

@@ -1,0 +1,244 @@
+"""Our side of the launcher: start it, hand it orders, talk to the supervisors it forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+from keystone_action.errors import SandboxError
+from keystone_action.sandbox.processes import process_cap, wire
+
+_LAUNCHER = "keystone_action.sandbox.processes.launcher"
+_BOOT = f"import sys; sys.path.append(sys.argv.pop(1)); from {_LAUNCHER} import main; main()"
+_START_TIMEOUT = 30.0
+_GREETING_SIZE = 4096
+_PR_SET_DUMPABLE = 4
+_PIECE = 1 << 18
+_STOP_TIMEOUT = 30.0
+
+
+Limits = tuple[int | None, int | None]
+"""(disk, pids) as the kernel keeps them."""
+
+
+class Channel:
+    """Our end of the socket to one supervisor. When it closes, the supervisor ends its command.
+
+    limits: what the supervisor has bound itself to, for good, with its first request.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.limits: Limits | None = None
+        self._received = bytearray()
+        self._socket = end
+
+    async def request(self, request: wire.Request, passed: list[int]) -> None:
+        """Have a command started; `passed` are the descriptors that go along. Raises OSError when the supervisor is
+        gone."""
+        self.limits = _limits(request)
+        data = wire.MARK + wire.pack(request)
+        sent = socket.send_fds(self._socket, [data], passed)
+        if sent < len(data):
+            await asyncio.get_running_loop().sock_sendall(self._socket, data[sent:])
+
+    async def send(self, message: object) -> None:
+        """Raises OSError when the supervisor is gone."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, wire.pack(message))
+
+    async def receive(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next message with its raw bytes, None when the supervisor is gone."""
+        if not await self._fill(wire.HEADER.size):
+            return None
+        size, extra = wire.HEADER.unpack_from(self._received)
+        start, end = wire.HEADER.size, wire.HEADER.size + size + extra
+        if not await self._fill(end):
+            return None
+        message, blob = json.loads(self._received[start : start + size]), bytes(self._received[start + size : end])
+        del self._received[:end]
+        return message, blob
+
+    async def _fill(self, count: int) -> bool:
+        """Receive until there are so many bytes."""
+        loop = asyncio.get_running_loop()
+        while len(self._received) < count:
+            try:
+                data = await loop.sock_recv(self._socket, _PIECE)
+            except OSError:
+                return False
+            if not data:
+                return False
+            self._received += data
+        return True
+
+    def hang_up(self) -> None:
+        """Tell the supervisor to end everything; its report can still be received."""
+        with contextlib.suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_WR)
+
+    async def ended(self) -> None:
+        """Until the other side has closed, its last messages unread: then nothing of the command is left."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while await loop.sock_recv(self._socket, 1 << 16):
+                pass
+
+    def is_alive(self) -> bool:
+        """Whether an idle supervisor still waits at the other end."""
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Hang up, and don't wait for anything."""
+        self._socket.close()
+
+
+class LauncherClient:
+    """The launcher, as we hold it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, probed: dict[str, Any]) -> None:
+        self._idle: list[Channel] = []
+        self._process = process
+        self._control = control
+        self.landlock: int = probed["landlock"]
+        self.setuid: bool = probed["setuid"]
+        self.seccomp: bool = probed["seccomp"]
+
+    @classmethod
+    async def start(cls, users: range, remove: Path | None) -> LauncherClient:
+        """Start it. users: the numbers that sandboxes may run as. remove: a directory that it removes when all is
+        over. Raises SandboxError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        package_parent = Path(__file__).parents[3]
+        command = [
+            sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []),
+            "-c", _BOOT, str(package_parent),
+            str(theirs.fileno()), str(users.start), str(len(users)), str(remove or ""),
+        ]  # fmt: skip
+        with _errors_of_launcher() as errors:
+            try:
+                process = subprocess.Popen(  # noqa: ASYNC220 - vfork: over in a millisecond
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env={},
+                    cwd="/",
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                code = error.errno or 0
+                why = process_cap.sentence(code) if code in process_cap.OUT_OF_SOMETHING else str(error)
+                raise SandboxError(f"the sandbox's launcher could not be started: {why}") from error
+            finally:
+                theirs.close()
+            greeting, why_not = await _greeting(ours, process, errors)
+        if why_not:
+            ours.close()
+            raise SandboxError(f"the sandbox's launcher {why_not}", help=f"does `{sys.executable} -I -S -c pass` work?")
+        return cls(process, ours, greeting)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def supervisor(self, request: wire.Request | None = None) -> Channel:
+        """A channel to a supervisor that is free to serve this request. Raises SandboxError."""
+        suited = (None, _limits(request)) if request else ()
+        for channel in [each for each in self._idle if each.limits in suited]:
+            self._idle.remove(channel)
+            if channel.is_alive():
+                return channel
+            channel.close()
+        ours, theirs = socket.socketpair()
+        try:
+            await self._pass(theirs.fileno())
+        except OSError as error:
+            ours.close()
+            raise SandboxError("the sandbox's launcher is gone") from error
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return Channel(ours)
+
+    def give_back(self, channel: Channel) -> None:
+        """This supervisor has reported that it can serve again."""
+        self._idle.append(channel)
+
+    async def _pass(self, descriptor: int) -> None:
+        while True:
+            try:
+                socket.send_fds(self._control, [wire.MARK], [descriptor])
+            except BlockingIOError:
+                await asyncio.sleep(0.001)  # its queue is full: it is forking as fast as it can
+            else:
+                return
+
+    async def close(self) -> None:
+        """Let it end whatever is left, and wait for that. Twice does no harm."""
+        if self._control.fileno() < 0:
+            return
+        while self._idle:
+            self._idle.pop().close()
+        self._control.shutdown(socket.SHUT_WR)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                while await asyncio.get_running_loop().sock_recv(self._control, _GREETING_SIZE):
+                    pass
+        except (TimeoutError, OSError):
+            self._process.kill()
+        finally:
+            self._control.close()
+            self._process.wait()
+
+
+async def _greeting(
+    ours: socket.socket, process: subprocess.Popen[bytes], errors: IO[bytes]
+) -> tuple[dict[str, Any], str]:
+    """What the launcher says of the machine when it is ready; else why there is none."""
+    ours.setblocking(False)
+    try:
+        async with asyncio.timeout(_START_TIMEOUT):
+            data = await asyncio.get_running_loop().sock_recv(ours, _GREETING_SIZE)
+    except TimeoutError:
+        process.kill()
+        process.wait()
+        return {}, f"did not start within {_START_TIMEOUT:.0f} s"
+    if not data:
+        code = process.wait()
+        errors.seek(0)
+        said = errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return {}, f"ended at once, with exit code {code}" + (f": {said}" if said else "")
+    greeting: dict[str, Any] = json.loads(data[wire.HEADER.size :])
+    return greeting, f"could not be started: {greeting['broken']}" if "broken" in greeting else ""
+
+
+def _errors_of_launcher() -> IO[bytes]:
+    """A file in memory: the directory for temporary files may be what is broken."""
+    return os.fdopen(os.memfd_create("launcher-errors", os.MFD_CLOEXEC), "w+b")
+
+
+def _limits(request: wire.Request) -> Limits:
+    return request["disk"], request["pids"]
+
+
+def hide_memory() -> None:
+    """Keep processes of our own user from reading our memory and environment, whatever else keeps them from it."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

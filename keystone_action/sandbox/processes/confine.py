@@ -1,0 +1,255 @@
+"""Starting a command that has given up everything that is not its own.
+
+Who a process is, what Landlock lets it touch and whether it may gain privileges belong, in the kernel, to a *thread*.
+So a thread of the supervisor gives all that up, for good, starts the command by vfork, and ends. Nothing of Python runs
+between fork and exec, no page of the supervisor is copied, and the supervisor itself stays what it was. While the
+thread lives, a process of the same user could end it, and so the supervisor: that is an error of the cell, never a
+result. It can't look into it: the supervisor's memory is closed to all but root (the launcher sees to that).
+Only the standard library: the launcher imports this.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import ctypes
+import errno
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+from keystone_action.errors import caused_by_agent
+from keystone_action.sandbox.processes import capabilities, landlock, process_cap, seccomp
+from keystone_action.sandbox.processes import process_tree as processtree
+from keystone_action.sandbox.processes.credentials import become
+from keystone_action.sandbox.processes.wire import Request
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+_ROOM_FOR_OTHERS = 4096
+_QUEUES = "/dev/mqueue"
+
+# (rt_sigaction, rt_sigprocmask): libc keeps two signals for itself, and its wrappers won't touch them.
+_SIGNAL_CALLS = {
+    "x86_64": (13, 14),
+    "ppc64le": (173, 174),
+    "s390x": (174, 175),
+    "armv7l": (174, 175),
+    "i686": (174, 175),
+}
+_GENERIC_SIGNAL_CALLS = (134, 135)
+_SET_MASK = 2
+_SIGNAL_SET_BYTES = ctypes.c_size_t(8)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_priority = 0
+_limited: set[int] = set()
+_landlock_abi = landlock.abi()
+HAS_SECCOMP = seccomp.available()
+
+
+def take_priority() -> None:
+    """Who watches must not starve among thousands of processes; where we may, supervisors come first."""
+    global _priority  # noqa: PLW0603 - of this process, like the priority itself
+    _priority = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _priority - 10)
+
+
+class Refused(Exception):  # noqa: N818 - not an error of ours: the command can't be started, and why
+    """The command can't be started. code: what a shell would exit with. not_found: there is no such program."""
+
+    def __init__(self, message: str, code: int, *, not_found: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.not_found = not_found
+
+
+class NoRoom(Exception):  # noqa: N818 - an outcome: it may be tried again
+    """The machine had no process, memory or descriptor left for the command. code: of the system call that failed."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(os.strerror(code))
+        self.code = code
+
+
+def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
+    """Start the command. Returns its process number. Raises Refused, NoRoom, or OSError where confining it failed."""
+    outcome: list[int | BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def life() -> None:
+        try:
+            _unblock_signals()
+            _confine(request)
+            outcome.append(_start(request, stdin, stdout, stderr))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            outcome.append(error)
+        finally:
+            done.release()
+
+    try:
+        _thread.start_new_thread(life, ())  # half the price of a threading.Thread
+    except RuntimeError:  # it knows no errno
+        raise NoRoom(errno.EAGAIN) from None
+    done.acquire()
+    result = outcome[0]
+    if isinstance(result, BaseException):
+        raise result
+    _prefer_as_victim(result)
+    return result
+
+
+def can_change_user(uid: int) -> bool:
+    """Whether this thread can become another user; it is one afterwards."""
+    try:
+        become(uid)
+    except OSError:
+        return False
+    return True
+
+
+def _confine(request: Request) -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
+    seccomp.leave_session_keyring()
+    confined = request["uid"] is not None or request["rules"] is not None
+    if confined:
+        capabilities.bound_to_none()
+    if request["uid"] is not None:
+        become(request["uid"], request["groups"])
+    if confined:
+        landlock.no_new_privileges()
+        capabilities.drop_all()
+        if HAS_SECCOMP and not request["service"]:
+            seccomp.give_up(system_v=request["uid"] is not None, unix_sockets=request["unix_sockets"])
+    elif HAS_SECCOMP and not request["unix_sockets"]:
+        landlock.no_new_privileges()
+        seccomp.give_up(system_v=True, unix_sockets=False)
+    if request["rules"] is not None:
+        landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
+
+
+def default_signals() -> None:
+    """Take back the default for signals that our parent ignored, since exec keeps ignored what is ignored: a shell
+    ignores two for what it starts in the background, GNU make the two that libc keeps for itself. (Those that Python
+    ignores, subprocess gives back.)"""
+    action = _SIGNAL_CALLS.get(os.uname().machine, _GENERIC_SIGNAL_CALLS)[0]
+    for number in set(range(1, 65)) - {signal.SIGPIPE, signal.SIGXFSZ}:
+        current = (ctypes.c_void_p * 8)()
+        found = _libc.syscall(action, number, None, ctypes.byref(current), _SIGNAL_SET_BYTES)
+        if found == 0 and current[0] == signal.SIG_IGN:
+            _libc.syscall(action, number, ctypes.byref((ctypes.c_void_p * 8)()), None, _SIGNAL_SET_BYTES)
+
+
+def _unblock_signals() -> None:
+    """A command starts with no signal blocked, those that libc keeps for itself among them."""
+    number = _SIGNAL_CALLS.get(os.uname().machine, _GENERIC_SIGNAL_CALLS)[1]
+    _libc.syscall(number, _SET_MASK, ctypes.byref(ctypes.c_uint64(0)), None, _SIGNAL_SET_BYTES)
+
+
+def _start(request: Request, stdin: int, stdout: int, stderr: int) -> int:
+    _check_directory(request["cwd"], request["inside"])
+    program, path = request["argv"][0], request["env"].get("PATH", "")
+    try:
+        # SIM115, S603: it outlives this function, and running what we are told to is what we are for.
+        process = subprocess.Popen(
+            request["argv"],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=request["cwd"],
+            env=request["env"],
+            start_new_session=True,
+            umask=0o022,
+        )
+    except OSError as error:
+        raise _refusal(error, request, program, path) from None
+    process.returncode = 0  # the supervisor reaps it
+    return process.pid
+
+
+def _refusal(error: OSError, request: Request, program: str, path: str) -> Refused | NoRoom:
+    """What it means that the command could not be started."""
+    if isinstance(error, FileNotFoundError):
+        if "/" not in program:
+            return Refused(f"{program}: not found in PATH ({path})", NOT_FOUND, not_found=True)
+        there = (Path(request["cwd"]) / program).exists()
+        why = "its interpreter does not exist" if there else "no such program"
+        return Refused(f"{program}: {why}", NOT_FOUND, not_found=True)
+    if isinstance(error, PermissionError):
+        return Refused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True)
+    if error.errno == errno.EAGAIN and _has_its_share(request):
+        return Refused(f"can't run {program}: its {request['pids']} processes are all running", NOT_EXECUTABLE)
+    if error.errno is not None and error.errno in process_cap.OUT_OF_SOMETHING:
+        return NoRoom(error.errno)
+    return Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE)
+
+
+def _has_its_share(request: Request) -> bool:
+    """Whether as many processes run as the sandbox may have, started by another of its commands."""
+    uid, allowed = request["uid"], request["pids"]
+    return uid is not None and allowed is not None and processtree.count_of_user(uid) >= allowed
+
+
+def _check_directory(directory: str, inside: str) -> None:
+    try:
+        real = os.path.realpath(directory, strict=True)
+    except OSError as error:
+        if not caused_by_agent(error):
+            raise
+        raise Refused(f"can't enter the directory {directory}: {error.strerror}", NOT_EXECUTABLE) from None
+    if real != inside and not real.startswith(inside.rstrip("/") + "/"):
+        raise Refused(f"the directory {directory} leads out of {inside}, to {real}", NOT_EXECUTABLE)
+    if not os.access(real, os.X_OK, effective_ids=True):
+        raise Refused(f"can't enter the directory {directory}: permission denied", NOT_EXECUTABLE)
+
+
+def limit_for_good(request: Request) -> None:
+    """Take on, in the supervisor itself, the limits that its commands inherit: set from outside, they would come too
+    late on a busy machine. They can't be raised again, so a supervisor serves requests with the same limits only."""
+    wanted = []
+    if _queues_would_stay(request):
+        wanted.append((resource.RLIMIT_MSGQUEUE, 0))
+    if request["disk"] is not None:
+        wanted.append((resource.RLIMIT_FSIZE, request["disk"]))
+    # Of our own user it takes a look at all processes, and a second look can't raise it.
+    counted = request["uid"] is None and resource.RLIMIT_NPROC in _limited
+    if request["pids"] is not None and not counted:
+        wanted.append((resource.RLIMIT_NPROC, _most_processes(request["uid"], request["pids"])))
+    for kind, value in wanted:
+        hard = resource.getrlimit(kind)[1]
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (allowed, allowed))
+        _limited.add(kind)
+
+
+def _queues_would_stay(request: Request) -> bool:
+    """Whether POSIX message queues that the command makes could be found by another sandbox: of our own user nobody
+    can tell whose they are, and where no directory shows them, they can't be removed."""
+    if request["uid"] is None:
+        return request["rules"] is not None
+    return not os.path.ismount(_QUEUES)
+
+
+def _most_processes(uid: int | None, allowed: int) -> int:
+    """For RLIMIT_NPROC, which counts the processes that a user has everywhere.
+
+    A little more than what is allowed, so that reaching that is seen by who watches, and said, instead of being odd
+    failures of fork. Without a user of its own (and unless we are root, whom it doesn't bind) it is only there to keep
+    a bomb small enough to be watched: everything else of this user, and some thousands for what may come.
+    """
+    if uid is not None:
+        return allowed + max(8, allowed // 8)
+    return allowed + processtree.count_of_user(os.geteuid()) + _ROOM_FOR_OTHERS
+
+
+def _prefer_as_victim(pid: int) -> None:
+    """When the machine runs out of memory, it shall be the agent that goes, not we."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
+        os.write(descriptor, b"900")
+        os.close(descriptor)

@@ -1,0 +1,302 @@
+"""One world of one cell as processes of this machine: what `process.ProcessSandboxes` opens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from keystone_action.errors import SandboxError, raise_unless_agent
+from keystone_action.files.output_file import PipeToFile
+from keystone_action.files.removal import remove_tree
+from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
+from keystone_action.sandbox import trees
+from keystone_action.sandbox.base import (
+    CAPTURE_HEAD,
+    CAPTURE_TAIL,
+    DEFAULT_PIDS,
+    Capture,
+    Command,
+    Completed,
+    Home,
+    Limits,
+)
+from keystone_action.sandbox.processes import policy
+from keystone_action.sandbox.processes.client import Channel, LauncherClient
+from keystone_action.sandbox.processes.serving import ProcessServing, Stopper
+from keystone_action.sandbox.processes.wire import Message, Request
+from keystone_action.sandbox.programs import listing_of_root
+from keystone_action.sandbox.shortage import Supplies
+from keystone_action.sandbox.users import Lease
+
+_LAST_WORDS = 4000
+
+
+class ProcessSandbox:
+    """See `Sandbox`. uid: the numeric user that everything inside runs as, None when that is our own."""
+
+    def __init__(
+        self,
+        launcher: LauncherClient,
+        forget: Callable[[ProcessSandbox], None],
+        workspace: Path,
+        home: Path,
+        temporary: Path,
+        limits: Limits,
+        environment: dict[str, str],
+        lease: Lease | None,
+        rules: policy.Rules | None,
+        lasting_rules: policy.Rules | None = None,
+        groups: Sequence[int] = (),
+        *,
+        unix_sockets: bool = True,
+    ) -> None:
+        self.workspace = workspace
+        self.workspace_inside = str(workspace)
+        self.uid = lease.uid if lease else None
+        self._launcher = launcher
+        self._forget = forget
+        self._home = home
+        self._temporary = temporary
+        self._limits = limits
+        self._lease = lease
+        self._rules = rules
+        self._lasting_rules = lasting_rules or []
+        self._groups = list(groups)
+        self._unix_sockets = unix_sockets
+        self._disk_roots = [str(workspace), str(home), str(temporary)]
+        self._running: set[Channel] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._closed = False
+        self._environment = {
+            "HOME": str(home),
+            "TMPDIR": str(temporary),
+            "PATH": DEFAULT_PATH,
+            "LANG": "C.UTF-8",
+            **environment,
+        }
+
+    def which(self, program: str, search_path: str | None = None) -> str | None:
+        """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
+        path = self._environment["PATH"] if search_path is None else search_path
+        places = [""] if "/" in program else path.split(":")
+        found = (self.workspace / place / program for place in places)
+        return next((str(path) for path in found if program and self._is_program(path)), None)
+
+    def _is_program(self, path: Path) -> bool:
+        """Raises HarnessError."""
+        try:
+            return path.is_file() and self._may_execute(path.resolve())
+        except OSError as error:  # a directory of PATH may be closed to us: a shell passes over it, too
+            raise_unless_agent(error, f"looking for {path.name}")
+            return False
+
+    def hidden(self, program: str) -> Path | None:
+        """See `Sandbox.hidden`: looked for as we would find it ourselves."""
+        if not program or self.which(program) is not None:
+            return None
+        places = [str(self.workspace)] if "/" in program else own_search_path().split(":")
+        found = (Path(place) / program for place in places)
+        return next((path for path in found if _is_ours_to_run(path)), None)
+
+    def _may_execute(self, path: Path) -> bool:
+        if self._rules is not None and not policy.may_execute(self._rules + self._lasting_rules, path):
+            return False
+        return os.access(path, os.X_OK) if self.uid is None else policy.user_may_execute(path, self.uid)
+
+    @contextlib.asynccontextmanager
+    async def serve(self, command: Command) -> AsyncIterator[ProcessServing]:
+        """See `Sandbox.serve`."""
+        import anyio
+
+        stopper = Stopper()
+        completed = asyncio.ensure_future(self._run(command, stopper))
+        try:
+            yield ProcessServing(completed, stopper, self.uid)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await stopper.stop()
+                await asyncio.wait([completed])
+            completed.exception()  # whoever waited for it has been told
+
+    async def run(self, command: Command) -> Completed:
+        """See `Sandbox.run`."""
+        supplies = Supplies(self._disk_roots)
+        completed = await self._run(command, None)
+        if completed.exit_code and self._rules is not None:
+            stderr = completed.stderr.tail or completed.stderr.head
+            completed = replace(completed, advice=listing_of_root(stderr[-_LAST_WORDS:]))
+        supplies.check(completed)
+        return completed
+
+    async def _run(self, command: Command, stopper: Stopper | None) -> Completed:
+        if self._closed:
+            raise SandboxError("the sandbox has been closed")
+        request = self._request(command)
+        with contextlib.ExitStack() as ours:
+            passed = [_standard_input(command.stdin), *([self._lease.lock] if self._lease else [])]
+            ours.callback(os.close, passed[0])
+            whole = [ours.enter_context(PipeToFile(one.path)) for one in command.kept_whole if one is not None]
+            passed += [one.writer for one in whole]
+            answer = await self._supervised(request, passed, stopper)
+        if answer is None:
+            raise SandboxError("the sandbox's supervisor was killed")
+        for one in whole:
+            await one.written()
+        return completed(*answer)
+
+    async def _supervised(
+        self, request: Request, passed: list[int], stopper: Stopper | None
+    ) -> tuple[Message, bytes] | None:
+        """The report of a supervisor, and the streams' bytes; None when it was killed."""
+        channel = await self._launcher.supervisor(request)
+        self._running.add(channel)
+        self._quiet.clear()
+        again = False
+        try:
+            await channel.request(request, passed)
+            if stopper:
+                await stopper.started(channel)
+            answer = await channel.receive()
+            # One that was asked to stop may find that in its channel after its report.
+            again = answer is not None and answer[0]["again"] and not (stopper and stopper.sent)
+        except OSError as error:
+            raise SandboxError("the sandbox's supervisor was killed") from error
+        except BaseException:
+            await _end(channel)
+            raise
+        finally:
+            if stopper:
+                stopper.over()
+            self._running.discard(channel)
+            if not self._running:
+                self._quiet.set()
+            if again:
+                self._launcher.give_back(channel)
+            else:
+                channel.close()
+        return answer
+
+    def _request(self, command: Command) -> Request:
+        strings = [*command.argv, *command.env, *command.env.values()]
+        if not command.argv or any("\0" in text for text in strings):
+            raise SandboxError(f"not a command that can be run: {command.argv!r} (empty, or with a NUL character)")
+        return Request(
+            argv=list(command.argv),
+            env={**self._environment, **command.env},
+            cwd=str(self.workspace / command.cwd),
+            inside=str(self.workspace),
+            uid=self.uid,
+            groups=self._groups,
+            guard=self._lease.guard if self._lease else None,
+            rules=self._rules,
+            lasting_rules=self._lasting_rules,
+            timeout=command.timeout,
+            memory=self._limits.memory,
+            disk=self._limits.disk,
+            pids=self._limits.pids or DEFAULT_PIDS,
+            disk_roots=self._disk_roots,
+            head=CAPTURE_HEAD,
+            tail=CAPTURE_TAIL,
+            whole=[None if one is None else (one.above, one.limit) for one in command.kept_whole],
+            unix_sockets=self._unix_sockets,
+            service=False,
+        )
+
+    async def close(self) -> None:
+        """See `Sandbox.close`. Twice does no harm."""
+        await self._close(self._home, self._temporary)
+
+    async def close_but_home(self) -> Home:
+        """See `Sandbox.close_but_home`."""
+        if self._closed:
+            raise SandboxError("the sandbox has been closed")
+        await self._close(self._temporary)
+        if self._lease:
+            trees.take_back(self._home, self._lease.uid)
+        return Home(self._home, partial(remove_tree, self._home))
+
+    async def _close(self, *gone: Path) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for channel in list(self._running):
+            channel.hang_up()
+        await self._quiet.wait()
+        for path in gone:
+            if not trees.remove_if_empty(path):
+                await asyncio.to_thread(remove_tree, path)
+        if self._lease:
+            trees.take_back(self.workspace, self._lease.uid)
+            trees.remove_shared(self._lease.user, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)
+            self._lease.release()
+        self._forget(self)
+
+
+def _is_ours_to_run(path: Path) -> bool:
+    try:
+        return path.is_file() and os.access(path, os.X_OK)
+    except OSError as error:
+        raise_unless_agent(error, f"looking for {path.name}")
+        return False
+
+
+def _standard_input(data: bytes) -> int:
+    """A descriptor to read `data` from: a sealed file in memory, so that nothing can be stored there."""
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    import fcntl
+
+    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with os.fdopen(os.dup(descriptor), "wb") as stream:
+        stream.write(data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    fcntl.fcntl(
+        descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    )
+    return descriptor
+
+
+async def _end(channel: Channel) -> None:
+    """Hang up and wait until everything is gone, cancelled or not."""
+    import anyio
+
+    channel.hang_up()
+    with anyio.CancelScope(shield=True):
+        await channel.ended()
+
+
+def completed(report: Message, blob: bytes) -> Completed:
+    """A supervisor's report as what callers get. Raises SandboxError when it tells of a failure of ours."""
+    if "broken" in report:
+        raise SandboxError(report["broken"])
+    refusal = report["refusal"] or {}
+    if not report["gone"]:
+        raise SandboxError("some of the command's processes could not be killed: they hang in the kernel")
+    parts = []
+    for size in report["parts"]:
+        parts.append(blob[:size])
+        blob = blob[size:]
+    out = Capture(parts[0], parts[1], report["totals"][0])
+    err = Capture(parts[2], parts[3], report["totals"][1])
+    exit_code, number = report["exit_code"], report["signal"]
+    if refusal:
+        sentence = f"keystone: {refusal['refused']}\n".encode("utf-8", "replace")
+        err = Capture(sentence + err.head, err.tail, err.total + len(sentence))
+        exit_code, number = refusal["code"], None
+    return Completed(
+        exit_code=exit_code,
+        signal=number,
+        timed_out=report["timed_out"],
+        limit=report["limit"],
+        not_found=bool(refusal.get("not_found")),
+        duration_s=report["duration"],
+        stdout=out,
+        stderr=err,
+        leftovers=report["leftovers"],
+    )

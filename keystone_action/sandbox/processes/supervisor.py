@@ -1,0 +1,288 @@
+"""One supervisor for each command at a time: it starts it, reads its streams, watches it, and ends all that it left.
+
+It lives in a process of its own, forked by the launcher, and serves one command after another. Its life hangs on the
+socket to us: when our end closes, everything below it is killed. Only the standard library: the launcher imports this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import NoReturn, cast
+
+from keystone_action.files.head_and_tail import Stream
+from keystone_action.sandbox.processes import confine, killing, process_cap, system_v, wire
+from keystone_action.sandbox.processes.credentials import User
+from keystone_action.sandbox.processes.wire import Message, Request
+from keystone_action.sandbox.watching import FIRST_LOOK, Watch
+
+PR_SET_CHILD_SUBREAPER = 36
+_LOG_LIMIT = 64 << 20
+_LOG_PAUSE = 1.0
+_BULKY = 4 << 20
+PATIENCE = 10.0
+"""Seconds for which a process that the machine refuses is tried again."""
+_PAUSE = 0.02
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def serve(channel: socket.socket) -> NoReturn:
+    """The life of a supervisor: one command after another, until the channel closes or something was odd."""
+    code = 1
+    try:
+        os.setsid()
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        os.closerange(3, channel.fileno())
+        os.closerange(channel.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        while _serve_one(channel, wakeup):
+            pass
+        code = 0
+    finally:
+        os._exit(code)
+
+
+class _Stuck(Exception):  # noqa: N818 - ends the supervisor, nobody catches it
+    """Some processes could not be killed: whoever takes over may have more luck."""
+
+
+def _serve_one(channel: socket.socket, wakeup: int) -> bool:
+    """Whether it can serve another one."""
+    mark, passed = wire.receive_descriptors(channel)
+    request = cast(Request | None, wire.receive(channel)) if mark else None
+    if request is None:
+        return False
+    supervisor = Supervisor(channel, wakeup, request)
+    try:
+        supervisor.start(passed)
+        report, blob = supervisor.run()
+    except BaseException as error:  # noqa: BLE001 - whatever it was, it is told, and nothing is left running
+        report, blob = {"broken": _why(error), "gone": supervisor.end()}, b""
+    for descriptor in passed:
+        os.close(descriptor)
+    # One that held much output is not worth keeping: the next is forked from the small one.
+    again = "broken" not in report and len(blob) < _BULKY and not supervisor.abandoned and not request["service"]
+    report["again"] = again
+    channel.setblocking(True)
+    with contextlib.suppress(OSError):
+        channel.sendall(wire.pack(report, blob))
+    if not report["gone"]:
+        raise _Stuck
+    return again
+
+
+def _why(error: BaseException) -> str:
+    """The sentence for a command that could not be started or looked after."""
+    if isinstance(error, confine.NoRoom):
+        return process_cap.sentence(error.code)
+    return f"the sandbox's supervisor failed: {type(error).__name__}: {error}"
+
+
+class Supervisor:
+    """One command, from its start to its report."""
+
+    def __init__(self, channel: socket.socket, wakeup: int, request: Request) -> None:
+        self.abandoned = False
+        self._channel = channel
+        self._request = request
+        self._wakeup = wakeup
+        uid, guard = request["uid"], request["guard"]
+        self._user = User(uid, guard) if uid is not None and guard is not None else None
+        self._watch = Watch(request, self._user)
+        self._streams: list[Stream] = []
+        self._pid = 0
+        self._status: int | None = None
+        self._refusal: Message | None = None
+        self._timed_out = False
+        self._limit: str | None = None
+        self._ended: float | None = None
+        self._ending = False
+        self._leftovers = 0
+        self._log: int | None = None
+        self._started = time.monotonic()
+        self._next_log_check = self._started + _LOG_PAUSE
+        self._poller = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+
+    def start(self, passed: list[int]) -> None:
+        """Start the command. passed: its standard input; for a service, the log; last, where all of a stream goes.
+
+        Raises OSError.
+        """
+        if self._request["service"]:
+            self._log = passed[1]
+            self._spawn(passed[0], passed[1], passed[1])
+        else:
+            with contextlib.ExitStack() as stack:
+                wanted = self._request["whole"]
+                copies = iter(passed[len(passed) - sum(one is not None for one in wanted) :])
+                writers = [self._pipe(stack, one and (next(copies), *one)) for one in wanted]
+                self._spawn(passed[0], *writers)
+        self._listen(self._wakeup, self._child_signal)
+        self._listen(self._channel.fileno(), self._channel_message)
+        if self._log is not None and self._refusal is None:
+            self._channel.sendall(wire.pack({"started": self._pid}))
+
+    def _pipe(self, stack: contextlib.ExitStack, copy: tuple[int, int, int] | None) -> int:
+        """The end to write to. copy: where all of the stream goes, above and up to how many bytes."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        stack.callback(os.close, writer)
+        os.set_blocking(reader, False)
+        if self._user:
+            # Pipes belong to who made them; /dev/stdout and /dev/stderr are opened anew by many a script.
+            os.fchown(writer, self._user.uid, self._user.uid)
+        request = self._request
+        place, above, limit = copy or (None, 0, 0)
+        stream = Stream(reader, request["head"], request["tail"], copy=place, above=above, limit=limit)
+        self._streams.append(stream)
+        self._listen(reader, lambda: self._output(stream))
+        return writer
+
+    def _spawn(self, stdin: int, stdout: int, stderr: int) -> None:
+        """Start it, however long the machine has no room for it (another sandbox may be full of processes), for a
+        while. Raises NoRoom."""
+        confine.limit_for_good(self._request)
+        given_up = self._started + PATIENCE
+        while True:
+            try:
+                self._pid = confine.spawn(self._request, stdin, stdout, stderr)
+            except confine.Refused as refused:
+                self._refusal = {"refused": refused.message, "code": refused.code, "not_found": refused.not_found}
+            except confine.NoRoom:
+                if time.monotonic() > given_up or self._hung_up():
+                    raise
+                time.sleep(_PAUSE)
+                continue
+            self._started = time.monotonic()
+            return
+
+    def _hung_up(self) -> bool:
+        """Whether nobody waits for the command any more."""
+        with contextlib.suppress(BlockingIOError):
+            return not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return False
+
+    def _listen(self, descriptor: int, handler: Callable[[], None]) -> None:
+        self._handlers[descriptor] = handler
+        self._poller.register(descriptor, select.POLLIN)
+
+    def _ignore(self, descriptor: int) -> None:
+        if self._handlers.pop(descriptor, None):
+            self._poller.unregister(descriptor)
+
+    def run(self) -> tuple[Message, bytes]:
+        """Until the command has ended and nothing of it is left: the report, and the streams' bytes."""
+        timeout = self._request["timeout"]
+        deadline = self._started + timeout if timeout is not None else None
+        next_look = self._started + FIRST_LOOK if self._watch.active else None
+        self.reap()
+        while self._going():
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                self._timed_out = True
+                break
+            if next_look is not None and now >= next_look:
+                with contextlib.suppress(OSError):  # no descriptor or memory for it: the next look may have more luck
+                    self._limit = self._watch.look()
+                next_look = time.monotonic() + self._watch.interval
+                continue
+            self._trim_log(now)
+            self._wait(now, min((when for when in (deadline, next_look, self._log_check()) if when), default=None))
+        gone = self.end()
+        if gone and self._request["service"]:
+            system_v.remove_made_by(self._pid, self._user)
+        try:
+            return self._report(gone)
+        finally:
+            for stream in self._streams:
+                os.close(stream.descriptor)
+
+    def _going(self) -> bool:
+        ended = self._refusal is not None or self._status is not None
+        return not (ended or self._timed_out or self._limit or self.abandoned)
+
+    def _wait(self, now: float, until: float | None) -> None:
+        milliseconds = None if until is None else max(0, until - now) * 1000 + 1
+        for descriptor, _ in self._poller.poll(milliseconds):
+            if handler := self._handlers.get(descriptor):
+                handler()
+
+    def _log_check(self) -> float | None:
+        return self._next_log_check if self._log is not None else None
+
+    def _trim_log(self, now: float) -> None:
+        """A service's log starts anew when it gets large: only its end is ever shown."""
+        if self._log is not None and now >= self._next_log_check:
+            self._next_log_check = now + _LOG_PAUSE
+            if os.fstat(self._log).st_size > _LOG_LIMIT:
+                os.ftruncate(self._log, 0)
+
+    def _child_signal(self) -> None:
+        killing.drain(self._wakeup)
+        self.reap()
+
+    def _channel_message(self) -> None:
+        """Our side closed, or wants a signal sent to the service."""
+        message = wire.receive(self._channel)
+        if message is None:
+            self._ignore(self._channel.fileno())
+            self.abandoned = True
+        elif self._status is None:
+            os.kill(self._pid, message["signal"])
+
+    def _output(self, stream: Stream) -> None:
+        stream.read()
+        if not stream.open:
+            self._ignore(stream.descriptor)
+
+    def reap(self) -> bool:
+        """Wait for whatever has ended, orphans included. True when no child is left at all."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if pid == self._pid:
+                self._status = status
+                self._ended = time.monotonic()
+            elif self._ending and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                self._leftovers += 1
+
+    def end(self) -> bool:
+        """Kill whatever is left, without looking first how much that is. Returns whether that was possible."""
+        if self._status is None or not self.reap():
+            self._ending = True
+        gone = killing.end_descendants(self.reap, self._user, self._wakeup)
+        self._limit = self._limit or self._watch.judge_processes(self._leftovers)
+        return gone
+
+    def _report(self, gone: bool) -> tuple[Message, bytes]:
+        for stream in self._streams:
+            stream.drain()
+        exit_code = os.waitstatus_to_exitcode(self._status or 0)
+        if self._limit is None and exit_code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ) and self._request["disk"]:
+            self._limit = self._watch.final_look_at_disk()
+        parts = [part for stream in self._streams for part in stream.parts()]
+        report: Message = {
+            "exit_code": exit_code if exit_code >= 0 else None,
+            "signal": -exit_code if exit_code < 0 else None,
+            "timed_out": self._timed_out,
+            "limit": self._limit,
+            "duration": (self._ended or time.monotonic()) - self._started,
+            "leftovers": self._leftovers,
+            "refusal": self._refusal,
+            "gone": gone,
+            "totals": [stream.total for stream in self._streams],
+            "parts": [len(part) for part in parts],
+        }
+        return report, b"".join(parts)

@@ -1,0 +1,88 @@
+"""System V shared memory, semaphores and message queues: nothing but the numbers of users ties them to anyone.
+
+Only the standard library: the launcher imports this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from keystone_action.sandbox.processes.credentials import User, acting_for
+
+_TABLES = "/proc/sysvipc"
+_REMOVE = 0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Object(NamedTuple):
+    """One of them. kind: `shm`, `sem` or `msg`. owner: the user that it was given to, which may differ from who made
+    it. size: bytes of memory that it takes."""
+
+    kind: str
+    identifier: int
+    maker: int
+    owner: int
+    mode: int
+    size: int
+
+
+def objects(*kinds: str) -> Iterator[Object]:
+    """Those of this machine (or container), of some kinds or of all."""
+    for kind in kinds or ("shm", "sem", "msg"):
+        for row in _rows(kind):
+            identifier = row["msqid" if kind == "msg" else f"{kind}id"]
+            size = row.get("rss", 0) + row.get("swap", 0)
+            yield Object(kind, identifier, row["cuid"], row["uid"], row["perms"], size)
+
+
+def _rows(kind: str) -> list[dict[str, int]]:
+    try:
+        with open(f"{_TABLES}/{kind}") as table:  # noqa: PTH123
+            header = table.readline().split()
+            return [dict(zip(header, map(int, _decimal(line)), strict=False)) for line in table]
+    except (OSError, ValueError):
+        return []
+
+
+def _decimal(line: str) -> list[str]:
+    words = line.split()
+    words[2] = str(int(words[2], 8))  # the mode
+    return words
+
+
+def memory_of(uid: int) -> int:
+    """Bytes of shared memory that a user made, attached by a process or not."""
+    return sum(each.size for each in objects("shm") if uid in (each.maker, each.owner))
+
+
+def open_to_all(besides: range) -> int:
+    """How many objects every user of this machine may use, those besides that these users made."""
+    return sum(1 for each in objects() if each.mode & (stat.S_IROTH | stat.S_IWOTH) and each.maker not in besides)
+
+
+def remove(user: User) -> None:
+    """Remove what a user made or was given. As that user: root may only with a capability that containers lack."""
+    found = [each for each in objects() if user.uid in (each.maker, each.owner)]
+    if not found:
+        return
+    with contextlib.suppress(OSError), acting_for(user):
+        for each in found:
+            if each.kind == "sem":
+                _libc.semctl(each.identifier, 0, _REMOVE, 0)
+            else:
+                getattr(_libc, f"{each.kind}ctl")(each.identifier, _REMOVE, None)
+
+
+def remove_made_by(process: int, user: User | None) -> None:
+    """Remove the shared memory that a process made, which has ended by now, and that nothing is attached to. user:
+    whose it was, None for our own. (A database server that is killed leaves such a segment.)"""
+    left = [row["shmid"] for row in _rows("shm") if row["cpid"] == process and not row["nattch"]]
+    if not left:
+        return
+    with contextlib.suppress(OSError), acting_for(user) if user is not None else contextlib.nullcontext():
+        for identifier in left:
+            _libc.shmctl(identifier, _REMOVE, None)

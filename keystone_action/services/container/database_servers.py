@@ -1,0 +1,127 @@
+"""The servers of one service that is a database in containers: one for all cells, or one for each.
+
+`isolation: container` gives each cell a server of its own. Else one server serves all: with one cell at a time by the
+names of `env`, with several, or by `isolation: database`, by names that no other cell has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from keystone_action.engine.pulling import ensure_image
+from keystone_action.services.base import CellScope
+from keystone_action.services.container.service import remove_all
+
+if TYPE_CHECKING:
+    import anyio
+
+    from keystone_action.engine.networks import Network
+    from keystone_action.services.container.engine_container import ServiceContainer
+    from keystone_action.services.container.host import ContainerHost
+    from keystone_action.spec.models.services import ContainerService, MysqlService, PostgresService
+
+
+class DatabaseServer(Protocol):
+    """A server in a container that was not started yet, or is ours alone by now."""
+
+    container: ServiceContainer
+
+    async def start(self, network: Network, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
+        """Ready when a query is answered and `wait_for` succeeds. Raises ServiceError."""
+
+    async def remove(self) -> None:
+        """Never raises."""
+
+
+S = TypeVar("S", bound=DatabaseServer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat(Generic[S]):
+    """What a cell has of the servers. by_env: it has the names of `env`. joined: its network, to which a server that
+    is shared was added."""
+
+    server: S
+    shared: bool
+    by_env: bool
+    joined: Network | None
+
+
+class DatabaseServers(Generic[S]):
+    """new: makes a server, not started yet."""
+
+    def __init__(
+        self,
+        definition: ContainerService | MysqlService | PostgresService,
+        image: str,
+        host: ContainerHost,
+        new: Callable[[], S],
+    ) -> None:
+        self._definition = definition
+        self._image = image
+        self._host = host
+        self._new = new
+        self._shared: S | None = None
+        self._ended: list[S] = []
+        self._one_at_a_time: anyio.Lock | None = None
+        self._seats: list[Seat[S]] = []
+
+    async def start(self) -> None:
+        """Have the image, and where cells share one, the server. Raises ServiceError."""
+        await ensure_image(self._host.client, self._image, **self._host.pulling())
+        if self._definition.isolation != "container":
+            self._shared = await self._started(await self._host.group.enter())
+
+    async def _started(self, network: Network, cell: str = "") -> S:
+        server, definition = self._new(), self._definition
+        await server.start(network, definition.ready_timeout, wait_for=definition.wait_for, cell=cell)
+        return server
+
+    async def enter(self, scope: CellScope) -> Seat[S]:
+        """A server for a cell. Raises ServiceError."""
+        server = self._shared
+        if server is None:
+            own = await self._started(scope.network or await self._host.group.enter(), scope.cell_id)
+            seat = Seat(own, shared=False, by_env=True, joined=None)
+        else:
+            server = await self._running(server)
+            if scope.network is not None:
+                await self._host.share(scope.network, server.container.id, self._definition.name)
+            by_env = scope.exclusive and self._definition.isolation != "database"
+            seat = Seat(server, shared=True, by_env=by_env, joined=scope.network)
+        self._seats.append(seat)
+        return seat
+
+    async def _running(self, server: S) -> S:
+        """The shared server, or a new one where it has ended: the cells that were under way have lost theirs, the
+        others have not. Raises ServiceError."""
+        import anyio
+
+        self._one_at_a_time = self._one_at_a_time or anyio.Lock()
+        async with self._one_at_a_time:
+            if self._shared is server and not await server.container.is_running():
+                self._shared = await self._started(await self._host.group.enter())
+                self._ended.append(server)  # its cells tell how it ended; it is removed with the others
+            assert self._shared is not None
+            return self._shared
+
+    async def leave(self, seat: Seat[S]) -> None:
+        """The cell is over: its own server is removed, a shared one taken out of its network."""
+        if seat not in self._seats:
+            return  # all was stopped meanwhile
+        self._seats.remove(seat)
+        if not seat.shared:
+            await seat.server.remove()
+        elif seat.joined is not None:
+            await self._host.unshare(seat.joined, seat.server.container.id)
+
+    async def stop(self) -> None:
+        """Remove them all. Never raises."""
+        servers = [seat.server for seat in self._seats] + ([self._shared] if self._shared is not None else [])
+        servers += self._ended
+        self._ended.clear()
+        self._seats.clear()
+        self._shared = None
+        await remove_all({id(server): server for server in servers}.values())

@@ -1,0 +1,282 @@
+"""One container of a service: made, watched until it is ready, asked what it printed, removed with its volumes."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.engine.calls import NAME_LABEL, REMOVAL_SECONDS, ask, ask_within, asked, labels
+from keystone_action.engine.networks import Network, address_in, network_name
+from keystone_action.errors import ServiceError
+from keystone_action.services.container.kept_logs import ENGINE_KEEPS, KeptLogs
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+TAIL_CHARACTERS = 4000
+_TAIL_LINES = 200
+_POLL_SECONDS = 0.03
+_STATE_SECONDS = 0.25
+_LOGS: Mapping[str, str] = {"max-size": str(ENGINE_KEEPS), "max-file": "2"}
+_LOG_SECONDS = 1.0
+_MEMORY_ADVICE = "Give it less to do, or the machine that the engine runs on more memory."
+_END_ADVICE = "Mostly its output says why; `env` and `command` of the service say how it is started."
+_PIDS = 4096
+_WITHOUT = ["NET_RAW", "MKNOD", "AUDIT_WRITE"]
+"""Capabilities of the engine's default that no service needs. With NET_RAW a container that several cells share could
+speak in the name of its neighbours' addresses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPlan:
+    """What a service's container is made of. command: text as a shell would split it, a list exactly, None = the
+    image's own."""
+
+    service: str
+    image: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    command: str | Sequence[str] | None = None
+
+
+class ServiceContainer:
+    """A container of ours. No host port is published: what may reach it is in its networks."""
+
+    def __init__(
+        self, client: DockerClient, run_id: str, plan: ContainerPlan, *, kept_logs: KeptLogs | None = None
+    ) -> None:
+        """kept_logs: gets what it printed when it is removed."""
+        self._client = client
+        self._run_id = run_id
+        self._kept_logs = kept_logs
+        self._cell = ""
+        self.plan = plan
+        self._container: Container | None = None
+        self._ended = ""
+        self.address = ""
+
+    @property
+    def id(self) -> str:
+        """The engine's id. Only after `start`."""
+        assert self._container is not None
+        return str(self._container.id)
+
+    async def start(self, network: Network, *, cell: str = "") -> None:
+        """Make and start it in a network, under the service's name. Raises ServiceError."""
+        import anyio
+
+        self._cell = cell
+        marks = {**labels(self._run_id, "service", **({"cell": cell} if cell else {})), NAME_LABEL: self.plan.service}
+        problem = f"service {self.plan.service} can't be started"
+        try:
+            self._container = await ask(lambda: self._create(network, marks), problem)
+            await ask(self._container.start, problem)
+            await self._refresh()
+        except ServiceError as error:
+            with anyio.CancelScope(shield=True):
+                await self.remove()
+            raise _understood(error, self.plan) from None
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.remove()
+            raise
+        # One that has ended by now has no address; whoever waits for it says how it ended.
+        joined = self._container.attrs["NetworkSettings"]["Networks"].get(network.name) or {}
+        self.address = str(joined.get("IPAddress") or "")
+
+    def _create(self, network: Network, marks: Mapping[str, str]) -> Container:
+        from docker.types import LogConfig
+
+        plan = self.plan
+        command = plan.command if plan.command is None or isinstance(plan.command, str) else list(plan.command)
+        endpoint = self._client.api.create_endpoint_config(aliases=[plan.service])
+        return self._client.containers.create(
+            plan.image,
+            command,
+            name=network_name(self._run_id, f"{plan.service}-{secrets.token_hex(4)}"),
+            environment=dict(plan.env),
+            network=network.name,
+            networking_config={network.name: endpoint},
+            extra_hosts=dict(network.hosts),
+            dns=list(network.dns) or None,
+            labels=dict(marks),
+            log_config=LogConfig(type=LogConfig.types.JSON, config=dict(_LOGS)),
+            security_opt=["no-new-privileges:true"],
+            cap_drop=_WITHOUT,
+            pids_limit=_PIDS,
+            # It may be in several networks, and is no way from one to the other.
+            sysctls={"net.ipv4.ip_forward": "0"},
+        )
+
+    async def until(self, ready: Callable[[], Awaitable[str]], timeout: float) -> None:
+        """Ask `ready` until it answers the empty string (else: what is missing). Raises ServiceError when the
+        container ends before that or `timeout` seconds are over; it says what it printed last."""
+        import anyio
+
+        missing, looked, began = "", 0.0, time.monotonic()
+        with anyio.move_on_after(timeout) as limit:
+            while missing := await ready():
+                if time.monotonic() - looked > _STATE_SECONDS:
+                    await self.must_run("before it was ready")
+                    looked = time.monotonic()
+                await anyio.sleep(max(_POLL_SECONDS, (time.monotonic() - began) / 50))
+        if limit.cancelled_caught:
+            await self.must_run("before it was ready")
+            problem = f"was not ready within {timeout:g} s{f': {missing}' if missing else ''}"
+            raise await self.failure(problem, "If it only needs longer, give it more `ready_timeout`.")
+
+    async def must_run(self, when: str) -> None:
+        """Raises ServiceError when the container has ended: how, and what it printed last."""
+        problem, advice = _end(await self._refresh(), when)
+        if problem:
+            raise await self.failure(problem, advice)
+
+    async def is_running(self) -> bool:
+        """Whether it is there and has not ended. Raises ServiceError when the engine can't say."""
+        problem, _ = _end(await self._refresh(), "meanwhile")
+        return not problem
+
+    def must_not_have_failed(self, when: str) -> None:
+        """Raises ServiceError when the container has ended of itself, other than with success. Blocking."""
+        state = self._state()
+        problem, advice = _end(state, when)
+        if problem and (state.get("OOMKilled") or state.get("ExitCode") != 0):
+            raise self.failed(problem, advice)
+
+    async def _refresh(self) -> Mapping[str, Any]:
+        import anyio.to_thread
+
+        return await anyio.to_thread.run_sync(self._state)
+
+    def _state(self) -> Mapping[str, Any]:
+        container = self._container
+        if container is None:
+            return {"Running": False, "ExitCode": "unknown"}
+        asked(container.reload, f"service {self.plan.service} went away")
+        state: Mapping[str, Any] = container.attrs["State"]
+        return state
+
+    async def health(self) -> str | None:
+        """What the image's own health check says (`starting`, `healthy`, `unhealthy`); None when it has none."""
+        state = await self._refresh()
+        status = (state.get("Health") or {}).get("Status")
+        return str(status) if status and status != "none" else None
+
+    def exposed_ports(self) -> list[int]:
+        """The TCP ports that the image says it listens on."""
+        assert self._container is not None
+        ports = self._container.attrs["Config"].get("ExposedPorts") or {}
+        return sorted(int(name.split("/")[0]) for name in ports if name.endswith("/tcp"))
+
+    async def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """Run a program inside; its exit code and what it printed. 126 and 127 when it can't be started. Raises
+        ServiceError."""
+        container = self._container
+        assert container is not None
+        try:
+            result = await ask(
+                lambda: container.exec_run(list(argv), environment=dict(env or {})),
+                f"service {self.plan.service}: a command can't be run in it",
+                abandon=True,
+            )
+        except ServiceError:
+            await self.must_run("before a command was run in it")
+            raise
+        output = result.output if isinstance(result.output, bytes) else b""
+        return int(result.exit_code if result.exit_code is not None else -1), output.decode("utf-8", "replace")
+
+    def tail(self) -> str:
+        """What it printed last, at most 4,000 characters; empty when that can't be had. Kept when it is removed.
+        Blocking."""
+        container = self._container
+        if container is None:
+            return self._ended
+        try:
+            printed = asked(lambda: container.logs(tail=_TAIL_LINES), "logs")
+        except ServiceError:
+            return self._ended
+        self._ended = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        return self._ended
+
+    def failed(self, problem: str, advice: str = "") -> ServiceError:
+        """A ServiceError about this service, with how it ended, if it has, and what it printed last. Blocking."""
+        if not advice:
+            with contextlib.suppress(ServiceError):
+                end, advice = _end(self._state(), "meanwhile")
+                problem = f"{problem}; it {end}" if end else problem
+        printed = self.tail()
+        last = f"; it printed last:\n{printed}" if printed else "; it printed nothing"
+        return ServiceError(f"service {self.plan.service} (image {self.plan.image}) {problem}{last}", help=advice)
+
+    async def failure(self, problem: str, advice: str = "") -> ServiceError:
+        """The same, without blocking."""
+        import anyio.to_thread
+
+        return await anyio.to_thread.run_sync(self.failed, problem, advice)
+
+    async def address_in(self, network: Network) -> str:
+        """Its address in a network that it has joined. Raises ServiceError."""
+        await self._refresh()
+        assert self._container is not None
+        return address_in(self._container.attrs, network.name)
+
+    async def remove(self) -> None:
+        """End it at once and remove it and its volumes: nothing of it is left but what it printed. Never raises, and
+        an engine that does not answer is not waited for; what stays is found by its label."""
+        container = self._container
+        if container is None:
+            return
+        self._container = None
+        await self._keep_logs(container)
+        with contextlib.suppress(ServiceError):  # the engine is gone, or something else removes it just now
+            await ask_within(lambda: _remove(container), "removal", REMOVAL_SECONDS)
+
+    async def _keep_logs(self, container: Container) -> None:
+        import anyio.to_thread
+
+        logs = self._kept_logs
+        try:
+            printed: bytes = await ask_within(container.logs, "logs", _LOG_SECONDS)
+        except ServiceError as error:
+            problem = error.message
+            if logs is not None:
+                await anyio.to_thread.run_sync(lambda: logs.lack(self.plan.service, self._cell, problem))
+            return
+        self._ended = printed[-TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        # Not in the thread that asks: one that is late is left to itself, and would write beside what was said for it.
+        if logs is not None:
+            await anyio.to_thread.run_sync(lambda: logs.keep(self.plan.service, self._cell, printed))
+
+
+def _end(state: Mapping[str, Any], when: str) -> tuple[str, str]:
+    """How a container ended, and what to do about it; two empty texts of one that runs."""
+    if state.get("Running") and not state.get("Restarting"):
+        return "", ""
+    if state.get("OOMKilled"):
+        return f"was killed {when}: it was out of memory", _MEMORY_ADVICE
+    said = f" ({state['Error']})" if state.get("Error") else ""
+    return f"ended {when}, with exit code {state.get('ExitCode')}{said}", _END_ADVICE
+
+
+def _remove(container: Container) -> None:
+    from docker.errors import NotFound
+
+    try:
+        container.remove(force=True, v=True)
+    except NotFound:
+        return
+
+
+def _understood(error: ServiceError, plan: ContainerPlan) -> ServiceError:
+    """The engine's most frequent refusals, with what to do."""
+    if "executable file not found" in error.message or "no such file or directory" in error.message:
+        advice = f"Set `command` to a program that image {plan.image} has."
+    elif "No command specified" in error.message:
+        advice = f"Image {plan.image} has no command of its own: set `command`."
+    else:
+        return error
+    return ServiceError(error.message, help=advice)

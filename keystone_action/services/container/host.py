@@ -1,0 +1,142 @@
+"""What all container services of a spec share: the engine, how images are pulled, and the network that they meet in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.errors import ServiceError
+from keystone_action.services.base import RunningService
+from keystone_action.services.container.kept_logs import KeptLogs
+from keystone_action.spec.models.services import ContainerService, MysqlService, PostgresService, Service
+
+if TYPE_CHECKING:
+    import anyio
+    from docker import DockerClient
+
+    from keystone_action.engine.networks import Network, Networks
+    from keystone_action.engine.pulling import Login
+    from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
+
+
+@dataclass(frozen=True)
+class Pulling:
+    """How images are had: see `images.ensure_image`."""
+
+    mirror: str | None = None
+    login: Login | None = None
+    user_logins: bool = False
+    on_progress: Callable[[str], None] | None = None
+
+
+class GroupNetwork:
+    """The network in which the containers live that cells share, made when the first of them starts."""
+
+    def __init__(self, networks: Networks, name: str, *, internal: bool) -> None:
+        self._networks = networks
+        self._name = name
+        self._internal = internal
+        self._network: Network | None = None
+        self._lock: anyio.Lock | None = None
+
+    async def enter(self) -> Network:
+        """The network. Raises ServiceError."""
+        import anyio
+
+        if self._lock is None:
+            self._lock = anyio.Lock()
+        async with self._lock:
+            if self._network is None:
+                self._network = await self._networks.open(self._name, internal=self._internal)
+            return self._network
+
+    async def leave(self) -> None:
+        """Remove the network again, if it was made. Never raises: one that stays goes with the run's others."""
+        if self._network is not None:
+            with contextlib.suppress(ServiceError):
+                await self._networks.close(self._network)
+            self._network = None
+
+
+@dataclass(frozen=True)
+class ContainerHost:
+    """networks: the run's, which its maker closes after all services were stopped. logs: a directory that gets what
+    each container printed, as `<service>[-<cell id>].log`, secrets taken out by `mask`; None = nothing is kept."""
+
+    client: DockerClient
+    run_id: str
+    networks: Networks
+    group: GroupNetwork
+    pull: Pulling = field(default_factory=Pulling)
+    logs: Path | None = None
+    mask: Callable[[str], str] = str
+
+    def container(self, plan: ContainerPlan) -> ServiceContainer:
+        """A container of this run, not started."""
+        from keystone_action.services.container.engine_container import ServiceContainer
+
+        kept = KeptLogs(self.logs, self.mask) if self.logs is not None else None
+        return ServiceContainer(self.client, self.run_id, plan, kept_logs=kept)
+
+    def pulling(self) -> dict[str, Any]:
+        """Keywords for `ensure_image`."""
+        pull = self.pull
+        return {
+            "mirror": pull.mirror,
+            "login": pull.login,
+            "user_logins": pull.user_logins,
+            "on_progress": pull.on_progress,
+        }
+
+    async def share(self, network: Network, container: str, alias: str) -> None:
+        """Let a cell reach a container that other cells use too. Raises ServiceError."""
+        network.shared.add(await self.networks.connect(network, container, alias))
+
+    async def close(self) -> None:
+        """Remove what the services of one definition had in common, after they have ended. Never raises."""
+        await self.group.leave()
+
+    async def unshare(self, network: Network, container: str) -> None:
+        """Undo `share`. Never raises: what can't be undone now goes with the network."""
+        with contextlib.suppress(ServiceError):
+            await self.networks.disconnect(network, container)
+
+
+def container_service(definition: Service, host: ContainerHost) -> RunningService | None:
+    """The service for a definition that needs the engine; None for all others (`type: postgres` without an image is
+    always embedded). Raises UsageError."""
+    if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
+        if definition.image is None:
+            return None
+        from keystone_action.services.postgres.container import PostgresContainer
+
+        return PostgresContainer(definition, host)
+    if isinstance(definition, MysqlService | ContainerService) and definition.kind == "mysql":
+        from keystone_action.services.mysql.container import MysqlContainer
+
+        return MysqlContainer(definition, host)
+    if isinstance(definition, ContainerService):
+        from keystone_action.services.container.service import GenericContainer
+
+        return GenericContainer(definition, host)
+    return None
+
+
+def make_host(
+    *,
+    client: DockerClient,
+    run_id: str,
+    networks: Networks,
+    pull: Pulling | None = None,
+    internal: bool = False,
+    logs: Path | None = None,
+    mask: Callable[[str], str] = str,
+) -> ContainerHost:
+    """A host for the services of one spec. logs, mask: see ContainerHost."""
+    import secrets
+
+    group = GroupNetwork(networks, f"services-{secrets.token_hex(4)}", internal=internal)
+    return ContainerHost(client, run_id, networks, group, pull or Pulling(), logs, mask)

@@ -1,0 +1,207 @@
+"""The service kind `container`: any image, a fresh container for each cell.
+
+Nothing that we know of resets such a service, so every cell has one of its own, in the cell's network; `isolation:
+database` has all cells share one container, which is said.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from keystone_action.engine.pulling import ensure_image
+from keystone_action.errors import ServiceError
+from keystone_action.evidence.model import Address
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
+
+if TYPE_CHECKING:
+    from keystone_action.engine.networks import Network
+    from keystone_action.services.container.host import ContainerHost
+    from keystone_action.spec.models.services import ContainerService
+
+_CONNECT_SECONDS = 2.0
+_NO_SHELL = re.compile(r"OCI runtime.*/bin/sh.*(no such file or directory|not found)", re.DOTALL)
+_GRACE_SECONDS = 0.5
+"""How long a container must run to be taken for started, where nothing else tells that it is ready."""
+_SCHEMES = {6379: "redis", 5672: "amqp", 27017: "mongodb", 4222: "nats", 11211: "memcached", 443: "https"}
+
+
+@dataclass
+class _Cell:
+    """The container that a cell uses. joined: the cell's network, where a shared container was added to it."""
+
+    container: ServiceContainer
+    joined: Network | None = field(default=None)
+
+
+class GenericContainer:
+    """A `RunningService`."""
+
+    def __init__(self, definition: ContainerService, host: ContainerHost) -> None:
+        self._definition = definition
+        self._host = host
+        self._shared: ServiceContainer | None = None
+        self._cells: list[tuple[Address, _Cell]] = []
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return self._definition.name
+
+    async def start(self) -> None:
+        """Have the image, and where cells share one, its container. Raises ServiceError."""
+        await ensure_image(self._host.client, self._definition.image, **self._host.pulling())
+        if self._definition.isolation == "database":
+            self._shared = await self._run(await self._host.group.enter())
+
+    async def attach(self, scope: CellScope) -> Attached:
+        """See RunningService. The container is made here; ready when it runs, `wait_for` succeeds and all `ports`
+        accept connections."""
+        if self._shared is not None:
+            await self._shared.must_run("between two cells")
+            cell = _Cell(self._shared, joined=scope.network)
+            if scope.network is not None:
+                await self._host.share(scope.network, self._shared.id, self.name)
+            notice = f"service {self.name} is one container for all cells: its state is never reset"
+            notices = () if scope.exclusive else (notice,)
+        else:
+            network = scope.network or await self._host.group.enter()
+            cell, notices = _Cell(await self._run(network, scope.cell_id)), ()
+        port = self._port(cell.container)
+        inside = self.name if scope.in_network else cell.container.address
+        attached = Attached(
+            self.name,
+            _address(inside, port),
+            _address(cell.container.address, port),
+            notices=notices,
+            settle=lambda: cell.container.must_not_have_failed("while the agent ran"),
+        )
+        self._cells.append((attached.for_host, cell))
+        return attached
+
+    async def _run(self, network: Network, cell_id: str = "") -> ServiceContainer:
+        import anyio
+
+        definition = self._definition
+        plan = ContainerPlan(service=self.name, image=definition.image, env=definition.env, command=definition.command)
+        container = self._host.container(plan)
+        await container.start(network, cell=cell_id)
+        try:
+            await wait_until_ready(container, definition)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await container.remove()
+            raise
+        return container
+
+    def _port(self, container: ServiceContainer) -> int | None:
+        return next(iter(self._definition.ports or container.exposed_ports()), None)
+
+    async def run_sql(self, attached: Attached, script: str) -> None:  # noqa: ARG002
+        """Raises ServiceError: we know of no database here."""
+        raise ServiceError(f"service {self.name} is a container; sql needs a database that we know")
+
+    async def seal(self, attached: Attached) -> None:
+        """Nothing to remember."""
+
+    async def detach(self, attached: Attached) -> None:
+        """The cell's container is removed, with its volumes."""
+        for entry in list(self._cells):
+            address, cell = entry
+            if address is attached.for_host:
+                self._cells.remove(entry)
+                await self._leave(cell)
+
+    async def _leave(self, cell: _Cell) -> None:
+        if cell.container is not self._shared:
+            await cell.container.remove()
+        elif cell.joined is not None:
+            await self._host.unshare(cell.joined, cell.container.id)
+
+    async def stop(self) -> None:
+        """See RunningService."""
+        containers = {id(cell.container): cell.container for _, cell in self._cells}
+        if self._shared is not None:
+            containers[id(self._shared)] = self._shared
+        self._cells.clear()
+        self._shared = None
+        await remove_all(containers.values())
+
+
+class Removable(Protocol):
+    """A container, or a server in one."""
+
+    async def remove(self) -> None:
+        """Never raises."""
+
+
+async def remove_all(removables: Iterable[Removable]) -> None:
+    """Remove them at once. Never raises."""
+    import anyio
+
+    async with anyio.create_task_group() as group:
+        for one in removables:
+            group.start_soon(one.remove)
+
+
+async def wait_until_ready(container: ServiceContainer, definition: ContainerService) -> None:
+    """By `wait_for` and all `ports`; without either by the image's own health check, and without that by running for
+    half a second. Raises ServiceError."""
+    import anyio
+
+    async def ready() -> str:
+        missing = await closed_port(container.address, definition.ports)
+        if not missing and definition.wait_for is not None:
+            return await unmet(container, definition.wait_for)
+        return missing
+
+    async def healthy() -> str:
+        health = await container.health()
+        return "" if health in (None, "healthy") else f"its health check says {health}"
+
+    if definition.ports or definition.wait_for is not None:
+        await container.until(ready, definition.ready_timeout)
+    else:
+        await container.until(healthy, definition.ready_timeout)
+        await anyio.sleep(_GRACE_SECONDS)
+    await container.must_run("just after it was started")
+
+
+async def unmet(container: ServiceContainer, wait_for: str) -> str:
+    """Empty when the command succeeds inside, else what it said. Raises ServiceError when it can't be run at all."""
+    exit_code, printed = await container.run(["/bin/sh", "-c", wait_for])
+    if exit_code == 0:
+        return ""
+    # What has just ended can't run anything either, and the engine says so in similar words.
+    if exit_code in (126, 127) and _NO_SHELL.search(printed):
+        advice = "Name its `ports` instead: they are waited for from outside."
+        raise await container.failure("can't run `wait_for`: the image has no /bin/sh", advice)
+    last = " ".join(printed.split())[-300:]
+    return f"wait_for ended with exit code {exit_code}{f' ({last})' if last else ''}"
+
+
+async def closed_port(host: str, ports: Sequence[int]) -> str:
+    """Empty when all accept connections, else which one does not."""
+    import anyio.to_thread
+
+    if not host:
+        return "it has no address"
+    for port in ports:
+        try:
+            await anyio.to_thread.run_sync(_connect, host, port, abandon_on_cancel=True)
+        except OSError as error:
+            return f"port {port} does not accept connections ({error.strerror or error})"
+    return ""
+
+
+def _connect(host: str, port: int) -> None:
+    socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+
+
+def _address(host: str, port: int | None) -> Address:
+    url = f"{_SCHEMES.get(port, 'http')}://{host}:{port}" if port is not None else ""
+    return Address(host=host, port=port, url=url)

@@ -1,0 +1,253 @@
+"""One server for every mock of every cell of a run: a thread with an event loop of its own, so that whatever the run
+does meanwhile, replies don't wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import errno
+import socket
+from typing import Protocol
+
+from keystone_action.errors import ServiceError
+from keystone_action.services.http_mock.protocol import Application, MockConnection
+from keystone_action.services.http_mock.request import RawRequest
+from keystone_action.services.http_mock.responses import Reply
+from keystone_action.services.loop_thread import LoopThread
+from keystone_action.services.peers import Endpoint, PeerLookup
+
+HOST = "127.0.0.1"
+CONNECTIONS = 256
+"""Connections of one port at the same time; further ones wait until one is over."""
+_BACKLOG = 1024
+_QUIET_ROUNDS = 4
+SETTLE_SECONDS = 30.0
+"""How long clients that still send are waited for: what a killed one has left is read in far less."""
+_PORT_ATTEMPTS = 10
+
+
+class GuardedApplication(Application, Protocol):
+    """An application that says whose connections are its own."""
+
+    def admits(self, owner: int | None) -> bool:
+        """Whether a connection of this user (None: unknown) may speak with it; counts the refused."""
+
+    def admits_address(self, address: str) -> bool:
+        """The same for a connection from a container network."""
+
+
+class Listener:
+    """One port of the loopback and, for containers, of one more address; its connections."""
+
+    def __init__(self, application: GuardedApplication, address: str | None = None) -> None:
+        """Raises OSError."""
+        self.application = application
+        self.address = address
+        self.connections: set[MockConnection] = set()
+        self.sockets = _listening(address)
+        self.port: int = self.sockets[0].getsockname()[1]
+        self.slots = asyncio.Semaphore(CONNECTIONS)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.activity = 0
+        """Grows with everything that comes in."""
+
+    def admits(self, peer: Endpoint, accepted_at: str, peers: PeerLookup) -> bool:
+        """Users tell local connections apart, addresses those of containers."""
+        if accepted_at == self.address:
+            return self.application.admits_address(peer[0])
+        return self.application.admits(peers.owner(peer, (HOST, self.port)))
+
+
+def _listening(address: str | None) -> list[socket.socket]:
+    """Sockets on the same port of both addresses."""
+    attempt = 0
+    while True:
+        attempt += 1
+        sockets = [socket.create_server((HOST, 0), backlog=_BACKLOG)]
+        try:
+            if address is not None:
+                sockets.append(socket.create_server((address, sockets[0].getsockname()[1]), backlog=_BACKLOG))
+        except OSError as error:
+            sockets[0].close()
+            # The port may be somebody else's on the other address.
+            if error.errno != errno.EADDRINUSE or attempt == _PORT_ATTEMPTS:
+                raise
+        else:
+            for one in sockets:
+                one.setblocking(False)
+            return sockets
+
+
+class MockServer:
+    """Serves any number of ports. `start` and `stop` may be called from any thread, and again."""
+
+    def __init__(self) -> None:
+        self.thread = LoopThread("keystone-mock", "the mock server")
+        self._listeners: dict[int, Listener] = {}
+        self._peers = PeerLookup()
+
+    @property
+    def defects(self) -> list[str]:
+        """What went wrong in our own code while serving; evidence is incomplete when there is any."""
+        return self.thread.defects
+
+    @property
+    def running(self) -> bool:
+        """Whether `start` was called, and `stop` wasn't since."""
+        return self.thread.loop is not None
+
+    def start(self) -> None:
+        """Returns when the loop runs. Harmless when it does already. Raises ServiceError."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Ends every connection at once; never waits for a client. Harmless when it was never started."""
+        if self.thread.stop(self._close_all):
+            self._peers.close()
+
+    async def _close_all(self) -> None:
+        for port in list(self._listeners):
+            await self._close(port)
+
+    async def listen(self, application: GuardedApplication, address: str | None = None) -> int:
+        """The port on which this application is served from now on: of the loopback, and of `address`, where
+        containers reach us. Raises ServiceError."""
+        return await self.thread.call(self._listen(application, address))
+
+    async def _listen(self, application: GuardedApplication, address: str | None) -> int:
+        try:
+            listener = Listener(application, address)
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise ServiceError(
+                    f"{address} is no address of this machine, so containers can't reach us there",
+                    help="The container engine must run on this machine, or this program in one of its containers.",
+                ) from error
+            raise ServiceError(f"no port to listen on: {error.strerror}") from error
+        self._listeners[listener.port] = listener
+        loop = asyncio.get_running_loop()
+        listener.tasks = [loop.create_task(self._accept(listener, one)) for one in listener.sockets]
+        return listener.port
+
+    async def close(self, port: int) -> None:
+        """Stop serving a port and end its connections. Harmless when it isn't served."""
+        if self.running:
+            await self.thread.call(self._close(port))
+
+    async def _close(self, port: int) -> None:
+        listener = self._listeners.pop(port, None)
+        if listener is None:
+            return
+        for task in listener.tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for one in listener.sockets:
+            one.close()
+        for connection in list(listener.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # the transports' connection_lost run now
+
+    async def _accept(self, listener: Listener, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        at = str(listening.getsockname()[0])
+        while True:
+            await listener.slots.acquire()
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except OSError:
+                # No descriptors left, or a client that gave up: neither may end the port.
+                listener.slots.release()
+                await asyncio.sleep(0.01)
+                continue
+            listener.activity += 1
+            await self._admit(listener, accepted, listener.admits(peer, at, self._peers))
+
+    async def _admit(self, listener: Listener, accepted: socket.socket, admitted: bool) -> None:
+        if not admitted:
+            accepted.close()
+            listener.slots.release()
+            return
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _CountedConnection(listener)
+        listener.connections.add(connection)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted)
+        except OSError:
+            accepted.close()
+            listener.connections.discard(connection)
+            listener.slots.release()
+
+    async def probe(self) -> None:
+        """A real request to a port of its own, answered. Raises OSError, or ServiceError when it doesn't run."""
+        port = await self.listen(_Probe())
+        try:
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
+            line = await reader.readline()
+            writer.close()
+            if b" 204 " not in line:
+                raise OSError(f"expected the status 204, found {line!r}")
+        finally:
+            await self.close(port)
+
+    def settle(self, port: int, timeout: float = SETTLE_SECONDS) -> bool:
+        """Blocks until everything that clients have sent to a port so far was read and recorded; False when they still
+        send after `timeout` seconds. Other ports may be as busy as they like. From any thread but the server's own."""
+        loop, listener = self.thread.loop, self._listeners.get(port)
+        if loop is None or listener is None:
+            return True
+        future = asyncio.run_coroutine_threadsafe(_quiet(listener), loop)
+        try:
+            future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            return False
+        return True
+
+
+async def _quiet(listener: Listener) -> None:
+    # Each turn of the loop polls all sockets; some turns without anything in means that nothing is left.
+    quiet, seen = 0, listener.activity
+    while quiet < _QUIET_ROUNDS:
+        await asyncio.sleep(0)
+        quiet = quiet + 1 if listener.activity == seen else 0
+        seen = listener.activity
+
+
+class _Probe:
+    """Answers anything with nothing."""
+
+    def admits(self, owner: int | None) -> bool:  # noqa: ARG002
+        return True
+
+    def admits_address(self, address: str) -> bool:  # noqa: ARG002
+        return False
+
+    def reserve(self, size: int) -> bool:  # noqa: ARG002
+        return True
+
+    def not_http(self) -> None:
+        return
+
+    def respond(self, request: RawRequest) -> Reply:  # noqa: ARG002
+        return Reply(204, (), b"", "")
+
+
+class _CountedConnection(MockConnection):
+    """A connection that its listener knows of."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener.application)
+        self._listener = listener
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._listener.activity += 1
+        super().buffer_updated(nbytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.activity += 1
+        self._listener.connections.discard(self)
+        self._listener.slots.release()
+        super().connection_lost(exc)

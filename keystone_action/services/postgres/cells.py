@@ -1,0 +1,283 @@
+"""A cell's database on a PostgreSQL server of ours: its roles, what stood there before the agent, and asking it after.
+
+The agent's role owns its database and nothing else: no superuser, no way into another database, no file of the
+server. Checks ask through a role of ours that may only read. What an owner can do to a reader is undone first: open
+sessions and their locks, settings of the database and of roles, revoked rights, row security. What can't be undone
+is refused: functions, operators and casts that take the place of built-in ones, and tables, views and routines that
+are no longer what stood there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keystone_action.services.postgres import catalogue as postgres_catalogue
+from keystone_action.services.postgres.passwords import stored
+from keystone_action.services.redefinitions import NOTHING, Catalogue, Changes, Shadow, stand_in
+
+if TYPE_CHECKING:
+    import psycopg
+
+_OWN_SETTINGS = (
+    "(setdatabase = (SELECT oid FROM pg_database WHERE datname = %(database)s)"
+    " OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY(%(roles)s)))"
+)
+_SETTINGS = f"SELECT setdatabase, setrole, setconfig FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noqa: S608
+_RESET_SETTINGS = f"DELETE FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noqa: S608
+_SCHEMAS = (
+    "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY nspname"
+)
+PRISTINE = "template1"
+"""The template of databases in which nothing of an author's stands yet."""
+# What an image's own scripts left in the template belongs to its superuser, as whom no agent may act. What belongs to
+# an extension stays; a sequence of a column follows its table.
+_NOT_OF_AN_EXTENSION = (
+    "NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = '{0}'::regclass AND d.objid = o.oid"
+    " AND d.deptype IN ('e', 'a', 'i'))"
+)
+_HAND_OVER = f"""
+    SELECT format('ALTER SCHEMA %I OWNER TO ', nspname) FROM pg_namespace o
+     WHERE nspowner = 10 AND nspname !~ '^pg_' AND nspname <> 'information_schema'
+       AND {_NOT_OF_AN_EXTENSION.format("pg_namespace")}
+    UNION ALL
+    SELECT format('ALTER %s %s OWNER TO ', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW'
+                  WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END,
+                  format('%I.%I', n.nspname, relname))
+      FROM pg_class o JOIN pg_namespace n ON n.oid = relnamespace
+     WHERE relowner = 10 AND relkind IN ('r', 'p', 'S', 'v', 'm', 'f', 'c')
+       AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND {_NOT_OF_AN_EXTENSION.format("pg_class")}
+    UNION ALL
+    SELECT format('ALTER ROUTINE %s OWNER TO ', o.oid::regprocedure)
+      FROM pg_proc o JOIN pg_namespace n ON n.oid = pronamespace
+     WHERE proowner = 10 AND prokind <> 'a' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+       AND {_NOT_OF_AN_EXTENSION.format("pg_proc")}
+    UNION ALL
+    SELECT format('ALTER TYPE %s OWNER TO ', o.oid::regtype)
+      FROM pg_type o JOIN pg_namespace n ON n.oid = typnamespace
+     WHERE typowner = 10 AND typtype IN ('e', 'd', 'r') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+       AND {_NOT_OF_AN_EXTENSION.format("pg_type")}
+"""  # noqa: S608 - names of catalogs, ours
+
+
+class Server(Protocol):
+    """A server whose superuser is ours alone. template: the database that those of cells are copies of. untouched:
+    what stands in each copy of it that was just made, once that is known; always None where the template has
+    something to be handed over to each cell's role."""
+
+    untouched: Before | None
+
+    @property
+    def template(self) -> str: ...
+
+    def admin(self, database: str = ...) -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
+        """A connection of the superuser, each statement its own transaction, names looked up in pg_catalog only.
+        Raises psycopg.OperationalError."""
+
+    def address(self, user: str, password: str, database: str) -> dict[str, Any]:
+        """libpq keywords for a role of this server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What stood before the agent: the schemas that names are looked up in, stored settings, shadows, and what the
+    names stood for."""
+
+    schemas: tuple[str, ...]
+    settings: tuple[tuple[Any, ...], ...]
+    shadows: frozenset[Shadow]
+    catalogue: Catalogue = field(default_factory=dict)
+
+
+@dataclass
+class CellDatabase:
+    """One database with its owner (the agent's role) and its reader (ours). unique: no other cell of the server has
+    these names, ever."""
+
+    server: Server
+    database: str
+    owner: str
+    owner_password: str
+    unique: bool = False
+    # A name that says nothing: what the agent made could give this role another answer.
+    reader: str = field(default_factory=lambda: f"cell_{secrets.token_hex(6)}")
+    reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    before: Before = field(default_factory=lambda: Before(("public",), (), frozenset()))
+    changes: Changes = field(default=NOTHING)
+    _shadows: list[Shadow] | None = field(default=None)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def create(self) -> None:
+        """A fresh database, owner and reader; what had these names is dropped first. Raises psycopg.Error."""
+        with self.server.admin() as admin:
+            if not self.unique:
+                self._drop(admin)
+            plain = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
+            self._execute(
+                admin,
+                f"CREATE ROLE {{owner}} LOGIN {plain} NOBYPASSRLS PASSWORD {{password}}",
+                # Row security that the agent sets up must not hide rows from checks.
+                f"CREATE ROLE {{reader}} LOGIN {plain} BYPASSRLS PASSWORD {{reader_password}}",
+            )
+            # Before version 15 copying files was the only strategy, and had no name.
+            strategy = " STRATEGY file_copy" if admin.info.server_version >= 150000 else ""
+            self._execute(admin, f"CREATE DATABASE {{database}} OWNER {{owner}} TEMPLATE {{template}}{strategy}")
+            self._execute(
+                admin,
+                "REVOKE ALL ON DATABASE {database} FROM PUBLIC",
+                "GRANT CONNECT ON DATABASE {database} TO {reader}",
+            )
+        self._find_untouched()
+
+    def _find_untouched(self) -> None:
+        # Copies of one template differ in nothing but the names of their roles, which a unique one's path can't find a
+        # schema by: only the first has to be looked into.
+        if self.unique and self.server.untouched is not None:
+            self.before = self.server.untouched
+            return
+        handed_over = self.server.template != PRISTINE and self._hand_over()
+        self.remember()
+        if self.unique and not handed_over:
+            self.server.untouched = self.before
+
+    def _hand_over(self) -> bool:
+        """Whether there was anything to hand over."""
+        from psycopg import sql
+
+        with self.server.admin(self.database) as admin, admin.transaction():
+            statements = _column(admin, _HAND_OVER)
+            for statement in statements:
+                admin.execute(sql.SQL("{}{}").format(sql.SQL(statement), sql.Identifier(self.owner)))
+        return bool(statements)
+
+    def drop(self) -> None:
+        """Remove the database and both roles, ending their sessions. Raises psycopg.Error."""
+        with self.server.admin() as admin:
+            self._drop(admin)
+
+    def retire(self) -> int:
+        """Nobody gets into the database any more, nor by either role, and nobody is in; its size in bytes. It waits to
+        be dropped, or for the end of its server. Raises psycopg.Error."""
+        with self.server.admin() as admin:
+            self._execute(
+                admin,
+                "ALTER ROLE {owner} NOLOGIN",
+                "ALTER ROLE {reader} NOLOGIN",
+                "ALTER DATABASE {database} WITH ALLOW_CONNECTIONS false",
+            )
+            self._end_sessions(admin)
+            row = admin.execute("SELECT pg_database_size(%s)", (self.database,)).fetchone()
+        return int(row[0]) if row is not None else 0
+
+    def remember(self) -> None:
+        """Take down what stands now as what stood before the agent, as its role sees it. Raises psycopg.Error."""
+        with self._owner_session() as session:
+            schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
+            session.execute("SET search_path = pg_catalog")
+            settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
+            shadows = postgres_catalogue.shadows(session, schemas)
+            self.before = Before(schemas, settings, shadows, postgres_catalogue.look(session))
+        self._shadows = None
+
+    def run_script(self, script: str) -> None:
+        """Run statements with the owner's rights. Raises psycopg.Error."""
+        with self._owner_session() as session:
+            session.execute(script.encode())
+        self.remember()
+
+    def end_sessions(self) -> None:
+        """End all sessions of the agent's, whatever they are doing. Raises psycopg.Error."""
+        with self.server.admin() as admin:
+            self._end_sessions(admin)
+
+    def prepare(self, query: str) -> str | None:
+        """Before each query of a check: undo, once, what could keep the reader out or set up its session, look at what
+        stands there now (`changes`), and say what would change the meaning of this query. Raises psycopg.Error."""
+        with self._lock:
+            if self._shadows is None:
+                self._restore_server_side()
+                with self.server.admin(self.database) as admin:
+                    self._grant_reading(admin)
+                    now = postgres_catalogue.shadows(admin, self.before.schemas)
+                    catalogue = postgres_catalogue.look(admin)
+                    self.changes = Changes(self.before.catalogue, catalogue, self.before.schemas)
+                    self._shadows = sorted(now - self.before.shadows)
+        return stand_in(self._shadows, query)
+
+    def _restore_server_side(self) -> None:
+        with self.server.admin() as admin:
+            self._execute(
+                admin,
+                "ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1",
+                "ALTER ROLE {owner} LOGIN CONNECTION LIMIT -1 PASSWORD {password}",
+                "GRANT CONNECT ON DATABASE {database} TO {reader}",
+            )
+            self._end_sessions(admin)
+            with admin.transaction():
+                admin.execute(_RESET_SETTINGS, self._own)
+                for row in self.before.settings:
+                    admin.execute("INSERT INTO pg_db_role_setting VALUES (%s, %s, %s)", row)
+
+    def _end_sessions(self, admin: psycopg.Connection[Any]) -> None:
+        # The clients are dead, but a backend learns that only when its statement ends: until then it holds its locks,
+        # and `DO $$ … pg_sleep … INSERT` goes on to write.
+        waiting = ", 5000" if admin.info.server_version >= 140000 else ""
+        admin.execute(
+            f"SELECT pg_terminate_backend(pid{waiting}) FROM pg_stat_activity"  # noqa: S608 - one of two words
+            " WHERE pid <> pg_backend_pid() AND (usename = %s OR datname = %s)",
+            (self.owner, self.database),
+        )
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        return {"database": self.database, "roles": [self.owner, self.reader]}
+
+    def _grant_reading(self, admin: psycopg.Connection[Any]) -> None:
+        from psycopg import sql
+
+        for schema in map(sql.Identifier, _column(admin, _SCHEMAS)):
+            self._execute(
+                admin,
+                "GRANT USAGE ON SCHEMA {schema} TO {reader}",
+                "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}",
+                "GRANT SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {reader}",
+                schema=schema,
+            )
+
+    def _drop(self, admin: psycopg.Connection[Any]) -> None:
+        force = " WITH (FORCE)"
+        if admin.info.server_version < 130000:
+            # It has no such word, but waits some seconds for sessions that are about to end.
+            self._end_sessions(admin)
+            force = ""
+        self._execute(admin, f"DROP DATABASE IF EXISTS {{database}}{force}")
+        self._execute(admin, "DROP ROLE IF EXISTS {owner}", "DROP ROLE IF EXISTS {reader}")
+
+    def _execute(self, admin: psycopg.Connection[Any], *templates: str, **names: Any) -> None:
+        """In one round trip and one transaction."""
+        from psycopg import sql
+
+        names |= {name: sql.Identifier(getattr(self, name)) for name in ("database", "owner", "reader")}
+        names["template"] = sql.Identifier(self.server.template)
+        text = "; ".join(templates)
+        if "{password}" in text:
+            names["password"] = sql.Literal(stored(self.owner_password))
+        if "{reader_password}" in text:
+            names["reader_password"] = sql.Literal(stored(self.reader_password, private=True))
+        admin.execute(sql.SQL(text).format(**names), prepare=False)
+
+    def _owner_session(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        return psycopg.connect(
+            **self.server.address(self.owner, self.owner_password, self.database),
+            autocommit=True,
+            application_name="keystone",
+        )
+
+
+def _column(session: psycopg.Connection[Any], query: str) -> list[str]:
+    return [str(row[0]) for row in session.execute(query.encode()).fetchall()]

@@ -1,0 +1,124 @@
+"""Images of PostgreSQL and what is built on them: a database and a role for each cell, as of the embedded server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import ServiceError, UsageError
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.container.database_servers import DatabaseServers, Seat
+from keystone_action.services.container.engine_container import ContainerPlan
+from keystone_action.services.postgres.databases import CellDatabases, Credentials
+from keystone_action.services.postgres.embedded import named_by_env
+from keystone_action.services.postgres.server_in_container import MAINTENANCE, TEMPLATE, PostgresInContainer
+
+if TYPE_CHECKING:
+    from keystone_action.evidence.model import Address
+    from keystone_action.services.container.host import ContainerHost
+    from keystone_action.services.postgres.cells import Server
+    from keystone_action.spec.models.services import ContainerService, PostgresService
+
+_PORT = 5432
+_RESERVED = frozenset({"template0", "template1", MAINTENANCE, TEMPLATE})
+_UNREADABLE = ("POSTGRES_USER_FILE", "POSTGRES_PASSWORD_FILE", "POSTGRES_DB_FILE")
+
+
+class PostgresContainer:
+    """A `RunningService`."""
+
+    def __init__(self, definition: PostgresService | ContainerService, host: ContainerHost) -> None:
+        """Raises UsageError for an env that can't be honoured."""
+        assert definition.image is not None
+        self._definition = definition
+        self._image = definition.image
+        self._host = host
+        self._credentials = credentials_of_image(definition.name, definition.env)
+        self._port = port_of(definition, "PGPORT", _PORT)
+        self._servers = DatabaseServers(definition, self._image, host, self._server)
+        self._used: list[tuple[Address, Seat[PostgresInContainer]]] = []
+        self._databases = CellDatabases(_failure)
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return self._definition.name
+
+    async def start(self) -> None:
+        """See RunningService. With `isolation: container` only the image is had; each cell starts its server."""
+        await self._servers.start()
+
+    def _server(self) -> PostgresInContainer:
+        definition = self._definition
+        env = {"POSTGRES_PASSWORD": self._credentials.password, "POSTGRES_INITDB_ARGS": "--no-sync", **definition.env}
+        plan = ContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
+        return PostgresInContainer(self._host.container(plan), self._credentials, self._port)
+
+    async def attach(self, scope: CellScope) -> Attached:
+        """See RunningService."""
+        import anyio
+
+        seat = await self._servers.enter(scope)
+        wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
+        for_host = wanted.address(seat.server.container.address, self._port)
+        for_agent = wanted.address(self.name, self._port) if scope.in_network else for_host
+        try:
+            attached = await self._databases.attach(
+                self.name, seat.server, wanted, for_agent=for_agent, for_host=for_host
+            )
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._servers.leave(seat)
+            raise
+        self._used.append((for_host, seat))
+        return attached
+
+    async def run_sql(self, attached: Attached, script: str) -> None:
+        """See RunningService."""
+        await self._databases.run_sql(attached, script)
+
+    async def seal(self, attached: Attached) -> None:
+        """See RunningService."""
+        await self._databases.seal(attached)
+
+    async def detach(self, attached: Attached) -> None:
+        """See RunningService."""
+        used = next((one for one in self._used if one[0] is attached.for_host), None)
+        if used is None:
+            return
+        self._used.remove(used)
+        if used[1].shared:
+            await self._databases.detach(attached)
+        await self._servers.leave(used[1])
+
+    async def stop(self) -> None:
+        """See RunningService."""
+        self._used.clear()
+        await self._servers.stop()
+
+
+def credentials_of_image(service: str, env: Mapping[str, str]) -> Credentials:
+    """By the official image's variables. Raises UsageError for names that are reserved, and for `…_FILE`, which name
+    files that only the container has."""
+    for name in _UNREADABLE:
+        if name in env:
+            raise UsageError(
+                f"service {service}: env {name} names a file in the container, which can't be read from here",
+                help=f"Set {name.removesuffix('_FILE')}; a secret of the spec keeps its value out of the file.",
+            )
+    return named_by_env(service, env, reserved=_RESERVED)
+
+
+def port_of(definition: PostgresService | ContainerService, variable: str, default: int) -> int:
+    """The first of `ports`, or what the image's variable says, or the usual one. Raises UsageError."""
+    if definition.ports:
+        return definition.ports[0]
+    text = definition.env.get(variable, str(default))
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise UsageError(f"service {definition.name}: env {variable} must be a port, found {text!r}")
+    return int(text)
+
+
+def _failure(server: Server, problem: str) -> ServiceError:
+    assert isinstance(server, PostgresInContainer)
+    return server.container.failed(problem)

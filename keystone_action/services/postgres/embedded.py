@@ -1,0 +1,183 @@
+"""The service kind `postgres` without a container engine: an embedded server, a database and a role for each cell."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import ServiceError, UsageError
+from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.egress.relay import Relays, Target
+from keystone_action.services.postgres.databases import CellDatabases, Credentials
+from keystone_action.services.postgres.server import HOST, MAINTENANCE, PostgresServer
+
+if TYPE_CHECKING:
+    import anyio
+
+    from keystone_action.engine.networks import Network
+    from keystone_action.evidence.model import Address
+    from keystone_action.services.loop_thread import LoopThread
+    from keystone_action.services.postgres.cells import Server
+    from keystone_action.services.server_process import Spawner
+    from keystone_action.spec.models.services import ContainerService, PostgresService
+
+_HONOURED = frozenset({"POSTGRES_USER", "POSTGRES_PASSWORD", "POSTGRES_DB", "POSTGRES_HOST_AUTH_METHOD"})
+_AUTH_METHODS = frozenset({"scram-sha-256", "md5", "password", "trust"})
+_RESERVED_DATABASES = frozenset({"template0", "template1", MAINTENANCE})
+
+
+def credentials_from_env(service: str, env: Mapping[str, str]) -> Credentials:
+    """What `env` asks for, as the official image reads it: POSTGRES_USER [postgres], POSTGRES_PASSWORD [generated],
+    POSTGRES_DB [the user], POSTGRES_HOST_AUTH_METHOD. Raises UsageError for other POSTGRES_ variables and for
+    reserved names."""
+    for name in env:
+        if name.startswith("POSTGRES_") and name not in _HONOURED:
+            raise UsageError(
+                f"service {service}: env {name} means nothing to the embedded PostgreSQL",
+                help=f"It reads {', '.join(sorted(_HONOURED))}.",
+            )
+    method = env.get("POSTGRES_HOST_AUTH_METHOD", "scram-sha-256")
+    if method not in _AUTH_METHODS:
+        raise UsageError(
+            f"service {service}: POSTGRES_HOST_AUTH_METHOD {method!r} means nothing to the embedded PostgreSQL",
+            help=f"It knows {', '.join(sorted(_AUTH_METHODS))}.",
+        )
+    return named_by_env(service, env, reserved=_RESERVED_DATABASES)
+
+
+def named_by_env(service: str, env: Mapping[str, str], *, reserved: Collection[str]) -> Credentials:
+    """The names alone. Raises UsageError for those that PostgreSQL, or we, reserve."""
+    user = env.get("POSTGRES_USER") or "postgres"
+    database = env.get("POSTGRES_DB") or user
+    for what, name in (("POSTGRES_USER", user), ("POSTGRES_DB", database)):
+        if len(name.encode()) > 63 or "\0" in name or "\n" in name:
+            raise UsageError(f"service {service}: {what} must be one line of at most 63 bytes")
+    if user.startswith("pg_") or database in reserved or user in ("public", "none"):
+        raise UsageError(f"service {service}: the name {user!r} or {database!r} is reserved in PostgreSQL")
+    password = env.get("POSTGRES_PASSWORD") or secrets.token_urlsafe(18)
+    return Credentials(user, password, database, trust=env.get("POSTGRES_HOST_AUTH_METHOD") == "trust")
+
+
+class EmbeddedPostgres:
+    """A `RunningService`. directory: a new one for this server alone; see `PostgresServer`. thread: for the relays by
+    which containers reach it [its own]. That it stands in for an image which the spec names is said in the report's
+    head, once for the run."""
+
+    def __init__(
+        self,
+        definition: PostgresService | ContainerService,
+        directory: Path,
+        spawner: Spawner,
+        thread: LoopThread | None = None,
+    ) -> None:
+        refuse_what_only_an_image_has(definition)
+        self._definition = definition
+        self._credentials = credentials_from_env(definition.name, definition.env)
+        self._relays = Relays(thread)
+        self._databases = CellDatabases(_failure)
+        self._directory = directory  # a further server has one beside it
+        self._spawner = spawner
+        self._server = self._new_server(directory)
+        self._ended: list[PostgresServer] = []
+        self._one_at_a_time: anyio.Lock | None = None
+
+    def _new_server(self, directory: Path) -> PostgresServer:
+        trusted_role = self._credentials.user if self._credentials.trust else None
+        return PostgresServer(self.name, directory, self._spawner, trusted_role=trusted_role)
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return self._definition.name
+
+    async def start(self) -> None:
+        """See RunningService."""
+        await self._start(self._server)
+
+    async def _start(self, server: PostgresServer) -> None:
+        try:
+            await server.start(self._definition.ready_timeout)
+        except OSError as error:
+            raise ServiceError(f"service {self.name}: the embedded PostgreSQL can't be started: {error}") from error
+
+    async def _running(self) -> PostgresServer:
+        """The server, or a new one where it has ended: the cells that were under way have lost theirs, the next have
+        not. Raises ServiceError."""
+        import anyio
+
+        self._one_at_a_time = self._one_at_a_time or anyio.Lock()
+        async with self._one_at_a_time:
+            if not self._server.running:
+                number = len(self._ended) + 1
+                fresh = self._new_server(self._directory.with_name(f"{self._directory.name}-{number}"))
+                await self._start(fresh)
+                self._ended.append(self._server)  # its cells tell what it printed last
+                self._server = fresh
+            return self._server
+
+    async def attach(self, scope: CellScope) -> Attached:
+        """See RunningService. With one cell at a time exactly the names of `env`, unless `isolation: database`."""
+        by_env = scope.exclusive and self._definition.isolation != "database"
+        wanted = self._credentials if by_env else Credentials.of_a_cell()
+        server = await self._running()
+        address = wanted.address(HOST, server.port)
+        if scope.network is None or not scope.in_network:
+            return await self._databases.attach(self.name, server, wanted, for_agent=address, for_host=address)
+        return await self._attach_in(scope.network, server, wanted, address)
+
+    async def _attach_in(
+        self, network: Network, server: PostgresServer, wanted: Credentials, address: Address
+    ) -> Attached:
+        """For an agent in a container. The relay lets only its cell's containers through; among those that know the
+        way, as on the loopback, a cell's password is what tells them apart."""
+        try:
+            relay = await self._relays.open(network, Target(HOST, server.port))
+        except ServiceError as error:
+            raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
+        try:
+            for_agent = wanted.address(self.name, relay.port)
+            attached = await self._databases.attach(self.name, server, wanted, for_agent=for_agent, for_host=address)
+        except BaseException:
+            await relay.close()
+            raise
+        network.hosts[self.name] = network.host_address
+        self._relays.keep(relay, attached)
+        return attached
+
+    async def run_sql(self, attached: Attached, script: str) -> None:
+        """See RunningService."""
+        await self._databases.run_sql(attached, script)
+
+    async def seal(self, attached: Attached) -> None:
+        """See RunningService."""
+        await self._databases.seal(attached)
+
+    async def detach(self, attached: Attached) -> None:
+        """See RunningService."""
+        await self._relays.let_go(attached)
+        await self._databases.detach(attached)
+
+    async def stop(self) -> None:
+        """See RunningService."""
+        await self._relays.stop()
+        for server in (*self._ended, self._server):
+            await server.stop()
+
+
+def _failure(server: Server, problem: str) -> ServiceError:
+    assert isinstance(server, PostgresServer)
+    return server.failure(problem)
+
+
+def refuse_what_only_an_image_has(definition: PostgresService | ContainerService) -> None:
+    """Raises UsageError for fields that mean something to a container only."""
+    given = {"command": definition.command is not None, "isolation: container": definition.isolation == "container"}
+    for name, is_given in given.items():
+        if is_given:
+            raise UsageError(
+                f"service {definition.name}: {name} needs a container engine; the embedded PostgreSQL, which"
+                " stands in for an image where there is none, has nothing like it",
+                help=f"Start Docker (or set DOCKER_HOST), or leave {name} out; `keystone doctor` says what there is.",
+            )

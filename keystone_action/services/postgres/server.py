@@ -1,0 +1,227 @@
+"""One embedded PostgreSQL server: a data directory of its own, one port of the loopback, passwords for everybody."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.errors import ServiceError
+from keystone_action.services.postgres.binaries import reachable_binaries
+from keystone_action.services.postgres.cells import PRISTINE, Before
+from keystone_action.services.postgres.reader import keywords, session_options
+from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from keystone_action.services.postgres.binaries import Binaries
+    from keystone_action.services.server_process import ServerProcess, Spawner
+
+HOST = "127.0.0.1"
+MAINTENANCE = "keystone"
+"""Our own database; agents can't connect to it."""
+_PORT_ATTEMPTS = 5
+_POLL_SECONDS = 0.02
+_STOP_SECONDS = 5.0
+
+_SETTINGS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    # The data lives as long as the run: nothing has to survive a crash.
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum_naptime": "1h",
+    "jit": "off",
+    "password_encryption": "scram-sha-256",
+    "log_min_messages": "warning",
+    "log_checkpoints": "off",
+    "logging_collector": "off",
+    "TimeZone": "UTC",
+    "log_timezone": "UTC",
+}
+
+
+class PostgresServer:
+    """initdb, start, stop. `superuser` and its password never leave this object's owner.
+
+    directory: what this server may have for its own; its parent is ours, and the server's user may pass through it.
+    trusted_role: a role that may connect without a password (POSTGRES_HOST_AUTH_METHOD=trust), else None.
+    """
+
+    def __init__(self, name: str, directory: Path, spawner: Spawner, *, trusted_role: str | None = None) -> None:
+        self.name = name
+        self.template = PRISTINE
+        self.untouched: Before | None = None
+        self.superuser = f"keystone_{secrets.token_hex(6)}"
+        self.port = 0
+        self._password = secrets.token_urlsafe(32)
+        self._directory = directory
+        self._spawner = spawner
+        self._trusted_role = trusted_role
+        self._process: ServerProcess | None = None
+
+    async def start(self, ready_timeout: float) -> None:
+        """Ready when a query is answered. Raises ServiceError with what the server printed last."""
+        import anyio
+
+        try:
+            with anyio.move_on_after(ready_timeout) as limit:
+                await self._start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+        if limit.cancelled_caught:
+            problem = self.failure(f"was not ready within {ready_timeout:g} s")
+            await self.stop()
+            raise problem
+
+    async def _start(self) -> None:
+        import anyio
+
+        self._directory.mkdir(mode=0o700)
+        foreign_user = os.geteuid() == 0
+        binaries = await anyio.to_thread.run_sync(
+            lambda: reachable_binaries(self._directory.parent, foreign_user=foreign_user)
+        )
+        await self._make_data_directory(binaries)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self.port = _free_port()
+            settings = {**_SETTINGS, "port": str(self.port)}
+            options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+            self._process = await self._spawn([str(binaries.postgres), "-D", str(self._data), *options], user=True)
+            if await self._answers():
+                return
+            # Somebody took the port between our look and the server's; anything else is a failure.
+            if attempt == _PORT_ATTEMPTS or "in use" not in self._process.tail():
+                raise self.failure(f"ended with exit code {await self._process.wait()} before it was ready")
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    async def _make_data_directory(self, binaries: Binaries) -> None:
+        password_file = self._directory / "password"
+        write_private(password_file, self._password)
+        locale = ["--locale=C"]
+        if binaries.major >= 17:
+            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        # initdb insists on a user that has a name; the server itself does not.
+        self._process = await self._spawn(
+            [
+                str(binaries.initdb),
+                f"--pgdata={self._data}",
+                f"--username={self.superuser}",
+                f"--pwfile={password_file}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                *locale,
+                "--no-sync",
+                "--no-instructions",
+            ],
+            user=named_user(),
+        )
+        exit_code = await self._process.wait()
+        if exit_code != 0:
+            raise self.failure(f"could not be set up (initdb ended with exit code {exit_code})")
+        password_file.unlink()
+        write_private(self._data / "pg_hba.conf", self._access_rules())
+
+    async def _spawn(self, argv: list[str], *, user: bool | int) -> ServerProcess:
+        return await self._spawner.spawn_service(
+            argv,
+            {**ENVIRONMENT, "HOME": str(self._directory), "TMPDIR": str(self._directory)},
+            self._directory,
+            uid=user,
+            writable=[self._directory],
+            name=f"service {self.name}",
+        )
+
+    async def _answers(self) -> bool:
+        """True when it is ready, False when it ended."""
+        import anyio
+        import psycopg
+
+        while self._process is not None and self._process.running:
+            try:
+                await anyio.to_thread.run_sync(self._make_maintenance_database)
+            except psycopg.OperationalError:
+                await anyio.sleep(_POLL_SECONDS)
+            else:
+                return True
+        return False
+
+    def _make_maintenance_database(self) -> None:
+        with self.admin("template1") as connection:
+            connection.execute(f"CREATE DATABASE {MAINTENANCE} TEMPLATE template0")
+        with self.admin() as connection:
+            # `postgres` is a name that a spec may want for its own.
+            connection.execute("DROP DATABASE IF EXISTS postgres")
+            for database in (MAINTENANCE, "template1"):
+                connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
+
+    @contextmanager
+    def admin(self, database: str = MAINTENANCE) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """A connection of the superuser, each statement its own transaction. Raises psycopg.OperationalError.
+
+        An agent owns the database it may lead to: names are looked up in pg_catalog only.
+        """
+        import psycopg
+
+        settings = {"search_path": "pg_catalog", "statement_timeout": "60000", "lock_timeout": "10000"}
+        with psycopg.connect(
+            **self.address(self.superuser, self._password, database),
+            options=session_options(settings),
+            autocommit=True,
+            application_name="keystone",
+        ) as connection:
+            yield connection
+
+    def address(self, user: str, password: str, database: str) -> dict[str, Any]:
+        """libpq keywords for a role of this server."""
+        return keywords(HOST, self.port, user, password, database)
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended since."""
+        return self._process is not None and self._process.running
+
+    async def stop(self) -> None:
+        """End it at once: its data is not kept. Never raises."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop(_STOP_SECONDS, signal.SIGQUIT)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def failure(self, problem: str) -> ServiceError:
+        """A ServiceError about this service, with what it printed last."""
+        printed = self._process.tail()[-TAIL_CHARACTERS:].strip() if self._process is not None else ""
+        last = f"; it printed last:\n{printed}" if printed else ""
+        return ServiceError(f"service {self.name}: the embedded PostgreSQL {problem}{last}")
+
+    def _access_rules(self) -> str:
+        rules = [f"host all {self.superuser} {HOST}/32 scram-sha-256"]
+        if self._trusted_role is not None:
+            quoted = '"' + self._trusted_role.replace('"', '""') + '"'
+            rules.append(f"host all {quoted} {HOST}/32 trust")
+        rules.append(f"host all all {HOST}/32 scram-sha-256")
+        return "\n".join(rules) + "\n"
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,218 @@
+"""One PostgreSQL server in a container of an image, taken over: its superuser becomes ours alone.
+
+The image is started with exactly the `env` of the spec, so that its own scripts find what they expect. Then its
+superuser is renamed, which leaves the names of `env` to a role that owns a database and nothing else; what the image
+made in its database becomes the template of every cell's; and nobody is let in without a password.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.errors import ServiceError
+from keystone_action.services.container.engine_container import ServiceContainer
+from keystone_action.services.container.service import unmet
+from keystone_action.services.postgres.databases import Credentials
+from keystone_action.services.postgres.passwords import stored
+from keystone_action.services.postgres.reader import keywords, session_options
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from keystone_action.engine.networks import Network
+    from keystone_action.services.postgres.cells import Before
+
+MAINTENANCE = "keystone"
+"""Our own database where there is no `template1`; else that one, which every server has and nobody needs once there
+are no other databases to be made. To make one more costs as much as all else that we do to a server."""
+TEMPLATE = "keystone_template"
+_CONNECT_SECONDS = 2
+_LOOKED_UP = {
+    "search_path": "pg_catalog",
+    "statement_timeout": "60000",
+    "lock_timeout": "10000",
+    # Before version 14 servers took passwords for what our access rules don't take.
+    "password_encryption": "scram-sha-256",
+}
+# The data lives as long as the run: nothing has to survive a crash.
+_HASTE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+
+
+class PostgresInContainer:
+    """See `postgres_cells.Server`. by_image: what the image makes its own superuser and database of."""
+
+    def __init__(self, container: ServiceContainer, by_image: Credentials, port: int) -> None:
+        self.container = container
+        self.port = port
+        self.template = TEMPLATE
+        self.untouched: Before | None = None
+        self._by_image = by_image
+        self._superuser = f"keystone_{secrets.token_hex(6)}"
+        self._password = secrets.token_urlsafe(32)
+        self._maintenance = "template1"
+        self._first: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
+
+    async def start(self, network: Network, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
+        """Ready when a query is answered over TCP (while it sets itself up, the image's server listens on a socket
+        only), and `wait_for` succeeds. Raises ServiceError."""
+        import anyio
+        import anyio.to_thread
+        import psycopg
+
+        async def ready() -> str:
+            missing = await anyio.to_thread.run_sync(self._ask)
+            return missing or (await unmet(self.container, wait_for) if wait_for is not None else "")
+
+        await self.container.start(network, cell=cell)
+        try:
+            await self.container.until(ready, timeout)
+            try:
+                await anyio.to_thread.run_sync(self._take_over)
+            except psycopg.Error as error:
+                problem = f"can't be set up for cells: {' '.join(str(error).split())}"
+                raise await self.container.failure(problem) from None
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.remove()
+            raise
+
+    def _ask(self) -> str:
+        import psycopg
+
+        if not self.container.address:
+            return "it has no address"
+        try:
+            if self._first is None:
+                self._first = self._image_session()
+            self._first.execute("SELECT 1")
+        except psycopg.OperationalError as error:
+            self._close_first()
+            return " ".join(str(error).split())
+        return ""
+
+    def _close_first(self) -> None:
+        session, self._first = self._first, None
+        if session is not None:
+            session.close()
+
+    def _image_session(self) -> psycopg.Connection[tuple[Any, ...]]:
+        import psycopg
+
+        mine = self._by_image
+        keywords = {**self.address(mine.user, mine.password, mine.database), "connect_timeout": _CONNECT_SECONDS}
+        return psycopg.connect(**keywords, options=session_options(_LOOKED_UP), autocommit=True)
+
+    def _take_over(self) -> None:
+        from psycopg import sql
+
+        session = self._first
+        assert session is not None
+        for setting, value in _HASTE.items():
+            session.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(setting), sql.Literal(value)))
+        session.execute(
+            sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}").format(
+                sql.Identifier(self._superuser), sql.Literal(stored(self._password, private=True))
+            )
+        )
+        there = "SELECT count(*) FROM pg_database WHERE datname = 'template1' AND datallowconn"
+        if not _value(session, there):
+            self._maintenance = MAINTENANCE
+            session.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(MAINTENANCE)))
+        # The image's database gets another name, for which nobody may be in it.
+        self._close_first()
+        with self.admin() as admin:
+            self._close_to_others(admin)
+            self._make_template(admin)
+
+    def _close_to_others(self, admin: psycopg.Connection[Any]) -> None:
+        """Nobody but us is superuser, nobody gets in without a password (the images trust local connections), and no
+        database is open to everybody."""
+        from psycopg import sql
+
+        renamed = sql.Identifier(f"keystone_image_{secrets.token_hex(6)}")
+        mine = sql.Identifier(self._by_image.user)
+        admin.execute(sql.SQL("ALTER ROLE {} RENAME TO {}").format(mine, renamed))
+        admin.execute(sql.SQL("ALTER ROLE {} NOLOGIN PASSWORD NULL").format(renamed))
+        file = str(_value(admin, "SHOW hba_file"))
+        rules = sql.SQL(", ").join(sql.Literal(rule) for rule in self._access_rules())
+        admin.execute(
+            sql.SQL("COPY (SELECT pg_catalog.unnest(ARRAY[{}])) TO {}").format(rules, sql.Literal(file)),
+        )
+        wrong = _value(admin, "SELECT error FROM pg_hba_file_rules WHERE error IS NOT NULL LIMIT 1")
+        if wrong is not None:
+            raise ServiceError(f"the access rules of {self.container.plan.service} can't be set: {wrong}")
+        admin.execute("SELECT pg_reload_conf()")
+        others = admin.execute("SELECT datname FROM pg_database WHERE datname <> 'template0'").fetchall()
+        for (name,) in others:
+            admin.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
+
+    def _make_template(self, admin: psycopg.Connection[Any]) -> None:
+        from psycopg import sql
+
+        mine, template = sql.Identifier(self._by_image.database), sql.Identifier(TEMPLATE)
+        # An image's health check may be connected just now.
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (self._by_image.database,)
+        )
+        admin.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(mine, template))
+        admin.execute(sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false").format(template))
+
+    def _access_rules(self) -> list[str]:
+        rules = [f'host all "{self._superuser}" all scram-sha-256']
+        if self._by_image.trust:
+            quoted = '"' + self._by_image.user.replace('"', '""') + '"'
+            rules.append(f"host all {quoted} all trust")
+        return [*rules, "host all all all scram-sha-256"]
+
+    @contextmanager
+    def admin(self, database: str = "") -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """See Server. Connections to our own database, which none is named for, are used again: to make one costs as
+        much as what it is for."""
+        connection = None if database else self._take_idle()
+        connection = connection or self._connect(database or self._maintenance)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if database:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _take_idle(self) -> psycopg.Connection[tuple[Any, ...]] | None:
+        # Cells do this in threads: another one may take the last between a look and a grasp.
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
+        import psycopg
+
+        return psycopg.connect(
+            **self.address(self._superuser, self._password, database),
+            options=session_options(_LOOKED_UP),
+            autocommit=True,
+            application_name="keystone",
+        )
+
+    async def remove(self) -> None:
+        """Remove the server. Never raises."""
+        self._close_first()
+        while self._idle:
+            self._idle.pop().close()
+        await self.container.remove()
+
+    def address(self, user: str, password: str, database: str) -> dict[str, Any]:
+        """See Server."""
+        return keywords(self.container.address, self.port, user, password, database)
+
+
+def _value(session: psycopg.Connection[Any], query: str) -> Any:
+    row = session.execute(query.encode()).fetchone()
+    return row[0] if row is not None else None

@@ -1,0 +1,198 @@
+"""Asking a SQLite file that an agent left: on a copy, with everything switched off that a file can bring, in a process
+that may do nothing else and can be killed."""
+
+from __future__ import annotations
+
+import base64
+import filecmp
+import json
+import os
+import secrets
+import shutil
+import stat
+import threading
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keystone_action.evidence.model import QueryFailed, QueryResult
+from keystone_action.files.paths import PathMissing, PathProblem, open_inside
+from keystone_action.services.postgres.reader import ROWS_LIMIT
+from keystone_action.services.redefinitions import NOTHING, Changes, Column, Entry, Name
+from keystone_action.services.sqlite.process import SqliteProcess
+
+SIZE_LIMIT = 1 << 30
+"""Bytes of a database file that are copied."""
+_SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+_SCHEMA = "main"
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A database with what was not folded into it yet. size: in bytes, of the file as it was copied."""
+
+    file: Path
+    size: int
+
+
+@dataclass
+class SqliteReader:
+    """A `Database` on the file `path` below `workspace`. process: asks it, on a copy that is made once, at the first
+    query: nothing of the agent's runs any more then."""
+
+    workspace: Path
+    path: str
+    process: SqliteProcess
+    _copy: _Copy | None = field(default=None)
+    _before: _Copy | None = field(default=None)
+    _indexes_are_ours: bool = field(default=False)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def seal(self) -> None:
+        """Keep the file as it stands before the agent, if it is there. Raises OSError."""
+        try:
+            self._before = self._copied()
+        except PathProblem:
+            self._before = None
+
+    def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
+        """Blocking. Raises SandboxError, and QueryFailed; `by_agent` for a missing table, column or file, for a file
+        that is not a database, and for what the agent made or redefined: of the first it takes too long."""
+        with self._turn:
+            lines, ended = self._ask(self._current(), sql, timeout)
+            self._indexes_are_ours |= bool(lines) and "reads" in lines[0]
+        try:
+            changes, read = self._seen(lines, sql)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise QueryFailed(f"{self.path}: what SQLite said of its tables can't be read") from None
+        if not redefined and (sentence := changes.redefinition(read)):
+            raise QueryFailed(sentence, by_agent=True)
+        theirs = changes.made_by_agent(read)
+        if not ended:
+            raise QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
+        try:
+            return self._result(lines[-1] if lines else {}, theirs=theirs)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise QueryFailed(f"{self.path}: what SQLite answered can't be read", by_agent=theirs) from None
+
+    def _current(self) -> _Copy:
+        try:
+            if self._copy is None:
+                self._copy = self._copied()
+                self._indexes_are_ours = self._before is not None and _same(self._before.file, self._copy.file)
+        except PathProblem as problem:
+            raise QueryFailed(str(problem), by_agent=True) from None
+        except OSError as error:
+            raise QueryFailed(f"{self.path} can't be opened: {error}") from None
+        return self._copy
+
+    def _ask(self, copy: _Copy, sql: str, timeout: float) -> tuple[list[Mapping[str, Any]], bool]:
+        """The lines of our program, and whether it ended by itself."""
+        before = str(self._before.file) if self._before else None
+        order = {"file": str(copy.file), "before": before, "sql": sql, "rows": ROWS_LIMIT}
+        output, ended = self.process.ask({**order, "reindex": not self._indexes_are_ours}, timeout)
+        try:
+            return _lines(output), ended
+        except (ValueError, RecursionError):
+            raise QueryFailed(f"{self.path}: what SQLite answered can't be read") from None
+
+    def _seen(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[Changes, Set[Name]]:
+        """What the agent made and redefined, and what the query reads."""
+        if not lines or "reads" not in lines[0]:
+            return NOTHING, frozenset()
+        sizes = (copy.size if copy else 0 for copy in (self._before, self._copy))
+        before, now = (_entries(lines[0][key] or {}, size) for key, size in zip(("before", "now"), sizes, strict=True))
+        changes, reads = Changes(before, now, (_SCHEMA,)), lines[0]["reads"]
+        return changes, changes.read_by(sql) if reads is None else {(_SCHEMA, name.lower()) for name in reads}
+
+    def _result(self, answer: Mapping[str, Any], *, theirs: bool) -> QueryResult:
+        if "rows" in answer:
+            rows = tuple(tuple(_value(value) for value in row) for row in answer["rows"])
+            return QueryResult(tuple(answer["columns"]), rows, boolean_as_number=True, more=answer["more"])
+        if "no_rows" in answer:
+            raise QueryFailed("the statement gives no rows; a query was expected")
+        if "unreadable" in answer:
+            raise QueryFailed(f"a value can't be read: {answer['unreadable']}")
+        if "failed" not in answer:
+            raise QueryFailed(f"{self.path}: SQLite crashed, or ran out of memory, over this query", by_agent=theirs)
+        text = str(answer["failed"])
+        theirs = theirs and text in ("out of memory", "string or blob too big")
+        theirs |= text.startswith(("no such table", "no such column")) or "not a database" in text
+        raise QueryFailed(f"{self.path}: {text}", by_agent=theirs or "malformed" in text)
+
+    def _copied(self) -> _Copy:
+        self.process.make_directory()
+        target = self.process.directory / f"{secrets.token_hex(8)}.sqlite"
+        copy_in(self.workspace, self.path, target)
+        for suffix in ("-wal", "-journal"):
+            try:
+                copy_in(self.workspace, self.path + suffix, Path(f"{target}{suffix}"))
+            except PathMissing:
+                continue
+        _refuse_super_journal(Path(f"{target}-journal"), self.path)
+        return _Copy(target, target.stat().st_size)
+
+
+def _lines(output: bytes) -> list[Mapping[str, Any]]:
+    """Raises ValueError, RecursionError for what our program does not print: then it is not ours any more."""
+    lines = [json.loads(line) for line in output.split(b"\n")[:-1]]  # a line that was not finished is none
+    if not all(isinstance(line, dict) for line in lines):
+        raise ValueError("not an object")
+    return lines
+
+
+def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name, Entry]:
+    """size: of the file, since what one table has of it is not known."""
+    return {
+        (_SCHEMA, name.lower()): Entry(
+            kind=one["kind"],
+            text=one["text"],
+            traits=frozenset(
+                [f"the generated column {column}" for column in one["generated"]]
+                + ["a definition that can't be compared with the one before"] * bool(one["unclear"])
+            ),
+            bytes=size if one["kind"] == "table" else 0,
+            columns={column.lower(): Column(*how) for column, how in one["columns"].items()},
+        )
+        for name, one in catalogue.items()
+    }
+
+
+def _value(sent: Any) -> Any:
+    return base64.b64decode(sent["bytes"]) if isinstance(sent, dict) else sent
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two copies of a database, with what was not folded into them yet, are the same."""
+    pairs = [(Path(f"{one}{suffix}"), Path(f"{other}{suffix}")) for suffix in ("", "-wal", "-journal")]
+    return all(
+        filecmp.cmp(a, b, shallow=False) if a.exists() and b.exists() else a.exists() == b.exists() for a, b in pairs
+    )
+
+
+def copy_in(workspace: Path, path: str, target: Path) -> None:
+    """Copy a regular file of the workspace to a place of ours. Raises PathProblem, OSError."""
+    descriptor = open_inside(workspace, path)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise PathProblem(f"{path} is no regular file")
+        if status.st_size > SIZE_LIMIT:
+            raise PathProblem(f"{path} has {status.st_size:,} bytes; at most {SIZE_LIMIT:,} are read")
+        with os.fdopen(os.dup(descriptor), "rb") as source, target.open("xb") as copy:
+            shutil.copyfileobj(source, copy)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_super_journal(journal: Path, path: str) -> None:
+    """A journal can name a file (the super-journal of a transaction over several databases) that SQLite reads, and
+    may delete, when it recovers. The name is the agent's and the rights would be ours."""
+    if not journal.exists():
+        return
+    with journal.open("rb") as file:
+        file.seek(max(0, journal.stat().st_size - len(_SUPER_JOURNAL)))
+        if file.read() == _SUPER_JOURNAL:
+            journal.unlink()
+            raise PathProblem(f"{path}-journal belongs to an unfinished transaction over several databases")

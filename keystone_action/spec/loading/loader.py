@@ -1,0 +1,349 @@
+"""A spec file → everything that the rest of the house needs to know of it, or every error in it.
+
+loaded = load(Path("evals/keystone.yaml"), check_types)
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from keystone_action.dialects.additions import Additions
+from keystone_action.dialects.recognition import dialect_of
+from keystone_action.errors import UsageError
+from keystone_action.spec.loading.annotations import Leaf, leaves
+from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError
+from keystone_action.spec.loading.entrypoints import check_entrypoint
+from keystone_action.spec.loading.extends import Merged, read_merged
+from keystone_action.spec.loading.field_rules import FieldRules
+from keystone_action.spec.loading.names import Scope, check_text, parameters_used
+from keystone_action.spec.loading.problems import Problem, translate
+from keystone_action.spec.loading.repair import Repaired, repair, whole
+from keystone_action.spec.loading.rules import check_rules, service_names_of
+from keystone_action.spec.loading.text_files import is_file
+from keystone_action.spec.loading.unsupported import refused
+from keystone_action.spec.loading.yaml_loader import Path as DataPath
+from keystone_action.spec.models.base import CheckModel
+from keystone_action.spec.models.checks import CheckReader
+from keystone_action.spec.models.spec import PromptFile, Spec
+from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
+
+if TYPE_CHECKING:
+    from keystone_action.dialects.clones import Clone
+    from keystone_action.dialects.translation import Translation
+
+
+@dataclass(frozen=True)
+class LoadedSpec:
+    """A spec that can be run.
+
+    directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines: invariant
+    → line of its name in the file (for one that a base brings: of `extends`). author_files: every existing file and
+    directory that the spec names, resolved. withheld: those that the agent may not see, the spec and its bases among
+    them. scenarios: at least one. parameter_names: declared by matrix, include or a scenario, or used by an expression.
+    prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. additions: what a
+    spec of another tool has besides, None for our own. checkout_directory: what `workspace` and `agent.dir` are
+    relative to when the spec comes from another commit than they do; None = `directory`. code_warnings: those of the
+    warnings that are about the files of `agent.dir`.
+    """
+
+    spec: Spec
+    path: Path
+    directory: Path
+    sha256: str
+    warnings: tuple[Diagnostic, ...]
+    lines: Mapping[str, int]
+    author_files: tuple[Path, ...]
+    withheld: frozenset[Path]
+    scenarios: tuple[Scenario, ...]
+    parameter_names: frozenset[str]
+    prompt: str
+    prompt_is_literal: bool
+    additions: Additions | None = None
+    checkout_directory: Path | None = None
+    code_warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def code_directory(self) -> Path:
+        """What `workspace` and `agent.dir` are relative to."""
+        return self.checkout_directory or self.directory
+
+    def code_path(self, text: str) -> Path:
+        """The folder that `workspace` or `agent.dir` names. Raises UsageError when it is none of the checkout's: a
+        spec of another commit was checked where everything was in order."""
+        if self.checkout_directory is None:
+            return self.directory / text
+        # The folder that the spec was in may not be there any more.
+        path = Path(os.path.normpath(self.checkout_directory / text))
+        if not path.is_dir() or not path.resolve().is_relative_to(enclosing_root(self.checkout_directory)):
+            raise UsageError(
+                f"{self.path}: {text!r} of the spec, which comes from the base commit, is no folder of this checkout",
+                help="workspace and agent.dir are taken from the checkout, also with spec-from: base",
+            )
+        return path
+
+    @property
+    def warning_sentences(self) -> tuple[str, ...]:
+        """The warnings with their place, on one line each."""
+        return tuple(f"{one.path}:{one.line}:{one.column}: {one.sentence}" for one in self.warnings)
+
+
+def load(
+    path: Path,
+    check_types: Mapping[str, type[CheckModel]],
+    *,
+    known_unsupported: Mapping[str, str] | None = None,
+    given_parameters: Collection[str] = (),
+    agent: str | None = None,
+    clone: Clone | None = None,
+) -> LoadedSpec:
+    """Load a spec file.
+
+    check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy. known_unsupported:
+    further check types that are refused, with what to do instead. given_parameters: names that the call gives
+    (`--param`), which the spec may use without declaring them. agent: `module:Class` of the call (`--agent`), for an
+    AgenticAssure suite. clone: gets the repositories that a Touchstone case names; without it those are errors.
+
+    Raises SpecError with every error of the file.
+    """
+    directory = path.parent.resolve()
+    root = enclosing_root(directory)
+    reader = CheckReader(check_types, known_unsupported or {})
+    with _uncollected():
+        merged, translated = _translated(read_merged(path, root), path, root, agent, clone)
+        loading = _Loading(path, directory, root, merged, reader, frozenset(given_parameters))
+        if translated is not None:
+            loading.additions = translated.additions
+            loading.warnings += translated.warnings
+            loading.hidden = translated.hidden
+        return loading.run()
+
+
+def _translated(
+    merged: Merged, path: Path, root: Path, agent: str | None, clone: Clone | None
+) -> tuple[Merged, Translation | None]:
+    """A spec of another tool as one of ours; our own as it is. Raises SpecError, UsageError (`agent` without use)."""
+    dialect = dialect_of(merged.data)
+    if agent is not None and dialect != "agenticassure":
+        what = "a Keystone spec names its agent itself" if dialect is None else "a Touchstone case names its harnesses"
+        raise UsageError(f"{path}: --agent is for AgenticAssure suites; {what}", help="leave --agent out")
+    if dialect is None:
+        return merged, None
+    from keystone_action.dialects.translate import translate
+
+    return translate(dialect, merged, path, root, agent, clone)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles: thousands of small objects that all stay make it run again and again, for a
+    third of the time that a large spec takes."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def enclosing_root(directory: Path) -> Path:
+    """The directory that no path of a spec may leave: the repository around it; without one, our own working
+    directory when the spec is below it, else the spec's directory."""
+    for candidate in (directory, *directory.parents):
+        if (candidate / ".git").exists():
+            return candidate
+    here = Path.cwd().resolve()
+    return here if directory.is_relative_to(here) else directory
+
+
+_MOST_LOOKS = 8
+"""At a spec from which what is wrong was taken: each look takes something more."""
+
+
+class _Loading:
+    """One call of `load`: the state that its steps share."""
+
+    def __init__(
+        self, path: Path, directory: Path, root: Path, merged: Merged, reader: CheckReader, given: frozenset[str]
+    ) -> None:
+        self.path, self.directory, self.root = path, directory, root
+        self.merged, self.reader, self.given = merged, reader, given
+        self.diagnostics: list[Diagnostic] = list(merged.problems)
+        self.warnings: list[Diagnostic] = []
+        self.additions: Additions | None = None
+        self.hidden: tuple[Path, ...] = ()
+
+    def run(self) -> LoadedSpec:
+        spec, repaired = self._validated()
+        if spec is None:
+            raise SpecError(self.diagnostics)
+        scope = self._scope(spec, repaired)
+        texts = [leaf for leaf in leaves(spec) if leaf.path[0] not in repaired.stand_ins]
+        fields = FieldRules(scope, self.directory, self.root)
+        for problems in (
+            (problem for leaf in texts for problem in (*fields.check(leaf), *self._expressions(leaf, scope))),
+            check_rules(scope),
+            refused(scope),
+        ):
+            self._report(_in_file(problems, repaired))
+        prompt = self._prompt(spec)
+        if self.diagnostics:
+            raise SpecError(self.diagnostics)
+        self.warnings += [self._place(one) for leaf in texts for one in fields.warn(leaf)]
+        of_code = tuple(self._place(one) for one in check_entrypoint(scope, self.directory, self.root))
+        self.warnings += of_code
+        return replace(self._loaded(spec, scope, texts, fields, prompt), code_warnings=of_code)
+
+    def _expressions(self, leaf: Leaf, scope: Scope) -> Iterable[Problem]:
+        return () if self.additions is not None else check_text(leaf, scope)
+
+    def _validated(self) -> tuple[Spec | None, Repaired]:
+        """The spec; or, after reporting what is wrong, what is left of it without that. What is left is looked at
+        again, as often as something new is found: rules about several fields hold for those that are right alone."""
+        repaired = whole(self.merged.data)
+        for _ in range(_MOST_LOOKS):
+            try:
+                return self._validate(repaired.data), repaired
+            except ValidationError as error:
+                problems = translate(error, repaired.data, self.reader.found, self.reader.renamed)
+            self._report(_in_file(problems, repaired))
+            unknown = [one.path for one in problems if one.message.startswith("unknown key")]
+            wrong = [one.path for one in problems if one.path not in unknown]
+            repaired = repair(repaired, unknown, wrong)
+        return None, repaired
+
+    def _validate(self, data: Any) -> Spec:
+        return Spec.model_validate(
+            data,
+            context={"resolve_check": self.reader, "translated": self.additions is not None},
+            by_alias=True,
+            by_name=False,
+        )
+
+    def _scope(self, spec: Spec, repaired: Repaired) -> Scope:
+        damaged = repaired.damaged
+        scenarios: Iterable[Scenario]
+        if spec.dataset is not None:
+            scenarios = self._dataset(spec)
+            damaged = damaged if scenarios else damaged | {"dataset"}
+        elif spec.scenarios:
+            scenarios = inline_scenarios(spec)
+        else:
+            scenarios = (only_scenario(spec),)
+        return Scope(spec, tuple(scenarios), self.given, service_names_of(self.merged.data), damaged, self.additions)
+
+    def _dataset(self, spec: Spec) -> list[Scenario]:
+        from keystone_action.spec.loading.dataset import read_dataset
+
+        dataset = spec.dataset
+        assert dataset is not None
+        path = self.directory / dataset.path
+        # A path that is missing or leads outside is reported where all paths are checked.
+        if not is_file(path) or not path.resolve().is_relative_to(self.root):
+            return []
+        try:
+            return read_dataset(dataset, path, str(self.path.parent / dataset.path))
+        except SpecError as error:
+            self.diagnostics += error.diagnostics
+            return []
+
+    def _prompt(self, spec: Spec) -> str:
+        """The text of the task's prompt; a file's is read here, so that an empty one is an error."""
+        prompt = spec.task.prompt
+        if not isinstance(prompt, PromptFile):
+            return prompt
+        from keystone_action.spec.loading.text_files import read_text
+
+        path = self.directory / prompt.file
+        if not is_file(path) or not path.resolve().is_relative_to(self.root):
+            return ""
+        try:
+            text = read_text(path, str(self.path.parent / prompt.file))
+        except SpecError as error:
+            self.diagnostics += error.diagnostics
+            return ""
+        if not text.strip():
+            self._report([Problem(("task", "prompt", "file"), "the prompt's file is empty")])
+        return text
+
+    def _loaded(self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str) -> LoadedSpec:
+        expressions = texts if self.additions is None else []
+        used = {name for leaf in expressions for name in parameters_used(leaf)}
+        of_scenarios = {name for scenario in scope.scenarios for name in scenario.params}
+        return LoadedSpec(
+            spec=spec,
+            path=self.path,
+            directory=self.directory,
+            sha256=self.merged.sha256,
+            warnings=tuple(dict.fromkeys(self.warnings)),
+            lines=self._lines(spec),
+            author_files=tuple(fields.author_files),
+            withheld=frozenset({*self.merged.files, *fields.withheld, *self.hidden}),
+            scenarios=tuple(scope.scenarios),
+            parameter_names=scope.declared_parameters | used | of_scenarios,
+            prompt=prompt,
+            prompt_is_literal=self.additions is not None or isinstance(spec.task.prompt, PromptFile),
+            additions=self.additions,
+        )
+
+    def _lines(self, spec: Spec) -> dict[str, int]:
+        lines = {name: self._line(("invariants", name)) for name in spec.invariants}
+        for index, item in enumerate(spec.scenarios or []):
+            for name in item.invariants:
+                lines.setdefault(name, self._line(("scenarios", index, "invariants", name)))
+        return lines
+
+    def _line(self, path: DataPath) -> int:
+        position = self.merged.document.position(path, key=True)
+        if position.path != str(self.path):
+            position = self.merged.document.position(("extends",), key=True)
+        return position.line
+
+    def _report(self, problems: Iterable[Problem]) -> None:
+        self.diagnostics += [self._place(problem) for problem in problems]
+
+    def _place(self, problem: Problem) -> Diagnostic:
+        position = self._position(problem)
+        return Diagnostic.at(
+            position,
+            problem.message,
+            expected=problem.expected,
+            found=problem.found,
+            suggestion=problem.suggestion,
+            help=problem.help,
+        )
+
+    def _position(self, problem: Problem) -> Position:
+        path = self._as_written(problem.path)
+        return self.merged.document.position(path, key=problem.on_key, offset=problem.offset)
+
+    def _as_written(self, path: DataPath) -> DataPath:
+        """The path by the author's own keys, where an alias of a check type has other ones."""
+        if not self.reader.renamed or "check" not in path:
+            return path
+        depth = path.index("check") + 1
+        data = self.merged.data
+        for step in path[:depth]:
+            try:
+                data = data[step]
+            except (KeyError, IndexError, TypeError):
+                return path
+        names = self.reader.renamed.get(id(data), {})
+        if len(path) > depth and path[depth] in names:
+            return (*path[:depth], names[str(path[depth])], *path[depth + 1 :])
+        return path
+
+
+def _in_file(problems: Iterable[Problem], repaired: Repaired) -> Iterable[Problem]:
+    for problem in problems:
+        if not problem.path or problem.path[0] not in repaired.stand_ins:
+            yield replace(problem, path=repaired.original(problem.path))

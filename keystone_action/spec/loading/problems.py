@@ -1,0 +1,246 @@
+"""What is wrong at a path of the data, before it has a place in a file; and pydantic's errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from keystone_action.spec.loading.annotations import fields_of, item_of, model_at
+from keystone_action.spec.loading.diagnostics import listed, nearest, shown
+from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.models.agents import AGENT_TYPES
+from keystone_action.spec.models.fixtures import FIXTURE_TYPES
+from keystone_action.spec.models.services import SERVICE_TYPES
+from keystone_action.spec.models.shapes import words_of_pattern
+from keystone_action.spec.models.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. on_key: the place is the key of the path's last step, not its value. offset: characters
+    into a plain text."""
+
+    path: Path
+    message: str
+    expected: str = ""
+    found: str = ""
+    suggestion: str = ""
+    help: str = ""
+    on_key: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A problem and the union it comes from: the path of the union, and which member said it."""
+
+    problem: Problem
+    union: Path | None = None
+    member: str = ""
+
+
+_KINDS = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "mapping_type": "a mapping",
+    "finite_number": "a finite number",
+}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "a number of at least {}"),
+    "greater_than": ("gt", "a number above {}"),
+    "less_than_equal": ("le", "a number of at most {}"),
+    "less_than": ("lt", "a number below {}"),
+    "string_too_long": ("max_length", "at most {} characters"),
+}
+_ECHOES = frozenset({"default_factory_not_called"})
+"""What is only said because something else is wrong, which is said as well."""
+_FORMS = {
+    "invariants": "write each under its name: `invariants: {tests_pass: {check: {type: command_exit, command: …}}}`",
+    "check": "the type and its fields belong under it: `check: {type: file_exists, path: …}`",
+}
+"""What a part of a spec looks like, for those who know it from elsewhere."""
+_TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
+
+
+def translate(
+    error: ValidationError, data: Any, check_types: Mapping[str, type[BaseModel]], renamed: Mapping[int, dict[str, str]]
+) -> list[Problem]:
+    """Every error of a validation as a problem at its path in `data`. renamed: see `CheckReader`."""
+    errors = [one for one in error.errors(include_url=False) if one["type"] not in _ECHOES]
+    located = [_locate(one, data, check_types, renamed) for one in errors]
+    return list(_without_other_members(located))
+
+
+def _locate(
+    error: Any, data: Any, check_types: Mapping[str, type[BaseModel]], renamed: Mapping[int, dict[str, str]]
+) -> _Located:
+    """Follow the location through the data; what is not there is a union's member (or what is missing)."""
+    location: tuple[str | int, ...] = error["loc"]
+    path: list[str | int] = []
+    union: Path | None = None
+    member = ""
+    here = data
+    absent = error["type"] == "missing"
+    for named in location[: len(location) - absent]:
+        step = renamed.get(id(here), {}).get(str(named), named)
+        following = item_of(here, step)
+        if following is not None:
+            here = following[0]
+        else:
+            if union is None and not (isinstance(step, str) and step[:1] in "<["):
+                union, member = tuple(path), str(step)
+            continue
+        path.append(step)
+    if absent:
+        return _Located(_missing(tuple(path), str(location[-1])), union, member)
+    on_key = location[-1:] == ("[key]",)
+    if error["type"] == "extra_forbidden":
+        model = model_at(Spec, location[:-1], data, check_types)
+        return _Located(_unknown_key(tuple(path), model), union, member)
+    problem = _explain(error, tuple(path))
+    if on_key:
+        problem = replace(problem, message="the name", on_key=True)
+    return _Located(problem, union, member)
+
+
+def _missing(path: Path, key: str) -> Problem:
+    return Problem(path, f"the key '{key}' is missing", help=_FORMS.get(key, ""), on_key=True)
+
+
+def _unknown_key(path: Path, model: type[BaseModel] | None) -> Problem:
+    key = str(path[-1]) if path else ""
+    known = sorted(one for _, one, _, _ in fields_of(model)) if model is not None else []
+    message = f"unknown key {shown(key)}"
+    return Problem(path, message, expected=_one_of(known), suggestion=nearest(key, known), on_key=True)
+
+
+def _one_of(words: Iterable[str]) -> str:
+    text = listed(words)
+    return f"one of {text}" if text else ""
+
+
+def _explain(error: Any, path: Path) -> Problem:
+    kind, value, context = error["type"], error.get("input"), error.get("ctx") or {}
+    name = _name_of(path)
+    if kind in _KINDS:
+        form = _FORMS.get(name, "") if isinstance(value, list) else ""
+        return Problem(path, name, expected=_KINDS[kind], found=shown(value), help=form or _quote_it(kind, value))
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        return Problem(path, name, expected=words.format(context.get(key)), found=shown(value))
+    special = _SPECIAL.get(kind)
+    if special is not None:
+        return special(path, value, context)
+    if "expected" in context or "message" in context:
+        return _ours(path, value, context)
+    if kind == "value_error":
+        return Problem(path, f"{name}: {context.get('error', error['msg'])}")
+    if isinstance(value, dict | list):
+        return Problem(path, f"{name}: {error['msg']}", on_key=True)
+    return Problem(path, f"{name}: {error['msg'][:1].lower()}{error['msg'][1:]}")
+
+
+def _ours(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
+    """An error that one of our own validators raised: its context says everything, `at` a key below the path."""
+    below: Path = (context["at"],) if "at" in context else ()
+    return Problem(
+        path + below,
+        str(context.get("message") or _name_of(path)),
+        expected=str(context.get("expected", "")),
+        found=shown(value) if "found" in context else "",
+        suggestion=str(context.get("suggestion", "")),
+        help=str(context.get("help", "")),
+    )
+
+
+def _literal(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
+    expected = str(context.get("expected", ""))
+    words = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
+    suggestion = nearest(value, words) if isinstance(value, str) else ""
+    return Problem(path, _name_of(path), expected=expected.replace("'", ""), found=shown(value), suggestion=suggestion)
+
+
+def _pattern(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
+    return Problem(path, _name_of(path), expected=words_of_pattern(str(context["pattern"])), found=shown(value))
+
+
+def _too_short(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
+    return Problem(path, f"{_name_of(path)} is empty", expected=f"at least {context.get('min_length', 1)} entry")
+
+
+def _empty_text(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
+    return Problem(path, f"{_name_of(path)} is empty", expected="a text")
+
+
+def _no_member(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
+    if not isinstance(value, dict):
+        return Problem(path, _name_of(path), expected="a mapping", found=shown(value))
+    known = _TYPES_OF.get(str(path[0]) if path else "", ())
+    if "type" not in value:
+        return Problem(path, "the key 'type' is missing", expected=_one_of(known), on_key=True)
+    found = value["type"]
+    suggestion = nearest(found, known) if isinstance(found, str) else ""
+    message = f"unknown type of {_singular(path)}"
+    return Problem((*path, "type"), message, expected=_one_of(known), found=shown(found), suggestion=suggestion)
+
+
+_SPECIAL: dict[str, Callable[[Path, Any, Mapping[str, Any]], Problem]] = {
+    "literal_error": _literal,
+    "string_pattern_mismatch": _pattern,
+    "too_short": _too_short,
+    "string_too_short": _empty_text,
+    "union_tag_not_found": _no_member,
+    "union_tag_invalid": _no_member,
+}
+
+
+def _singular(path: Path) -> str:
+    return str(path[0]).removesuffix("s") if path else "entry"
+
+
+def _name_of(path: Path) -> str:
+    """The last key of a path, with the indices behind it: `tags[2]`."""
+    keys = [index for index, step in enumerate(path) if isinstance(step, str)]
+    if not keys:
+        return "the file"
+    last = keys[-1]
+    return (str(path[last]) or "the key ''") + "".join(f"[{step}]" for step in path[last + 1 :])
+
+
+def _quote_it(kind: str, value: Any) -> str:
+    if kind == "string_type" and isinstance(value, int | float):
+        return "put it into quotes"
+    return ""
+
+
+def _without_other_members(located: list[_Located]) -> Iterable[Problem]:
+    """Of a union that several members refused: only the member that was meant (it got furthest), or all of them in
+    one sentence."""
+    unions: dict[Path, list[_Located]] = {}
+    for one in located:
+        if one.union is None:
+            yield one.problem
+        else:
+            unions.setdefault(one.union, []).append(one)
+    for union, members in unions.items():
+        deepest = max(members, key=lambda one: len(one.problem.path))
+        if len(deepest.problem.path) > len(union):
+            yield from (one.problem for one in members if one.member == deepest.member)
+            continue
+        expected = " or ".join(dict.fromkeys(one.problem.expected for one in members if one.problem.expected))
+        yield replace(members[0].problem, expected=expected, help="")

@@ -1,0 +1,188 @@
+"""Rules of a spec that need more than one field (spec.md 5.1 and 5.2); all are exit 2 before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from keystone_action.spec.loading.diagnostics import nearest, shown
+from keystone_action.spec.loading.names import Scope
+from keystone_action.spec.loading.problems import Problem
+from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.models.agents import AgentOutput, AgentTrace
+from keystone_action.spec.models.experiment import AtLeast
+from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
+from keystone_action.spec.models.services import HttpMockService, MockResponse, Route
+from keystone_action.spec.models.spec import SetupFile
+
+_EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
+    AgentOutput: {"file": "file", "json_from": "json"},
+    AgentTrace: {"path": "path", "stdout": "stdout"},
+    SqlFixture: {"sql": "sql", "file": "file"},
+    SetupFile: {"content": "content", "from_": "from"},
+}
+_AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
+    SecretEntry: {"source": "source", "from_": "from"},
+    MockResponse: {"response": "response", "json_body": "json", "file": "file"},
+}
+
+
+def check_rules(scope: Scope) -> Iterator[Problem]:
+    """Everything that is wrong with a spec whose fields are each for themselves in order."""
+    for rule in _RULES:
+        yield from rule(scope)
+
+
+def _alternatives(scope: Scope) -> Iterator[Problem]:
+    spec = scope.spec
+    agent = spec.agent
+    if isinstance(agent.output, AgentOutput):
+        yield from _choose(agent.output, ("agent", "output"))
+    if agent.trace is not None:
+        yield from _choose(agent.trace, ("agent", "trace"))
+    for index, entry in enumerate(spec.setup.files):
+        yield from _choose(entry, ("setup", "files", index))
+    for index, fixture in enumerate(spec.fixtures):
+        yield from _choose(fixture, ("fixtures", index))
+    for index, secret in enumerate(spec.secrets):
+        yield from _choose(secret, ("secrets", index))
+    for index, service in enumerate(spec.services):
+        if isinstance(service, HttpMockService):
+            for number, route in enumerate(service.routes):
+                yield from _route(route, ("services", index, "routes", number))
+
+
+def _route(route: Route, path: Path) -> Iterator[Problem]:
+    yield from _choose(route, path)
+    for index, response in enumerate(route.sequence):
+        yield from _choose(response, (*path, "sequence", index))
+    own = [key for name, key in _AT_MOST_ONE[MockResponse].items() if name in route.model_fields_set]
+    if route.sequence and own:
+        advice = "put it into the sequence"
+        yield Problem((*path, own[0]), f"'{own[0]}' beside 'sequence'", help=advice, on_key=True)
+
+
+def _choose(model: BaseModel, path: Path) -> Iterator[Problem]:
+    """That of fields which exclude each other one is set, or at most one."""
+    exactly = _EXACTLY_ONE.get(type(model))
+    names = exactly or next((names for kind, names in _AT_MOST_ONE.items() if isinstance(model, kind)), {})
+    given = [key for name, key in names.items() if name in model.model_fields_set]
+    words = " or ".join(f"'{key}'" for key in names.values())
+    if len(given) > 1:
+        yield Problem((*path, given[1]), f"'{given[1]}' beside '{given[0]}'", expected=f"one of {words}", on_key=True)
+    elif exactly and not given:
+        yield Problem(path, f"neither {words.replace(' or ', ' nor ')} is there", on_key=True)
+
+
+def _unique(names: Iterable[tuple[Path, str]], what: str, key: Callable[[str], str] = str) -> Iterator[Problem]:
+    seen: dict[str, str] = {}
+    for path, name in names:
+        earlier = seen.get(key(name))
+        if earlier is None:
+            seen[key(name)] = name
+        else:
+            twice = f"the {what} {shown(name)} is there twice"
+            yield Problem(path, twice if earlier == name else f"the {what}s '{earlier}' and '{name}' are too alike")
+
+
+def _service_names(scope: Scope) -> Iterator[Problem]:
+    names = [(("services", index, "name"), one.name) for index, one in enumerate(scope.spec.services)]
+    # Both would be KEYSTONE_SERVICE_A_B_URL.
+    yield from _unique(names, "service", lambda name: name.replace("-", "_"))
+
+
+def _secret_names(scope: Scope) -> Iterator[Problem]:
+    names = [(("secrets", index, "name"), one.name) for index, one in enumerate(scope.spec.secrets)]
+    yield from _unique(names, "secret")
+
+
+def _scenarios(scope: Scope) -> Iterator[Problem]:
+    spec = scope.spec
+    if spec.scenarios is None or "scenarios" in scope.damaged:
+        return
+    if spec.dataset is not None:
+        yield Problem(("scenarios",), "'scenarios' beside 'dataset'", expected="one of the two", on_key=True)
+    if not spec.scenarios:
+        yield Problem(
+            ("scenarios",), "no scenarios", help="there is nothing to run; leave the key out for one scenario"
+        )
+    ids = [((("scenarios", index, "id")), scenario.id) for index, scenario in enumerate(scope.scenarios)]
+    yield from _unique(ids if spec.dataset is None else [], "scenario")
+    for index, item in enumerate(spec.scenarios):
+        for name in item.invariants:
+            if name in spec.invariants:
+                advice = "invariants of a scenario are added to the spec's; give it another name"
+                path = ("scenarios", index, "invariants", name)
+                yield Problem(path, f"the invariant '{name}' is there already", help=advice, on_key=True)
+        if item.prompt is not None and not item.prompt.strip():
+            yield Problem(("scenarios", index, "prompt"), "the prompt is empty", expected="what the agent is to do")
+
+
+def _weights(scope: Scope) -> Iterator[Problem]:
+    if scope.damaged & {"invariants", "scenarios"} or (scope.additions is not None and scope.additions.only_gates):
+        return
+    if any(invariant.weight > 0 for invariant in scope.spec.invariants.values()):
+        return
+    bad = next((one for one in scope.scenarios if not any(i.weight > 0 for i in one.invariants.values())), None)
+    if bad is not None:
+        where = f" for the scenario '{bad.id}'" if len(scope.scenarios) > 1 else ""
+        message = f"every invariant has the weight 0{where}"
+        yield Problem(("invariants",), message, expected="at least one weight above 0", on_key=True)
+
+
+def _aggregation(scope: Scope) -> Iterator[Problem]:
+    rule, replicas = scope.spec.scoring.replica_aggregation, scope.spec.parallelism.replicas
+    if isinstance(rule, AtLeast) and rule.at_least > replicas and "parallelism" not in scope.damaged:
+        path = ("scoring", "replica_aggregation", "at_least")
+        yield Problem(path, f"at_least is above the {replicas} replicas", found=shown(rule.at_least))
+
+
+def _matrix(scope: Scope) -> Iterator[Problem]:
+    parallelism = scope.spec.parallelism
+    known = list(parallelism.matrix)
+    for index, entry in enumerate(parallelism.exclude):
+        path: Path = ("parallelism", "exclude", index)
+        for name in entry:
+            if name not in known:
+                yield Problem(
+                    (*path, name), f"'{name}' is not in the matrix", suggestion=nearest(name, known), on_key=True
+                )
+        if not entry:
+            yield Problem(path, "an empty entry would exclude everything", expected="names of the matrix")
+    for index, entry in enumerate(parallelism.include):
+        if not entry:
+            yield Problem(("parallelism", "include", index), "an empty entry adds nothing", expected="names and values")
+
+
+def _task(scope: Scope) -> Iterator[Problem]:
+    task = scope.spec.task
+    prompted = bool(scope.scenarios) and all(one.prompt is not None for one in scope.scenarios)
+    if isinstance(task.prompt, str) and not task.prompt.strip() and not prompted:
+        yield Problem(("task", "prompt"), "the prompt is empty", expected="what the agent is to do")
+    for index, name in enumerate(task.files):
+        if ".." in name.split("/"):
+            advice = "files keep their relative path in the workspace, which this one would leave"
+            yield Problem(("task", "files", index), f"'..' in {shown(name)}", help=advice)
+
+
+_RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
+    _alternatives,
+    _service_names,
+    _secret_names,
+    _scenarios,
+    _weights,
+    _aggregation,
+    _matrix,
+    _task,
+)
+
+
+def service_names_of(data: Any) -> frozenset[str]:
+    """The names of all services in the data of a spec, of those with errors too."""
+    services = data.get("services") if isinstance(data, dict) else None
+    entries = services if isinstance(services, list) else []
+    return frozenset(
+        entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    )

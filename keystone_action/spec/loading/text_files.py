@@ -1,0 +1,115 @@
+"""Reading the author's text files: bounded, UTF-8, and without characters that could deceive a reader."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from pathlib import Path
+
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
+from keystone_action.spec.loading.yaml_loader import Source
+
+MAX_BYTES = 10 * 2**20
+"""Largest spec file. Nothing of a larger one is read."""
+
+# Beyond what YAML 1.2 calls printable (5.1); a byte order mark inside the text is no better.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
+_OTHER_ENCODINGS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+"""Bytes that Linux takes."""
+
+
+def unusable(text: str) -> str | None:
+    """Why no file can be named like this, as a message has it; None when one can."""
+    if "\0" in text:
+        return "a path with a NUL, which no file can have"
+    name = max(text.split("/"), key=lambda part: len(os.fsencode(part)))
+    if len(os.fsencode(name)) > _LONGEST_NAME or len(os.fsencode(text)) > _LONGEST_PATH:
+        return "a path that is longer than any file's"
+    return None
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file; a path that no file can have (too long, with a NUL) is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read_bytes(path: Path, name: str, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes. Raises SpecError."""
+    try:
+        # Non-blocking, so that a FIFO in the place of a file can't hold us.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise _whole_file(name, "there is no such file", "check the path") from None
+    except OSError as error:
+        raise _whole_file(name, f"can't be read: {error.strerror}", "check the path and its permissions") from None
+    try:
+        _check_kind(os.fstat(descriptor), name, limit)
+        with open(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise _whole_file(name, f"can't be read: {error.strerror}", "check the disk") from None
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:  # it grew
+        raise _too_large(name, len(content), limit)
+    return content
+
+
+def _check_kind(status: os.stat_result, name: str, limit: int) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise _whole_file(name, "is a directory", "name a file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise _whole_file(name, "is no regular file", "name a file")
+    if status.st_size > limit:
+        raise _too_large(name, status.st_size, limit)
+
+
+def decode(content: bytes, name: str) -> str:
+    """UTF-8 with or without a byte order mark. Raises SpecError at the place of the first bad byte or character."""
+    for mark, encoding in _OTHER_ENCODINGS:
+        if content.startswith(mark):
+            raise _whole_file(name, f"is encoded in {encoding}", "save it as UTF-8")
+    if content[:4].count(0) >= 2 or (len(content) > 1 and content[:2].count(0) == 1):
+        raise _whole_file(name, "looks like UTF-16 or UTF-32", "save it as UTF-8")
+    try:
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode("utf-8", "replace")
+        source = Source(name, error.object.decode("utf-8", "replace"))
+        byte = error.object[error.start]
+        at = source.position_at(len(before))
+        raise SpecError([Diagnostic.at(at, f"the byte 0x{byte:02x} is not UTF-8", help="save it as UTF-8")]) from None
+    found = _UNPRINTABLE.search(text)
+    if found is not None:
+        code = ord(found[0])
+        at = Source(name, text).position_at(found.start())
+        message = f"the control character U+{code:04X}"
+        raise SpecError([Diagnostic.at(at, message, help='remove it, or write it as "\\x1b" in double quotes')])
+    return text
+
+
+def read_text(path: Path, name: str, limit: int = MAX_BYTES) -> str:
+    """The text of a file. Raises SpecError."""
+    return decode(read_bytes(path, name, limit), name)
+
+
+def _too_large(name: str, size: int, limit: int) -> SpecError:
+    message = f"is too large: {size / 2**20:,.1f} MiB"
+    return _whole_file(name, message, f"at most {limit / 2**20:,.0f} MiB are read")
+
+
+def _whole_file(name: str, message: str, advice: str) -> SpecError:
+    return SpecError([Diagnostic(name, 1, 1, message, help=advice)])

@@ -1,0 +1,136 @@
+"""`agent`: what is put to the test, and how it is started (spec.md 1.1)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from keystone_action.spec.models.base import (
+    AuthorPath,
+    Duration,
+    PlainText,
+    ShellCommand,
+    StrictModel,
+    Text,
+    WorkspacePath,
+)
+from keystone_action.spec.models.shapes import TextOrList, TextOrMapping, by_type, text_like
+
+
+class AgentOutput(StrictModel):
+    """Where the agent's answer is, when it is not simply stdout: a file of the workspace, or an AgentResult document
+    `{output, tool_calls, token_usage}` on stdout (`json: stdout`). Exactly one is set."""
+
+    file: Annotated[str, WorkspacePath()] | None = None
+    json_from: Literal["stdout"] | None = Field(default=None, alias="json")
+
+
+class AgentTrace(StrictModel):
+    """The transcript that an agent writes of itself: a file of the workspace, or its stdout. Exactly one of path and
+    stdout is set."""
+
+    format: Literal["keystone", "claude", "codex", "touchstone", "otel"]
+    path: Annotated[str, WorkspacePath()] | None = None
+    stdout: Literal[True] | None = None
+
+
+class AgentBase(StrictModel):
+    """What all agents have. timeout in seconds; `dir` is the agent's own code, given to it read-only."""
+
+    timeout: Duration = 600.0
+    env: dict[str, Text] = Field(default_factory=dict)
+    dir: Annotated[str, AuthorPath("directory", withheld=False)] | None = None
+    trace: AgentTrace | None = None
+    output: TextOrMapping[Literal["stdout"], AgentOutput] = "stdout"
+    stdin: Literal["prompt"] | None = None
+    user: str = "unprivileged"
+    must_exit_zero: bool = False
+
+
+class CommandAgent(AgentBase):
+    """A command: a text runs through `sh -c`, a list is executed as it is."""
+
+    type: Literal["command"]
+    command: TextOrList[Annotated[str, Field(min_length=1), ShellCommand()], list[str]]
+
+
+class CliAgent(AgentBase):
+    """A program and its arguments, executed without a shell."""
+
+    type: Literal["cli"]
+    binary: Annotated[str, Field(min_length=1)]
+    args: list[str] = Field(default_factory=list)
+
+
+class PythonAgent(AgentBase):
+    """`module:Class` (or `module:function`) found in `dir`; runs in the sandbox, never in our process."""
+
+    type: Literal["python"]
+    entrypoint: Annotated[str, text_like(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "module:Class"), PlainText()]
+    dir: Annotated[str, AuthorPath("directory", withheld=False)]
+
+
+class NoneAgent(AgentBase):
+    """No agent: the workspace is graded as it is."""
+
+    type: Literal["none"]
+
+
+class PresetAgent(AgentBase):
+    """A known coding agent: command line, transcript and gateway variables come with the preset."""
+
+    type: Literal["claude-code", "codex", "gemini"]
+    model: str | None = None
+    args: list[str] = Field(default_factory=list)
+    binary: str | None = None
+
+
+BuiltInTool = Literal["bash", "read", "write", "edit"]
+BUILT_IN_TOOLS: tuple[BuiltInTool, ...] = ("bash", "read", "write", "edit")
+
+
+class AnthropicAgent(AgentBase):
+    """The built-in tool loop with the anthropic SDK."""
+
+    type: Literal["anthropic", "paragon"]
+    model: str | None = None
+    max_turns: Annotated[int, Field(ge=1)] = 50
+    tools: list[BuiltInTool] = Field(default_factory=lambda: list(BUILT_IN_TOOLS))
+
+
+class HttpAgent(AgentBase):
+    """An agent that is a service: one request, whose answer holds the output at a JSON path."""
+
+    type: Literal["http"]
+    url: str
+    method: str = "POST"
+    headers: dict[str, Text] = Field(default_factory=dict)
+    body: TextOrMapping[str, dict[str, object]] | None = None
+    output_path: str | None = None
+
+
+AGENT_TYPES = (
+    "command",
+    "cli",
+    "python",
+    "none",
+    "claude-code",
+    "codex",
+    "gemini",
+    "anthropic",
+    "paragon",
+    "http",
+)
+_PRESETS = dict.fromkeys(("claude-code", "codex", "gemini"), "preset")
+
+Agent = Annotated[
+    Annotated[CommandAgent, Tag("<command>")]
+    | Annotated[CliAgent, Tag("<cli>")]
+    | Annotated[PythonAgent, Tag("<python>")]
+    | Annotated[NoneAgent, Tag("<none>")]
+    | Annotated[PresetAgent, Tag("<preset>")]
+    | Annotated[AnthropicAgent, Tag("<anthropic>")]
+    | Annotated[HttpAgent, Tag("<http>")],
+    Discriminator(by_type(AGENT_TYPES, merge={**_PRESETS, "paragon": "anthropic"})),
+]

@@ -1,0 +1,127 @@
+"""An engine that hangs, seen by its client; and failures of this machine, which are not the engine's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import urllib3
+from docker import DockerClient
+from support.engine_proxy import EngineProxy
+
+from keystone_action.engine import connection as docker_connection
+from keystone_action.engine.calls import asked
+from keystone_action.engine.client import connect
+from keystone_action.engine.connection import EngineClient, cut_after, hurry
+from keystone_action.engine.errors import engine_errors
+from keystone_action.errors import SandboxError, ServiceError
+
+
+@pytest.fixture
+def proxy(engine: DockerClient, tmp_path: Path) -> Iterator[EngineProxy]:
+    made = EngineProxy(tmp_path / "engine.sock")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["socket", "tcp"])
+def client(engine: DockerClient, tmp_path: Path, request: Any) -> Iterator[tuple[EngineProxy, Any]]:
+    proxy = EngineProxy(tmp_path / "engine.sock" if request.param == "socket" else None)
+    made = connect({"DOCKER_HOST": proxy.address}, timeout=3600)
+    assert isinstance(made, EngineClient)
+    yield proxy, made
+    made.close()
+    proxy.close()
+
+
+def failure_of(call: Any) -> str:
+    with pytest.raises(SandboxError) as caught, engine_errors("can't ask"):
+        call()
+    return caught.value.message
+
+
+@pytest.mark.docker
+def test_a_cut_ends_what_waits_for_an_answer(client: tuple[EngineProxy, Any]) -> None:
+    proxy, made = client
+    proxy.silence()
+    threading.Timer(0.5, made.api.cut).start()
+    assert "the Docker engine does not answer any more" in failure_of(made.api.info)  # which would wait for an hour
+    assert "its connections were cut" in failure_of(made.api.info)
+
+
+@pytest.mark.docker
+def test_a_cut_ends_a_stream(client: tuple[EngineProxy, Any]) -> None:
+    _, made = client
+    events = made.api.events()
+    threading.Timer(0.5, made.api.cut).start()
+    assert "Docker engine" in failure_of(lambda: [*events, made.api.info()])
+
+
+@pytest.mark.docker
+def test_in_a_hurry_no_request_takes_long(client: tuple[EngineProxy, Any]) -> None:
+    proxy, made = client
+    hurry(made.api, 0.2, cut_after=3600)
+    assert made.api.info()["ID"]
+    proxy.silence()
+    assert "timed out" in failure_of(made.api.info).lower()
+
+
+@pytest.mark.docker
+def test_a_doubtful_engine_gets_little_time_until_it_answers(
+    client: tuple[EngineProxy, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, made = client
+    monkeypatch.setattr(docker_connection, "DOUBTFUL_SECONDS", 5.0)
+    made.api.doubt()
+    assert made.api.info()["ID"]
+    monkeypatch.setattr(docker_connection, "DOUBTFUL_SECONDS", 0.2)
+    made.api.timeout = 0.2
+    proxy.silence()
+    assert "timed out" in failure_of(made.api.info).lower()
+    made.api.timeout = 3600
+    assert "timed out" in failure_of(made.api.info).lower()
+
+
+@pytest.mark.docker
+def test_cleaning_up_that_is_done_in_time_cuts_nothing(client: tuple[EngineProxy, Any]) -> None:
+    proxy, made = client
+    with cut_after(made.api, 3600):
+        made.api.ping()
+    assert made.api.info()["ID"]
+    proxy.silence()
+    with cut_after(made.api, 0.5):
+        assert "Docker engine" in failure_of(made.api.info)
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/archive.part")
+NO_FILES = requests.ConnectionError(urllib3.exceptions.ProtocolError("aborted", OSError(errno.EMFILE, "too many")))
+RESET = requests.ConnectionError(
+    urllib3.exceptions.ProtocolError("aborted", ConnectionResetError(104, "reset by peer"))
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FULL, "can't copy: this machine failed: No space left on device (/tmp/archive.part)"),
+        (NO_FILES, "can't copy: this machine failed: Too many open files"),
+        (RESET, "can't copy: the Docker engine does not answer any more"),
+        (FileNotFoundError(2, "no such file"), "can't copy: the Docker engine does not answer any more"),
+    ],
+)
+def test_what_this_machine_lacks_is_not_the_engines_fault(error: Exception, said: str) -> None:
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(SandboxError) as caught, engine_errors("can't copy"):
+        fails()
+    assert caught.value.message.startswith(said)
+    with pytest.raises(ServiceError) as service:
+        asked(fails, "can't copy")
+    assert service.value.message.startswith(said.replace("the Docker engine does not answer any more", "the container"))

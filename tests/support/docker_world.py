@@ -1,0 +1,181 @@
+"""What the tests of the Docker sandbox share: worlds in containers, and a look at what is left of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from socket import AF_INET, AF_UNIX, SHUT_RDWR, SOCK_STREAM, socket
+from typing import Any
+
+from support.docker_engine import missing
+from support.process_world import run as run_bounded
+
+from keystone_action.engine import layers as docker_layers
+from keystone_action.files.removal import remove_tree
+from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox
+from keystone_action.sandbox.containers.sandbox import DockerSandbox
+from keystone_action.sandbox.containers.sandboxes import DockerSandboxes, start_docker
+from keystone_action.sandbox.own_python import OwnPython
+
+__all__ = ["IMAGE", "Proxy", "fresh", "images_go", "in_shell", "left", "place", "run_bounded", "shell", "world"]
+
+IMAGE = "keystone-test-base:bookworm"
+
+
+class HostOnly:
+    """Stands where the process sandboxes would: remembers what it was asked for."""
+
+    kind = "process"
+    isolation: tuple[str, ...] = ("none",)
+    limits = "watched"
+    not_enforced: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.asked: list[Path] = []
+
+    async def open(self, workspace: Path, **_: Any) -> Sandbox:
+        raise AssertionError(f"the host was asked to open {workspace}")
+
+    async def open_host(self, directory: Path, **_: Any) -> Sandbox:
+        self.asked.append(directory)
+        return object()  # type: ignore[return-value]
+
+    def host_not_enforced(self) -> tuple[str, ...]:
+        return ()
+
+    async def host_python(self) -> OwnPython:
+        raise AssertionError("nobody asked for our interpreter")
+
+    async def close(self) -> None:
+        raise AssertionError("the host's provider is not ours to close")
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Path]:
+    """A directory that other users may pass, as the run's is."""
+    root = Path(tempfile.mkdtemp(prefix="keystone-docker-"))
+    root.chmod(0o755)
+    try:
+        yield root
+    finally:
+        remove_tree(root)
+
+
+@contextlib.asynccontextmanager
+async def world(
+    engine: Any, limits: Limits | None = None, *, mode: Any = "auto", run_id: str | None = None, **options: Any
+) -> AsyncIterator[tuple[DockerSandboxes, DockerSandbox]]:
+    """A provider, and one sandbox with a fresh workspace. Afterwards nothing of it may be left on the engine."""
+    need_image(engine)
+    run_id = run_id or f"test-{uuid.uuid4().hex}"
+    with place() as root:
+        options = {"image": IMAGE, "host": HostOnly(), "client": engine, "network": "none", **options}
+        provider = await start_docker(run_id=run_id, root=root, mode=mode, **options)
+        try:
+            yield provider, await fresh(provider, limits)
+        finally:
+            await provider.close()
+    assert left(engine, run_id) == []
+
+
+def need_image(engine: Any) -> None:
+    from docker.errors import ImageNotFound
+
+    try:
+        engine.images.get(IMAGE)
+    except ImageNotFound:
+        missing(f"the engine has no image {IMAGE}; tests/images/build-base makes it")
+
+
+async def fresh(provider: DockerSandboxes, limits: Limits | None = None, **options: Any) -> DockerSandbox:
+    """Another sandbox of the provider, on a new workspace."""
+    workspace = provider.engine.root / f"workspace-{uuid.uuid4().hex}"
+    workspace.mkdir()
+    return await provider.open(workspace, limits=limits or Limits(), **options)
+
+
+@contextlib.contextmanager
+def images_go(engine: Any) -> Iterator[str]:
+    """Yields text that makes a setup new. The images that are kept of what is done meanwhile, here, go in the end."""
+    made: list[str] = []
+    commit = docker_layers._commit
+
+    def remembering(*arguments: Any) -> str:
+        made.append(commit(*arguments))
+        return made[-1]
+
+    docker_layers._commit = remembering
+    try:
+        yield uuid.uuid4().hex
+    finally:
+        docker_layers._commit = commit
+        for image in reversed(made):
+            docker_layers.remove_image(engine.api, image)
+
+
+def shell(text: str, **options: Any) -> Command:
+    return Command(("sh", "-c", text), **options)
+
+
+def in_shell(engine: Any, text: str, limits: Limits | None = None, *, mode: Any = "auto", **options: Any) -> Completed:
+    """Run this text in a fresh world."""
+
+    async def main() -> Completed:
+        async with world(engine, limits, mode=mode) as (_, sandbox):
+            return await sandbox.run(shell(text, **options))
+
+    result: Completed = run_bounded(main)
+    return result
+
+
+def left(engine: Any, run_id: str) -> list[str]:
+    """Containers, networks and volumes of a run that the engine still has."""
+    filters = {"label": f"keystone.run={run_id}"}
+    containers = [one["Id"] for one in engine.api.containers(all=True, filters=filters)]
+    networks = [one["Id"] for one in engine.api.networks(filters=filters)]
+    volumes = [one["Name"] for one in engine.api.volumes(filters=filters).get("Volumes") or []]
+    return containers + networks + volumes
+
+
+class Proxy:
+    """The engine over TCP; `cut` ends every connection and refuses new ones, as an engine that died."""
+
+    def __init__(self) -> None:
+        self._listener = socket(AF_INET, SOCK_STREAM)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(64)
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._engine = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+        self._ends: list[socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket(AF_UNIX, SOCK_STREAM)
+                there.connect(self._engine)
+                self._ends += [here, there]
+                for source, target in ((here, there), (there, here)):
+                    threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+
+    def cut(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(SHUT_RDWR)
+        self._listener.close()
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(SHUT_RDWR)
+
+
+def _pump(source: socket, target: socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(SHUT_RDWR)

@@ -1,0 +1,85 @@
+"""What the tests of the process sandbox share: a world to run things in, and a look at what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from keystone_action.sandbox.base import Command, Completed, Limits
+from keystone_action.sandbox.processes.sandbox import ProcessSandbox
+from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes, start
+
+ROOT = os.geteuid() == 0
+
+
+def run(main: Callable[[], Coroutine[Any, Any, Any]], seconds: float = 600) -> Any:
+    """Run an async test; one that hangs fails. Engines on busy machines take minutes to remove what is large."""
+
+    async def bounded() -> Any:
+        async with asyncio.timeout(seconds):
+            return await main()
+
+    return asyncio.run(bounded())
+
+
+@contextlib.asynccontextmanager
+async def world(limits: Limits | None = None, **options: Any) -> AsyncIterator[tuple[ProcessSandboxes, ProcessSandbox]]:
+    """A provider, and one sandbox with a fresh workspace."""
+    sandboxes = await start(**options)
+    try:
+        yield sandboxes, await another(sandboxes, limits)
+    finally:
+        await sandboxes.close()
+
+
+async def another(sandboxes: ProcessSandboxes, limits: Limits | None = None, **options: Any) -> ProcessSandbox:
+    workspace = sandboxes.root / f"workspace-{uuid.uuid4().hex}"
+    workspace.mkdir()
+    return await sandboxes.open(workspace, limits=limits or Limits(), **options)
+
+
+def shell(text: str, **options: Any) -> Command:
+    return Command(("sh", "-c", text), **options)
+
+
+def in_shell(text: str, limits: Limits | None = None, **options: Any) -> Completed:
+    """Run this text in a fresh world."""
+
+    async def main() -> Completed:
+        async with world(limits) as (_, sandbox):
+            return await sandbox.run(shell(text, **options))
+
+    result: Completed = run(main)
+    return result
+
+
+def token() -> str:
+    """An argument for `sleep` by which its process is recognised: no two tests use the same."""
+    return f"7{uuid.uuid4().int % 10**15:015d}"
+
+
+def alive(mark: str) -> list[int]:
+    """Every process on this machine that has this word in its command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether it holds sooner or later (half a minute)."""
+    end = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
