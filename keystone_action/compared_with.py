@@ -65,7 +65,8 @@ def _changed(
 ) -> SpecChanges | None:
     """What the change did to a baseline that its repository holds; where results are joined too, since it decides
     there."""
-    from keystone_action.gate.changed_baseline import changed_baseline, is_committed
+    from keystone_action.files.git.committed import is_committed
+    from keystone_action.gate.changed_baseline import changed_baseline
 
     path = _as_named(environ, "baseline", _directory(settings, environ))
     places = [one for one in (path, settings.baseline) if isinstance(one, Path)]  # a link may lead to one that is

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from keystone_action import signals
 from keystone_action.files.run_lock import keep_lock
-from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.gate.options import GatedOptions
+from keystone_action.gate.specs import specs_to_run
+from keystone_action.runner.options import Progress
 from keystone_action.runner.run import run
 from keystone_action.runner.shutdown import run_to_its_end
 from keystone_action.scoring.aggregate import exit_code
@@ -24,7 +26,7 @@ class Evaluation:
     exit_code: int
 
 
-def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
+def evaluate(options: GatedOptions, progress: Progress) -> Evaluation:
     """Run specs and write results.json, summary.md, report.html and junit.xml.
 
     A signal ends the run, and loses no result: what is finished is written, whenever it comes.
@@ -34,7 +36,7 @@ def evaluate(options: RunOptions, progress: Progress) -> Evaluation:
     gc.enable()
     gc.freeze()
     with signals.held():
-        ran = run_to_its_end(lambda stop: run(options, progress, stop))
+        ran = run_to_its_end(lambda stop: run(options, lambda: specs_to_run(options), progress, stop))
         if signals.left_behind() and options.run_id:
             keep_lock(options.run_id, on_engine=False)
         from keystone_action.report.write import write_reports

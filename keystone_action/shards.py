@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from keystone_action import signals
 from keystone_action.errors import UsageError
 from keystone_action.evaluate import Evaluation
+from keystone_action.gate.options import GatedOptions
+from keystone_action.gate.specs import specs_to_run
 from keystone_action.plan import Plan, plan
-from keystone_action.runner.options import RunOptions
 from keystone_action.runner.parts.merge import MergeOptions, merge_shards
-from keystone_action.runner.preflight import specs_to_run
 from keystone_action.scoring.aggregate import exit_code
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def refuse_too_many(shards: int) -> None:
         )
 
 
-def plan_shards(options: RunOptions, shards: int) -> Shards:
+def plan_shards(options: GatedOptions, shards: int) -> Shards:
     """The cells that a run with these options would have, and in which jobs: at most so many, never more than there are
     cells, at least one. Raises UsageError for bad specs and when there is nothing to run."""
     planned = plan(specs_to_run(options).specs, options.selection)

@@ -22,6 +22,7 @@ from keystone_action.errors import (
     UsageError,
 )
 from keystone_action.gate.committed import refuse_committed_answers
+from keystone_action.gate.options import GatedOptions
 from keystone_action.github.event import Event, read_event
 from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings
 from keystone_action.github.log.annotations import annotations_of, annotations_of_spec_error
@@ -40,7 +41,7 @@ from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.wording import in_workflow
 from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
-from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.runner.options import Progress
 from keystone_action.scoring.results import RunResult
 from keystone_action.spec.loading.diagnostics import SpecError
 
@@ -64,7 +65,7 @@ class Evaluation(Protocol):
     def exit_code(self) -> int: ...
 
 
-Evaluate = Callable[[RunOptions, Progress], Evaluation]
+Evaluate = Callable[[GatedOptions, Progress], Evaluation]
 
 
 def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | None = None) -> int:
@@ -218,11 +219,11 @@ class _Step:
         finally:
             hand_over([*left, *made], settings.workspace)
 
-    def _options(self, settings: Settings, event: Event, *, run_id: str) -> RunOptions:
+    def _options(self, settings: Settings, event: Event, *, run_id: str) -> GatedOptions:
         compared = compared_with(settings, self.environ, self.commands)
         return options_of(settings, event, self.environ, run_id=run_id, compared=compared)
 
-    def _run(self, options: RunOptions, engine: Evaluate) -> Evaluation:
+    def _run(self, options: GatedOptions, engine: Evaluate) -> Evaluation:
         progress = LogProgress(self.commands, None if self.reporting is None else self.reporting.live)
         try:
             return engine(options, progress)
@@ -299,7 +300,7 @@ class _Step:
 
 
 def _is_committed(directory: Path, path: Path) -> bool:
-    from keystone_action.gate.changed_baseline import is_committed
+    from keystone_action.files.git.committed import is_committed
 
     return is_committed(directory, path)
 
@@ -324,10 +325,10 @@ def options_of(
     *,
     run_id: str,
     compared: ComparedWith = _WITH_NOTHING,
-) -> RunOptions:
+) -> GatedOptions:
     """The settings as the engine takes them."""
     temp = environ.get("RUNNER_TEMP", "")
-    return RunOptions(
+    return GatedOptions(
         specs=settings.specs,
         tolerate_missing=settings.specs == DEFAULT_SPECS,
         directory=settings.directory,

@@ -20,7 +20,7 @@ from keystone_action.errors import EXIT_FAIL, EXIT_PASS, NotSupportedYet, UsageE
 if TYPE_CHECKING:
     from keystone_action.evaluate import Evaluation
     from keystone_action.gate.base_commit import BaseCommit
-    from keystone_action.runner.options import RunOptions
+    from keystone_action.gate.options import GatedOptions
     from keystone_action.scoring.baseline import Baseline
 
 
@@ -96,14 +96,14 @@ def write_document(text: str) -> None:
     sys.stdout.write(text)
 
 
-def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> RunOptions:
+def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> GatedOptions:
     from keystone_action.files.run_lock import new_run_id
-    from keystone_action.runner.options import RunOptions
+    from keystone_action.gate.options import GatedOptions
 
     if call.resume is not None and call.output is not None:
         _require_same(directory / call.resume, directory / call.output)
     _refuse_directory_as_summary(call, directory)
-    return RunOptions(
+    return GatedOptions(
         specs=tuple(call.specs),
         directory=directory,
         environ=environ,
@@ -202,13 +202,15 @@ def _copy_summary(source: Path, target: Path) -> None:
 
 def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Load every spec and say what it has; all errors of all files at once."""
+    from keystone_action.gate.options import GatedOptions
     from keystone_action.report.escape import log_line
     from keystone_action.report.words import count
-    from keystone_action.runner.options import RunOptions
     from keystone_action.runner.preflight import load_specs
     from keystone_action.spec.loading.diagnostics import with_short_path
 
-    options = RunOptions(specs=tuple(call.specs), directory=directory, params=parameters(call.param), agent=call.agent)
+    options = GatedOptions(
+        specs=tuple(call.specs), directory=directory, params=parameters(call.param), agent=call.agent
+    )
     for loaded in load_specs(options):
         for warning in loaded.warnings:
             sys.stderr.write(f"warning: {with_short_path(warning, directory).render()}\n")
@@ -223,7 +225,7 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
 def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """List the cells that a run would have, one id a line; with `--shards` the shard of each before it, or the matrix
     of GitHub's jobs alone."""
-    from keystone_action.runner.options import RunOptions
+    from keystone_action.gate.options import GatedOptions
     from keystone_action.shards import plan_shards, refuse_too_many
 
     if call.github and call.shards is None:
@@ -232,7 +234,7 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
         refuse_too_many(call.shards)
     if call.shards is not None and call.shard is not None:
         raise UsageError("--shards plans all shards, --shard I/N is one of them", help="leave one of them out")
-    options = RunOptions(
+    options = GatedOptions(
         specs=tuple(call.specs),
         directory=directory,
         params=parameters(call.param),

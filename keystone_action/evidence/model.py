@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
+    from keystone_action.files.entries import Change, FileState
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +105,6 @@ class AgentRun:
 
 def _text(long: LongText, what: str) -> str:
     return long.read(what).decode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """One entry of a workspace. kind `other` is a device, socket or FIFO. digest is sha256 of a file's bytes."""
-
-    kind: Literal["file", "directory", "link", "other"]
-    mode: int
-    size: int = 0
-    digest: str = ""
-    target: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One path that differs between the snapshot and the workspace as left; POSIX path relative to the workspace."""
-
-    path: str
-    change: Literal["added", "modified", "removed", "mode"]
-    before: FileState | None = None
-    after: FileState | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from keystone_action.evidence.model import Change, FileState
+from keystone_action.files.entries import Change, FileState
 
 
 def changes(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.evidence.model import Change, FileState
+from keystone_action.files.entries import Change, FileState
 from keystone_action.files.patch import header_line, one_kind
 from keystone_action.files.paths import PathProblem, open_inside
 

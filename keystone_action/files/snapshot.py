@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.evidence.model import FileState
 from keystone_action.files.descent import Descent
+from keystone_action.files.entries import FileState
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.stamps import stamps_every_change
 

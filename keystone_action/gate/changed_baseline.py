@@ -4,50 +4,23 @@ than."""
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
 from keystone_action.files.git.commit_tree import submodules_of
+from keystone_action.files.git.committed import checkout_of
 from keystone_action.gate.base_commit import BaseCommit, BaseFiles, open_base
 from keystone_action.gate.named_files import COUNT_LIMIT, count_lines
 from keystone_action.runner.baseline import FILE
 from keystone_action.scoring.results import SpecChange
 
 
-def is_committed(directory: Path, path: Path) -> bool:
-    """Whether the commit that is checked out holds this file, or something in this folder, or names the commit of a
-    submodule that it is in. One that a step has put there is none of the change's."""
-    try:
-        start = _start(directory, path)
-        top = os.fsdecode(git.run("rev-parse", "--show-toplevel", directory=start).rstrip(b"\n"))
-        if not path.is_relative_to(top):
-            return False
-        place = path.relative_to(top)
-        words = ("ls-tree", "-z", "HEAD", "--")
-        if git.run(*words, place.as_posix(), directory=Path(top)):
-            return True
-        folders = (folder.as_posix() for folder in place.parents if folder.name)
-        return any(submodules_of(git.run(*words, folder, directory=Path(top))) for folder in folders)
-    except git.GitFailed:
-        return False
-
-
-def _start(directory: Path, path: Path) -> Path:
-    """A folder of the checkout: a job can have it in a folder of its own, below the one that it works in."""
-    with suppress(git.GitFailed):
-        git.run("rev-parse", "--show-toplevel", directory=directory)
-        return directory
-    inside = (folder for folder in reversed(path.parents) if folder.is_relative_to(directory))
-    return next((folder for folder in inside if os.path.lexists(folder / ".git")), directory)
-
-
 def changed_baseline(base: BaseCommit, directory: Path, path: Path) -> SpecChange | None:
     """What a change did to its baseline; None when nothing. path: as it was named, a file or a folder."""
     shown = os.path.relpath(path, directory)
     try:
-        files = open_base(base, _start(directory, path))
+        files = open_base(base, checkout_of(directory, path))
         sentence = _difference(files, path)
     except (UsageError, git.GitFailed, OSError) as error:
         why = error.sentences if isinstance(error, UsageError) else " ".join(str(error).split())

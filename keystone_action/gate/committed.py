@@ -31,23 +31,6 @@ def refuse_committed_answers(cache: Path, workspace: Path) -> None:
             return
 
 
-def refuse_committed_link(directory: Path, output: Path) -> None:
-    """Results are written where nobody's commit leads us: not through a link that is in the repository. output: as it
-    was named, relative to the directory or absolute. One that its user made is its user's. Raises UsageError."""
-    from keystone_action.gate.changed_baseline import is_committed
-
-    directory = directory.resolve()
-    here = Path(output.anchor) if output.is_absolute() else directory
-    for part in output.parts[len(Path(output.anchor).parts) :]:
-        here = here / part
-        if os.path.islink(here) and is_committed(directory, here):  # noqa: PTH114 - which never raises
-            shown = os.path.relpath(here, directory)
-            raise UsageError(
-                f"{shown} is a link in the repository, and results would be written where it leads",
-                help="remove it, or name another folder with --output",
-            )
-
-
 def _holds(top: Path, cache: Path, shown: str) -> bool:
     try:
         return bool(git.run("ls-files", "-z", "--", str(cache.relative_to(top)), directory=top))

@@ -27,7 +27,7 @@ from keystone_action.spec.loading.discovery import discover
 from keystone_action.spec.loading.loader import LoadedSpec
 
 if TYPE_CHECKING:
-    from keystone_action.runner.options import RunOptions
+    from keystone_action.gate.options import GatedOptions
 
 _NO_BASE = (
     "on a branch that is pushed, check out with `fetch-depth: 0`, which tells where it left the default one; where no"
@@ -51,7 +51,7 @@ class _Side:
         return self.root / relative
 
 
-def gated_specs(options: RunOptions) -> GatedSpecs:
+def gated_specs(options: GatedOptions) -> GatedSpecs:
     """All specs of a call. Raises UsageError and SpecError as `load_specs` does; with `spec_from: base` also when there
     is no base commit, it can't be read, or it has none of these specs."""
     base = options.base
@@ -75,7 +75,7 @@ def gated_specs(options: RunOptions) -> GatedSpecs:
     return GatedSpecs(specs, _with_workflows(changes, files, base, options))
 
 
-def _from_base(options: RunOptions, base: BaseCommit) -> GatedSpecs:
+def _from_base(options: GatedOptions, base: BaseCommit) -> GatedSpecs:
     files = _opened(base, options)
     before = _side_of_base(files, options)
     if before.errors:
@@ -92,7 +92,7 @@ def _from_base(options: RunOptions, base: BaseCommit) -> GatedSpecs:
     return GatedSpecs([_on_head(one, name, files, after) for name, one in before.specs.items()], changes)
 
 
-def _with_workflows(changes: SpecChanges, files: BaseFiles, base: BaseCommit, options: RunOptions) -> SpecChanges:
+def _with_workflows(changes: SpecChanges, files: BaseFiles, base: BaseCommit, options: GatedOptions) -> SpecChanges:
     if options.workflow is None:
         return changes
     try:
@@ -103,7 +103,7 @@ def _with_workflows(changes: SpecChanges, files: BaseFiles, base: BaseCommit, op
     return replace(changes, workflows=tuple(found))
 
 
-def _opened(base: BaseCommit, options: RunOptions) -> BaseFiles:
+def _opened(base: BaseCommit, options: GatedOptions) -> BaseFiles:
     files = open_base(base, options.directory)
     try:
         files.find(options.specs, files.directory.relative_to(files.top).as_posix())
@@ -112,7 +112,7 @@ def _opened(base: BaseCommit, options: RunOptions) -> BaseFiles:
     return files
 
 
-def _side_of_base(files: BaseFiles, options: RunOptions) -> _Side:
+def _side_of_base(files: BaseFiles, options: GatedOptions) -> _Side:
     """Raises UsageError when an object is missing."""
     there = replace(options, directory=files.directory, specs=files.patterns)
     try:
@@ -134,7 +134,7 @@ def _side_of_base(files: BaseFiles, options: RunOptions) -> _Side:
     )
 
 
-def _side_of_head(files: BaseFiles, options: RunOptions) -> _Side:
+def _side_of_head(files: BaseFiles, options: GatedOptions) -> _Side:
     """The specs of the checkout, which are only looked at: what is wrong with them decides nothing."""
     try:
         paths = discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing)
@@ -161,7 +161,7 @@ def _submodules_of_head(files: BaseFiles) -> dict[str, str]:
         return {}
 
 
-def _relative(path: Path, root: Path, options: RunOptions) -> str:
+def _relative(path: Path, root: Path, options: GatedOptions) -> str:
     """A spec's path relative to the root; one outside of it stays as it is, and counts as added."""
     place = Path(os.path.normpath(options.directory.resolve() / os.path.relpath(path, options.directory)))
     return place.relative_to(root).as_posix() if place.is_relative_to(root) else str(place)
@@ -200,7 +200,7 @@ def _at_head(diagnostic: Diagnostic, files: BaseFiles) -> Diagnostic:
     return replace(diagnostic, path=str(files.root / path.relative_to(files.top)), **texts)
 
 
-def _changes(before: _Side, after: _Side, options: RunOptions) -> tuple[SpecChange, ...]:
+def _changes(before: _Side, after: _Side, options: GatedOptions) -> tuple[SpecChange, ...]:
     """Joined by path; a spec that moved is joined by its id. What can weaken the gate comes first."""
     found: list[tuple[int, SpecChange]] = []
     shown = options.directory.resolve()

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from keystone_action.evidence.fields import Missing, look_up, parse_field
-from keystone_action.evidence.model import Evidence, FileState, LongText
+from keystone_action.evidence.model import Evidence, LongText
+from keystone_action.files.entries import FileState
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 from keystone_action.sandbox.base import WHOLE_LIMIT
 

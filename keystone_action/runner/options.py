@@ -11,8 +11,6 @@ from keystone_action.plan import Selection
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
-    from keystone_action.gate.base_commit import BaseCommit
-    from keystone_action.gate.workflow_files import WorkflowFile
     from keystone_action.scoring.baseline import Baseline
 
 FailOn = Literal["threshold", "regression", "error", "never"]
@@ -33,10 +31,8 @@ class RunOptions:
     registry_username, registry_password: for it, or for Docker Hub. user_logins: whether `docker login` of our own user
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
-    asked for, empty otherwise. spec_from: which commit's specs run. base: the commit that they are compared with;
-    base_problem: why there is none although there should be one, empty otherwise. workflow: what runs this step, to be
-    compared too; None outside of one. withheld: files that no agent may
-    see, beside those that specs name. summary: where the caller puts a copy of the summary.
+    asked for, empty otherwise. withheld: files that no agent may see, beside those that specs
+    name. summary: where the caller puts a copy of the summary.
     """
 
     specs: tuple[str, ...]
@@ -72,10 +68,6 @@ class RunOptions:
     agent: str | None = None
     baseline: Baseline | None = None
     baseline_problem: str = ""
-    spec_from: Literal["head", "base"] = "head"
-    base: BaseCommit | None = None
-    base_problem: str = ""
-    workflow: WorkflowFile | None = None
     withheld: tuple[Path, ...] = ()
     summary: Path | None = None
 

@@ -56,15 +56,6 @@ class GatedSpecs:
     changes: SpecChanges | None = None
 
 
-def specs_to_run(options: RunOptions) -> GatedSpecs:
-    """All specs of a call, beside those of the base commit where there is one. Raises UsageError and SpecError."""
-    if options.base is None and not options.base_problem and options.spec_from == "head":
-        return GatedSpecs(load_specs(options))
-    from keystone_action.gate.compare import gated_specs
-
-    return gated_specs(options)
-
-
 def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -> Facilities:
     """What the cells will run in. Refuses what this machine or this version can't do: raises UsageError."""
     planned_ids = {cell.loaded.spec.id for cell in planned.cells}

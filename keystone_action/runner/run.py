@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.errors import UsageError
+from keystone_action.files.git.committed import refuse_committed_link
 from keystone_action.files.run_lock import new_run_id
-from keystone_action.gate.committed import refuse_committed_link
 from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell.cell import run_cell
@@ -23,7 +23,7 @@ from keystone_action.runner.concurrency import most_at_once
 from keystone_action.runner.parts import journal as journals
 from keystone_action.runner.parts.identify import Identification, Reading, run_facts
 from keystone_action.runner.parts.recorded import Entry, Recorded
-from keystone_action.runner.preflight import preflight, specs_to_run, substituted_services
+from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import Stop, cancelled, only_error
@@ -46,15 +46,17 @@ class Ran:
     directory: Path
 
 
-async def run(options: RunOptions, progress: Progress, stop: Stop | None = None) -> Ran:
-    """Run everything that `options` name, until `stop` asks for its end: the result then says `cancelled`.
+async def run(
+    options: RunOptions, find_specs: Callable[[], GatedSpecs], progress: Progress, stop: Stop | None = None
+) -> Ran:
+    """Run the specs that are found, until `stop` asks for its end: the result then says `cancelled`.
 
     Raises UsageError before anything runs (bad spec or call, nothing to run, results already there), HarnessError
     when the sandbox can't be made or results can't be written.
     """
     stop = stop or Stop()
     started, started_at = time.monotonic(), datetime.now(UTC)
-    gated = specs_to_run(options)
+    gated = find_specs()
     specs = gated.specs
     planned = plan(specs, options.selection)
     facilities = preflight(specs, planned, options)

@@ -10,7 +10,8 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.model import Change, Evidence
+from keystone_action.evidence.model import Evidence
+from keystone_action.files.entries import Change
 from keystone_action.files.line_counts import LineCount, line_counts
 from keystone_action.files.paths import display_path
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed

@@ -1,0 +1,19 @@
+"""The specs that a call runs: those of the checkout, or of its base commit, and what the change does to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keystone_action.runner.preflight import GatedSpecs, load_specs
+
+if TYPE_CHECKING:
+    from keystone_action.gate.options import GatedOptions
+
+
+def specs_to_run(options: GatedOptions) -> GatedSpecs:
+    """All specs of a call, beside those of the base commit where there is one. Raises UsageError and SpecError."""
+    if options.base is None and not options.base_problem and options.spec_from == "head":
+        return GatedSpecs(load_specs(options))
+    from keystone_action.gate.compare import gated_specs
+
+    return gated_specs(options)
