@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.environment import prompt_bytes
 from keystone_action.agents.output import STDERR, STDOUT, recorded, with_output
+from keystone_action.command import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole
 from keystone_action.dialects.agenticassure import library
 from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
-from keystone_action.sandbox.base import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole, Sandbox
+from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import hidden_by_sandbox, ways_to_show
 from keystone_action.sandbox.shortage import ShortageError
 from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from keystone_action.agents.result import MalformedResult, parse_result
+from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Completed
 from keystone_action.evidence.model import AgentRun, LongText, TooMuchPrinted
 from keystone_action.files.paths import PathProblem, open_inside, read_head_inside
-from keystone_action.sandbox.base import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Completed
 from keystone_action.spec.models.agents import AgentOutput
 
 SHOWN_LIMIT = CAPTURE_HEAD + CAPTURE_TAIL

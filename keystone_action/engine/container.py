@@ -16,12 +16,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from keystone_action.command import Capture, Completed, KeptWhole
 from keystone_action.engine.errors import engine_errors, explanation, is_not_found, status_of
 from keystone_action.engine.plan import Plan, connect, create
 from keystone_action.engine.streams import Demultiplexer
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Capture, Completed, KeptWhole
-from keystone_action.sandbox.watching import human
+from keystone_action.files.tree_size import human
 
 T = TypeVar("T")
 _PATIENCE = 0.1

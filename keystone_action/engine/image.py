@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keystone_action.command import Completed
 from keystone_action.engine.container import Run
 from keystone_action.engine.errors import engine_errors, is_not_found
 from keystone_action.engine.plan import Mount, Plan
 from keystone_action.errors import SandboxError
 from keystone_action.files.search_path import DEFAULT_PATH
-from keystone_action.sandbox.base import Completed
 
 PROBING_USER = 65532
 _LINK_PLACE = "E/workspace"

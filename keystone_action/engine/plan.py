@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.sandbox.base import DEFAULT_PIDS, Limits
+from keystone_action.command import DEFAULT_PIDS, Limits
 
 RUN_LABEL = "keystone.run"
 KIND_LABEL = "keystone.kind"

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from keystone_action.command import Capture
 from keystone_action.invariants.base import Outcome, failed, passed
 from keystone_action.invariants.values.strict_json import parse
-from keystone_action.sandbox.base import Capture
 
 
 class BadResult(Exception):  # noqa: N818 - an outcome: the check is in error

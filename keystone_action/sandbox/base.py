@@ -9,120 +9,14 @@ from __future__ import annotations
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from keystone_action.command import Command, Completed, Limits
+
 if TYPE_CHECKING:
     from keystone_action.sandbox.own_python import OwnPython
-
-CAPTURE_HEAD = 1 << 20
-CAPTURE_TAIL = 1 << 20
-"""Bytes kept of each stream: the first and the last; what lies between is counted and said."""
-WHOLE_LIMIT = 64 << 20
-TRANSCRIPT_LIMIT = 512 << 20
-"""Bytes of a stream that a file of ours gets, where all of it is wanted (spec 5.2 "Output")."""
-
-
-DEFAULT_PIDS = 4096
-"""Processes and threads that a sandbox may have where its spec says nothing: more than any honest build needs, few
-enough for a machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """One stream of a finished command: the bytes kept, and how many there were.
-
-    Where `total > len(head) + len(tail)` the middle was cut; `tail` is empty when everything fit into `head`.
-    """
-
-    head: bytes = b""
-    tail: bytes = b""
-    total: int = 0
-
-    @property
-    def cut(self) -> int:
-        """How many bytes were not kept."""
-        return self.total - len(self.head) - len(self.tail)
-
-    def text(self) -> str:
-        """All that was kept, decoded with replacement, the cut said in a line of its own."""
-        if not self.cut:
-            return (self.head + self.tail).decode("utf-8", "replace")
-        notice = f"\n[… {self.cut:,} bytes cut …]\n"
-        return self.head.decode("utf-8", "replace") + notice + self.tail.decode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one command may use; None = not limited, of processes DEFAULT_PIDS. Bytes, processes, seconds."""
-
-    memory: int | None = None
-    disk: int | None = None
-    pids: int | None = None
-    cpu: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeptWhole:
-    """Where all of a stream is wanted: a file of ours, which is made once there are more than `above` bytes, and gets
-    up to `limit` of them."""
-
-    path: Path
-    above: int = CAPTURE_HEAD + CAPTURE_TAIL
-    limit: int = WHOLE_LIMIT
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command to run: `argv` exactly, no shell unless argv says so (`("sh", "-c", text)`).
-
-    env is complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where env lacks them.
-    cwd is relative to the workspace ("." = the workspace itself). as_root: as the root user of a container, for the
-    author's setup; a sandbox without containers ignores it. stdout_to, stderr_to: files of ours that get all of these
-    streams as it comes; without one, what is between head and tail is lost.
-    """
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str = "."
-    timeout: float | None = None
-    stdin: bytes = b""
-    as_root: bool = False
-    stdout_to: KeptWhole | None = None
-    stderr_to: KeptWhole | None = None
-
-    @property
-    def kept_whole(self) -> tuple[KeptWhole | None, KeptWhole | None]:
-        """What is wanted whole of stdout and of stderr."""
-        return self.stdout_to, self.stderr_to
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """How a command ended. Exactly one of exit_code and signal is set, unless it could not be started.
-
-    exit_code 127 with `not_found` = the program does not exist (so not an exit code of the program's own).
-    limit: the sentence for the limit it was stopped at ("memory: 2.1 GiB used, 2.0 GiB allowed"), else None.
-    leftovers: how many of its processes were still there when it ended and were killed.
-    advice: what of the sandbox may explain that it failed, in a sentence.
-    """
-
-    exit_code: int | None
-    signal: int | None
-    timed_out: bool
-    limit: str | None
-    not_found: bool
-    duration_s: float
-    stdout: Capture
-    stderr: Capture
-    leftovers: int = 0
-    advice: str = ""
-
-    @property
-    def shell_code(self) -> int:
-        """The exit code as a shell shows it: 128 + n for signal n."""
-        return self.exit_code if self.exit_code is not None else 128 + (self.signal or 0)
 
 
 @dataclass(frozen=True, slots=True)

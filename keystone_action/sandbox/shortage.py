@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SandboxError
+from keystone_action.files.tree_size import TooDeep, human, tree_size
 from keystone_action.sandbox.processes import process_cap
-from keystone_action.sandbox.watching import TooDeep, human, tree_size
 
 if TYPE_CHECKING:
-    from keystone_action.sandbox.base import Completed
+    from keystone_action.command import Completed
 
 _FULL = 1 << 20
 """Bytes: with less left on a file system, programs fail to write."""

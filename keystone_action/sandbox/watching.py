@@ -6,13 +6,12 @@ Nothing here enforces; the supervisor ends the command when `Watch.look` returns
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
-import stat
 import time
 from collections.abc import Iterator
 
+from keystone_action.files.tree_size import DEEPEST, TooDeep, human, tree_size
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.processes.credentials import User, acting_for
@@ -25,62 +24,8 @@ _CALM, _ALERT = 0.1, 0.02
 _WALK_SLICE = 0.02
 _WALK_PAUSE = 0.3
 _WALK_SHARE = 10  # walking takes at most one part in this many of the time
-_DEEPEST = 500
 _MOST_LOOKED_AT = 10_000
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read only
-
-
-def human(count: float) -> str:
-    """Bytes for people: 2.1 GiB."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
-class TooDeep(Exception):  # noqa: N818 - a finding, not an error
-    """Directories nested so deeply that what lies in them can't be measured: nobody needs that to work."""
-
-
-def tree_size(roots: list[str]) -> Iterator[int | None]:
-    """The space below `roots` in bytes, as blocks on disk, links not followed and hard links counted once.
-
-    A generator, so that a large tree doesn't keep the supervisor from its work: yields None wherever it can pause,
-    and the size at the end. Raises TooDeep.
-    """
-    total = 0
-    seen: set[tuple[int, int]] = set()
-    waiting = [(root, 0) for root in roots]
-    while waiting:
-        directory, depth = waiting.pop()
-        yield None
-        if depth > _DEEPEST:
-            raise TooDeep
-        with _unless_too_long(), os.scandir(directory) as entries:
-            for number, entry in enumerate(entries):
-                if number % 256 == 255:
-                    yield None
-                with _unless_too_long():
-                    status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(status.st_mode):
-                        waiting.append((entry.path, depth + 1))
-                    elif status.st_nlink > 1:
-                        if (status.st_dev, status.st_ino) in seen:
-                            continue
-                        seen.add((status.st_dev, status.st_ino))
-                    total += status.st_blocks * 512
-    yield total
-
-
-@contextlib.contextmanager
-def _unless_too_long() -> Iterator[None]:
-    """What is gone meanwhile counts for nothing; what no path can reach is TooDeep."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise TooDeep from None
 
 
 class Watch:
@@ -215,7 +160,7 @@ class Watch:
 
     @staticmethod
     def _too_deep() -> str:
-        return f"disk: directories nested more than {_DEEPEST} deep can't be watched"
+        return f"disk: directories nested more than {DEEPEST} deep can't be watched"
 
     def _as_user(self) -> contextlib.AbstractContextManager[None]:
         """What /proc tells only to the same user (or to CAP_SYS_PTRACE, which containers lack)."""

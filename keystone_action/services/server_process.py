@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from keystone_action.sandbox.base import Limits, Sandbox
+    from keystone_action.command import Limits
+    from keystone_action.sandbox.base import Sandbox
     from keystone_action.sandbox.own_python import OwnPython
 
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}

@@ -10,9 +10,9 @@ import pytest
 from support.docker_world import IMAGE, HostOnly, Proxy, fresh, left, place, run_bounded, shell, world
 from support.process_world import alive, eventually, token
 
+from keystone_action.command import Limits
 from keystone_action.engine.sweep import find_leftovers, sweep
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Limits
 from keystone_action.sandbox.containers.sandboxes import start_docker
 
 pytestmark = pytest.mark.docker

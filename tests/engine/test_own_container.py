@@ -22,7 +22,7 @@ import asyncio, dataclasses, json, sys
 from pathlib import Path
 sys.path[:0] = ["/packages", "/source"]
 import docker
-from keystone_action.sandbox.base import Command, Limits
+from keystone_action.command import Command, Limits
 from keystone_action.sandbox.containers.sandboxes import start_docker
 from keystone_action.engine.own_container import find_own_container
 

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 from support.context import grade, make_check
 
+from keystone_action.command import Capture, Limits
 from keystone_action.invariants.captured import tail
-from keystone_action.sandbox.base import Capture, Limits
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support.context import context_of, grade, make_check, make_evidence
 
+from keystone_action.command import Capture
 from keystone_action.evidence.model import Address
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.check_result import BadResult, read_result
-from keystone_action.sandbox.base import Capture
 
 SEED_SCRIPT = Path(__file__).parent.parent / "data" / "seed_checks" / "validate_api_responses.py.txt"
 """The source document's script, byte for byte: `.txt` keeps formatters away."""

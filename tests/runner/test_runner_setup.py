@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from support.worlds import process_world
 
+from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import HarnessError
 from keystone_action.runner.cell.setup import PythonEnvironment, make_environment, run_commands, write_files
-from keystone_action.sandbox.base import Command, Completed, Limits
 from keystone_action.spec.models.spec import Setup
 
 

@@ -11,7 +11,8 @@ import pytest
 from support.docker_world import left, run_bounded, shell, world
 from support.process_world import run
 
-from keystone_action.sandbox.base import Command, Serving
+from keystone_action.command import Command
+from keystone_action.sandbox.base import Serving
 
 pytestmark = pytest.mark.docker
 

@@ -12,9 +12,9 @@ import pytest
 from support.docker_world import IMAGE, fresh, images_go, run_bounded, shell, world
 from support.process_world import alive, eventually, token
 
+from keystone_action.command import Limits
 from keystone_action.engine.sweep import sweep
 from keystone_action.errors import HarnessError, SandboxError
-from keystone_action.sandbox.base import Limits
 from keystone_action.sandbox.containers.sandbox import DockerSandbox
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 

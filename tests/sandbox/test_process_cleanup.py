@@ -15,8 +15,8 @@ import anyio
 import pytest
 from support.process_world import ROOT, alive, another, eventually, run, shell, token, world
 
+from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Command, Limits
 
 ESCAPES = {
     "background": "sleep {mark} &",
@@ -224,7 +224,7 @@ def test_a_launcher_that_is_killed_is_an_error() -> None:
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
-from keystone_action.sandbox.base import Command, Limits
+from keystone_action.command import Command, Limits
 from keystone_action.sandbox.processes.sandboxes import start
 
 async def main():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.process_world import alive, in_shell, run, shell, token, world
 
-from keystone_action.sandbox.base import Command, Limits
-from keystone_action.sandbox.watching import TooDeep, human, tree_size
+from keystone_action.command import Command, Limits
+from keystone_action.files.tree_size import TooDeep, human, tree_size
 
 MIB = 1 << 20
 

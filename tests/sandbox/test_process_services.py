@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.process_world import ROOT, alive, eventually, run, token, world
 
+from keystone_action.command import Command
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Command
 
 PATH = {"PATH": "/usr/bin:/bin"}
 GRACEFUL = "trap 'echo bye; exit 3' TERM; trap 'echo quick; exit 4' INT; echo ready; while :; do sleep 0.05; done"

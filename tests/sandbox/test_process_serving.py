@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.process_world import ROOT, alive, another, run, shell, token, world
 
+from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Command, Completed, Limits, Serving
+from keystone_action.sandbox.base import Serving
 from keystone_action.sandbox.containers.serving import _BASH, _PYTHON
 from keystone_action.sandbox.listeners import Listener, listeners
 

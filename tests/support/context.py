@@ -11,13 +11,14 @@ from typing import Any, cast
 
 import anyio
 
+from keystone_action.command import Limits
 from keystone_action.evidence.model import AgentRun, Database, Evidence, RequestLog
 from keystone_action.invariants.base import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.cell.context import CheckWorld, Context
 from keystone_action.runner.cell.host import Host
 from keystone_action.runner.world import AuthorFiles, CellRoots, Roots
-from keystone_action.sandbox.base import Home, Limits, Sandbox
+from keystone_action.sandbox.base import Home, Sandbox
 from keystone_action.sandbox.own_python import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes

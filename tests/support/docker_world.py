@@ -15,9 +15,10 @@ from typing import Any
 from support.docker_engine import missing
 from support.process_world import run as run_bounded
 
+from keystone_action.command import Command, Completed, Limits
 from keystone_action.engine import layers as docker_layers
 from keystone_action.files.removal import remove_tree
-from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox
+from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.containers.sandbox import DockerSandbox
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes, start_docker
 from keystone_action.sandbox.own_python import OwnPython

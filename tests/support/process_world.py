@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from keystone_action.sandbox.base import Command, Completed, Limits
+from keystone_action.command import Command, Completed, Limits
 from keystone_action.sandbox.processes.sandbox import ProcessSandbox
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes, start
 

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from keystone_action.command import Limits
 from keystone_action.files.workspace import remove_tree
-from keystone_action.sandbox.base import Limits, Sandbox
+from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 

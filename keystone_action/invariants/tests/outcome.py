@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from keystone_action.command import Completed
 from keystone_action.invariants.base import Outcome, failed, passed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.tests.junit import Counts
-from keystone_action.sandbox.base import Completed
 
 TOLERANCE = 1e-9
 _NAMES_SHOWN = 5

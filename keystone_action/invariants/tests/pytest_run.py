@@ -12,13 +12,13 @@ from pathlib import Path, PurePosixPath
 
 import anyio
 
+from keystone_action.command import Command, Completed
 from keystone_action.files.paths import PathMissing, PathProblem, read_inside
 from keystone_action.files.protect import put
 from keystone_action.invariants.tests import pytest_config
 from keystone_action.invariants.tests.graded_copy import GradedCopy
 from keystone_action.invariants.tests.junit import BadReport
 from keystone_action.invariants.tests.pytest_results import PytestResults, read_results
-from keystone_action.sandbox.base import Command, Completed
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")

@@ -12,10 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from keystone_action.command import Command, Completed
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.check_result import BadResult, read_result
-from keystone_action.sandbox.base import Command, Completed, Sandbox
+from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import not_in_sandbox
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.shapes import TextOrList

@@ -14,13 +14,14 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from keystone_action.command import Command, Completed
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.http.exchange import BadRequest, BadResponse, Response, Target, encode, exchange
 from keystone_action.invariants.http.expected import Expect
 from keystone_action.invariants.http.probe import Probe
 from keystone_action.invariants.tests.graded_copy import CannotPrepare, GradedCopy, prepare
-from keystone_action.sandbox.base import Command, Completed, Serving
+from keystone_action.sandbox.base import Serving
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.spec.models.base import Duration, ShellCommand, StrictModel, Template, Text
 from keystone_action.spec.models.shapes import TextOrList

@@ -9,6 +9,7 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from keystone_action.command import Completed
 from keystone_action.files.paths import PathProblem, exists_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import ending, tails, whole
@@ -25,7 +26,6 @@ from keystone_action.invariants.tests.graded_copy import (
 from keystone_action.invariants.tests.junit import BadReport
 from keystone_action.invariants.tests.planted_modules import ModuleRule
 from keystone_action.invariants.tests.pytest_results import PytestResults
-from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.programs import not_in_sandbox
 from keystone_action.spec.globs import escape
 from keystone_action.spec.models.base import Duration, PlainText, ShellCommand

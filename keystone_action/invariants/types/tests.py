@@ -9,6 +9,7 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from keystone_action.command import Command, Completed
 from keystone_action.files.paths import PathMissing, PathProblem, read_inside
 from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
@@ -27,7 +28,6 @@ from keystone_action.invariants.tests.graded_copy import (
 from keystone_action.invariants.tests.junit import BadReport, Counts, total
 from keystone_action.invariants.tests.node import with_reporter, without_emptied_files
 from keystone_action.invariants.tests.planted_modules import ModuleRule
-from keystone_action.sandbox.base import Command, Completed
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList

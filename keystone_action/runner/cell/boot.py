@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.base import Inputs, run_agent, write_inputs
 from keystone_action.agents.environment import agent_environment
+from keystone_action.command import Limits
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import Address, AgentRun
 from keystone_action.files.paths import PathUnreadable
@@ -30,7 +31,7 @@ from keystone_action.runner.cell.opening import Opened, Request, missing_words, 
 from keystone_action.runner.cell.reaching import Reach
 from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.runner.readable_folders import readable_folders
-from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.base import Sandbox, SandboxProvider
 from keystone_action.sandbox.processes.sandboxes import unenforced
 from keystone_action.services.base import Attached
 from keystone_action.spec.expressions import interpolate

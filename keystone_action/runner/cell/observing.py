@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from keystone_action.command import TRANSCRIPT_LIMIT
 from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.trace import Trace
 from keystone_action.files.paths import PathProblem, PathUnreadable, display_path, open_inside
-from keystone_action.sandbox.base import TRANSCRIPT_LIMIT
 from keystone_action.spec.models.agents import AgentOutput, PythonAgent
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from contextlib import AsyncExitStack
 
-    from keystone_action.sandbox.base import Limits, Sandbox, SandboxProvider
+    from keystone_action.command import Limits
+    from keystone_action.sandbox.base import Sandbox, SandboxProvider
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
     from keystone_action.spec.models.spec import Setup
 

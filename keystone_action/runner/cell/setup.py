@@ -15,12 +15,13 @@ from pathlib import Path
 
 import anyio
 
+from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import HarnessError
 from keystone_action.files.descent import walk_down
 from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
-from keystone_action.sandbox.base import Command, Completed, Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.base import Sandbox, SandboxProvider
 from keystone_action.spec.models.spec import SetupFile
 
 TAIL_CHARACTERS = 2000

@@ -11,13 +11,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from keystone_action.command import Completed
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run
 from keystone_action.engine.image import Image
 from keystone_action.engine.layers import commit_kept, digest_of, find_layer
 from keystone_action.engine.plan import Plan
 from keystone_action.errors import HarnessError, SandboxError
-from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.containers.shared import Engine
 
 SCRIPT_FILE = "/.keystone-setup"

@@ -11,12 +11,13 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from keystone_action.command import Command, Completed, Limits
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run, could_not_start, not_found
 from keystone_action.engine.image import Image
 from keystone_action.engine.plan import Plan
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Command, Completed, Home, Limits
+from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.containers.serving import DockerServing
 from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, Copied, Places, Transfer
 from keystone_action.sandbox.shortage import Supplies

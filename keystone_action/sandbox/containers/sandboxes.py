@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from keystone_action.command import Limits
 from keystone_action.engine.client import connect
 from keystone_action.engine.image import PROBING_USER, Image, find_image
 from keystone_action.engine.layers import remove_image
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Home, Limits, Sandbox, SandboxProvider
+from keystone_action.sandbox.base import Home, Sandbox, SandboxProvider
 from keystone_action.sandbox.containers.packages import OPEN_NETWORK, with_packages_layer
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox
 from keystone_action.sandbox.containers.setup_commands import Commands, run_commands

@@ -18,8 +18,9 @@ from keystone_action.errors import SandboxError
 from keystone_action.sandbox.listeners import TABLES, listeners
 
 if TYPE_CHECKING:
+    from keystone_action.command import Completed
     from keystone_action.engine.container import Run
-    from keystone_action.sandbox.base import Completed, Connection
+    from keystone_action.sandbox.base import Connection
 
 _HEADER = struct.Struct("!BxxxI")
 """Of a frame: its stream, and its length (Docker Engine API, "Attach to a container", stream format)."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import anyio
 
+from keystone_action.command import Completed
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run
 from keystone_action.engine.image import Image
@@ -37,7 +38,6 @@ from keystone_action.engine.plan import Plan
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.files.descent import walk_down
 from keystone_action.files.snapshot import PATHS_LIMIT
-from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.containers.packages import SCRIPT_FILE, ended_well, exports, first_line, story
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox, must_be_text
 from keystone_action.sandbox.containers.shared import Engine

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
+from keystone_action.command import Completed
 from keystone_action.engine.container import Run, Stopped, remove
 from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.image import PROBING_USER, Image
@@ -24,7 +25,6 @@ from keystone_action.engine.plan import KIND_LABEL, OWNER_LABEL, RUN_LABEL, Moun
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.base import Completed
 from keystone_action.sandbox.users import Users
 
 Mode = Literal["auto", "bind", "copy"]

@@ -22,10 +22,10 @@ from keystone_action.engine.plan import Mount
 from keystone_action.engine.unpack import TooLarge, moved, unpack
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
+from keystone_action.files.tree_size import TooDeep, human, tree_size
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.users import Lease
-from keystone_action.sandbox.watching import TooDeep, human, tree_size
 
 HOME, TEMPORARY = "home", "tmp"
 _MOST_UNLIMITED = 16 << 30

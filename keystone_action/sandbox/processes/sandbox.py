@@ -10,21 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, DEFAULT_PIDS, Capture, Command, Completed, Limits
 from keystone_action.errors import SandboxError, raise_unless_agent
 from keystone_action.files.output_file import PipeToFile
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.base import (
-    CAPTURE_HEAD,
-    CAPTURE_TAIL,
-    DEFAULT_PIDS,
-    Capture,
-    Command,
-    Completed,
-    Home,
-    Limits,
-)
+from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
 from keystone_action.sandbox.processes.serving import ProcessServing, Stopper

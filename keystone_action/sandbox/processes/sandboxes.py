@@ -19,10 +19,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from keystone_action.command import Limits
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.base import Home, Limits
+from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.own_python import OwnPython, own_python
 from keystone_action.sandbox.processes import host, policy, system_v
 from keystone_action.sandbox.processes.client import LauncherClient, hide_memory

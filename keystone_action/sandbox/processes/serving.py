@@ -12,7 +12,8 @@ from keystone_action.errors import SandboxError
 from keystone_action.sandbox.listeners import TABLES, Listener, listeners
 
 if TYPE_CHECKING:
-    from keystone_action.sandbox.base import Completed, Connection
+    from keystone_action.command import Completed
+    from keystone_action.sandbox.base import Connection
     from keystone_action.sandbox.processes.client import Channel
 
 
