@@ -15,8 +15,9 @@ from pydantic import TypeAdapter
 from support.worlds import World, process_world
 
 from keystone_action.agents import output
-from keystone_action.agents.base import run_agent, write_inputs
+from keystone_action.agents.base import write_inputs
 from keystone_action.agents.environment import agent_environment
+from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.spec.models.agents import Agent

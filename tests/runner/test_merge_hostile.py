@@ -17,8 +17,10 @@ from keystone_action.errors import KeystoneError
 from keystone_action.github.log.annotations import annotations_of
 from keystone_action.plan import digest_of
 from keystone_action.report.render import render
+from keystone_action.runner.parts.identity import Identity
+from keystone_action.runner.parts.recorded import identity_line
 from keystone_action.runner.parts.shard_folders import read_shard
-from keystone_action.scoring.document import run_to_document
+from keystone_action.scoring.document import run_to_document, sandbox_to_document
 from keystone_action.scoring.merge import merge
 from keystone_action.scoring.shard_run import ShardRun
 
@@ -39,16 +41,24 @@ def leave(folder: Path, document: Any) -> None:
     """The document with the journal that agrees with it, as far as it has cells."""
     folder.mkdir(exist_ok=True)
     (folder / "results.json").write_text(json.dumps(document), "utf-8")
-    lines = []
+    lines: list[bytes] = [identity_line(Identity({"spec": {"beta": "b" * 64}}), "shard-2")]
+    sandbox = sandbox_to_document(PARTS[1].sandbox)
     for one in document["specs"] if isinstance(document["specs"], list) else ():
         if isinstance(one, dict) and isinstance(one.get("cells"), list):
-            lines += [{"spec": one["id"], "sha256": one["sha256"], **c} for c in one["cells"] if isinstance(c, dict)]
-    (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+            head = {"spec": one["id"], "sha256": one["sha256"], "sandbox": sandbox}
+            lines += [json.dumps({**head, **c}).encode() + b"\n" for c in one["cells"] if isinstance(c, dict)]
+    (folder / "journal.jsonl").write_bytes(b"".join(lines))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hostile") / "shard-2"
+
+
+def test_the_shard_as_it_is_can_be_read(folder: Path) -> None:
+    """Else what is replaced in it below is never looked at."""
+    leave(folder, DOCUMENT)
+    assert read_shard(folder)[0] == PARTS[1]
 
 
 @settings(max_examples=300)
@@ -66,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_value_of_a_shard_replaced(folder: Path, path: tuple[Any, ...], value: Any) -> None:
     leave(folder, replaced(DOCUMENT, path, value))
     try:
-        shards = [ShardRun("shard-1", PARTS[0]), ShardRun("shard-2", read_shard(folder))]
+        shards = [ShardRun("shard-1", PARTS[0]), ShardRun("shard-2", read_shard(folder)[0])]
         run = merge(shards, version=__version__, digest_of=digest_of)
     except KeystoneError as error:
         refused = error
