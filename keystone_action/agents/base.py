@@ -1,4 +1,4 @@
-"""What an agent is to the life of a cell: started in the sandbox with its environment, recorded however it ends.
+"""What all types of agents share: one call of an agent, the files that it may read, and the run of its program.
 
 A failed agent is never an exception (spec 5.1): an exit code, a timeout, a traceback are recorded and graded. Only
 what is not the agent's fault raises HarnessError: a program of a list or `cli` agent that this sandbox does not have.
@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.environment import prompt_bytes
 from keystone_action.agents.output import STDERR, STDOUT, recorded, with_output
 from keystone_action.command import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole
 from keystone_action.dialects.agenticassure import library
-from keystone_action.errors import HarnessError, NotSupportedYet
+from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import hidden_by_sandbox, ways_to_show
 from keystone_action.sandbox.shortage import ShortageError
-from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
+from keystone_action.spec.models.agents import AgentBase, PythonAgent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,58 +100,6 @@ def write_inputs(directory: Path, prompt: str, agent: AgentBase) -> Inputs:
     except OSError as error:
         raise HarnessError(f"the prompt can't be written to {directory}: {error.strerror or error}") from error
     return inputs
-
-
-async def run_agent(
-    agent: AgentBase,
-    *,
-    sandbox: Sandbox,
-    prompt: str,
-    environment: Mapping[str, str],
-    inputs: Inputs,
-    agent_directory: Path | None = None,
-    context: Mapping[str, Any] | None = MappingProxyType({}),
-    timeout: float | None = None,
-    private: Path | None = None,
-    transcript: bool = False,
-) -> AgentRun:
-    """Run an interpolated agent to its end; every process of it is gone when this returns.
-
-    Parameters are those of `Task`. Raises HarnessError (a program that does not exist, a broken sandbox),
-    NotSupportedYet for kinds that this version does not have.
-    """
-    task = Task(
-        prompt=prompt,
-        environment=environment,
-        inputs=inputs,
-        agent_directory=agent_directory,
-        context=context,
-        timeout=timeout,
-        private=private,
-        transcript=transcript,
-    )
-    run = await _run(agent, sandbox, task)
-    return run if private is None or not transcript else replace(run, transcript=private / STDOUT)
-
-
-async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
-    if isinstance(agent, NoneAgent):
-        from keystone_action.agents.none import run_none
-
-        return run_none()
-    if isinstance(agent, CommandAgent):
-        from keystone_action.agents.command import run_command
-
-        return await run_command(agent, sandbox, task)
-    if isinstance(agent, CliAgent):
-        from keystone_action.agents.cli import run_cli
-
-        return await run_cli(agent, sandbox, task)
-    if isinstance(agent, PythonAgent):
-        from keystone_action.agents.python import run_python
-
-        return await run_python(agent, sandbox, task)
-    raise NotSupportedYet(f"the agent type {getattr(agent, 'type', type(agent).__name__)}")
 
 
 async def run_program(agent: AgentBase, sandbox: Sandbox, task: Task, argv: Sequence[str]) -> AgentRun:

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.agents.base import Inputs, run_agent, write_inputs
+from keystone_action.agents.base import Inputs, write_inputs
 from keystone_action.agents.environment import agent_environment
+from keystone_action.agents.run import run_agent
 from keystone_action.command import Limits
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import Address, AgentRun
