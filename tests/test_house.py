@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "keystone_action"
+ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
 ROOMS = {
     "spec": set(),
     "dialects": {"spec"},
@@ -133,3 +134,23 @@ def test_no_message_sends_anybody_to_a_file_of_our_repository() -> None:
         if strings.search(path.read_text("utf-8"))
     }
     assert found == set()
+
+
+def test_the_page_on_architecture_is_true_to_the_tree() -> None:
+    page = ARCHITECTURE.read_text("utf-8")
+    named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", page))
+    missing = {name for name in named if not ((PACKAGE / name).exists() or (PACKAGE.parent / name).exists())}
+    assert missing == set()
+    rooms = {path.parent.relative_to(PACKAGE).as_posix() + "/" for path in PACKAGE.rglob("__init__.py")}
+    assert {room for room in rooms if room != "./" and "/libraries/" not in room} - named == set()
+
+
+def test_the_table_on_that_page_is_the_one_that_is_held() -> None:
+    rows = re.findall(r"^\| `(\w+)(?:/|\.py)`.*\| ([^|]+) \|$", ARCHITECTURE.read_text("utf-8"), re.MULTILINE)
+    above: set[str] = set()
+    for room, allowed in rows:
+        if room in ROOMS:
+            said = set() if allowed == "nothing of ours" else set(allowed.split(", "))
+            assert (above if said & {"all above", "the above"} else said) >= ROOMS[room], room
+            above.add(room)
+    assert above == set(ROOMS)
