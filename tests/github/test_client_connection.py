@@ -36,8 +36,8 @@ def test_an_enterprise_server_is_below_its_path(prefix, slash):
         github.state.add_comment(7, "two")
         run = github.state.add_run()
         artifact = github.state.add_artifact(run.id, "x", {"a": "b"})
-        client = GitHubClient(
-            api_url=github.url + slash, repository=github.state.repository, token=TOKEN, log=[].append
+        client = github.clients.enter_context(
+            GitHubClient(api_url=github.url + slash, repository=github.state.repository, token=TOKEN, log=[].append)
         )
         assert [comment.body for comment in client.comments(7)] == ["one", "two"]
         assert client.authenticated_login() == "github-actions[bot]"
@@ -187,8 +187,8 @@ def test_a_proxy_is_taken_from_the_environment(monkeypatch):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HTTP_PROXY", github.origin)
         environ = github.environ() | {"GITHUB_API_URL": "http://github.invalid"}
-        client = GitHubClient.from_environ(environ, token=TOKEN, log=print)
-        assert client.pull(7).number == 7
+        with GitHubClient.from_environ(environ, token=TOKEN, log=print) as client:
+            assert client.pull(7).number == 7
         assert github.requests[0].headers["host"] == "github.invalid"
 
 

@@ -11,7 +11,7 @@ from support.fake_github import FakeGitHub
 from support.github_client import FakeTime, probe
 from support.github_state import HEAD_SHA
 
-from keystone_action.github.api import errors, transport
+from keystone_action.github.api import errors
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.types import Comment
 from keystone_action.github.api.waiting import Limits
@@ -29,6 +29,18 @@ def by_marker(client: GitHubClient, marker: str = "<!-- ours -->"):
         return next((comment for comment in client.comments(7) if marker in comment.body), None)
 
     return find
+
+
+def of_nobody(server: socket.socket, scheme: str = "http", *, seconds: float = 0.5) -> GitHubClient:
+    """A client of a server that is not a GitHub, with two tries."""
+    return GitHubClient(
+        api_url=f"{scheme}://127.0.0.1:{server.getsockname()[1]}",
+        repository="o/r",
+        token="ghs_secretOfNobody",
+        log=print,
+        limits=Limits(tries=2, seconds=seconds),
+        clock=FakeTime().clock,
+    )
 
 
 @pytest.mark.parametrize("how", LOST)
@@ -163,7 +175,8 @@ def test_a_server_that_is_not_there_was_sent_nothing():
         def never() -> None:
             raise AssertionError("nothing was sent, so there is nothing to look for")
 
-        with pytest.raises(errors.Unavailable, match=r"can't be reached at 127\.0\.0\.1") as caught:
+        refused = r"can't be reached at 127\.0\.0\.1 \(Connection refused\)"
+        with client, pytest.raises(errors.Unavailable, match=refused) as caught:
             client.create_comment(7, "text", find_existing=never)
     assert not caught.value.maybe_done
     assert len(log) == 1
@@ -173,7 +186,7 @@ def test_a_name_that_nobody_has_is_said():
     client = GitHubClient(
         api_url="http://nobody.invalid", repository="o/r", token="", log=print, limits=Limits(tries=1)
     )
-    with pytest.raises(errors.Unavailable, match=r"nobody\.invalid|did not answer"):
+    with client, pytest.raises(errors.Unavailable, match=r"nobody\.invalid|did not answer"):
         client.pull(7)
 
 
@@ -226,34 +239,52 @@ def test_what_is_no_http_is_given_up(raw):
                     connection.sendall(raw)
 
         threading.Thread(target=serve, daemon=True).start()
-        client = GitHubClient(
-            api_url=f"http://127.0.0.1:{server.getsockname()[1]}",
-            repository="o/r",
-            token="ghs_secretOfNobody",
-            log=print,
-            limits=Limits(tries=2, seconds=5),
-            clock=FakeTime().clock,
-        )
-        with pytest.raises((errors.Unavailable, errors.UnexpectedAnswer)) as caught:
+        answers = (errors.Unavailable, errors.UnexpectedAnswer)
+        with of_nobody(server, seconds=5) as client, pytest.raises(answers) as caught:
             client.pull(7)
         server.shutdown(socket.SHUT_RDWR)
     assert "ghs_secretOfNobody" not in str(caught.value)
 
 
-@pytest.mark.parametrize("by_signal", [False, True])
-def test_what_was_left_behind_sends_nothing_any_more(monkeypatch, by_signal):
-    """Looking up a name has no time limit: a comment must not be posted when the answer comes after the try ended."""
-    released, ended, looked_up, run = threading.Event(), threading.Event(), socket.getaddrinfo, transport._Attempt.run
+def test_the_status_of_an_error_counts_even_if_the_rest_never_comes():
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
-    def noted(attempt: transport._Attempt) -> None:
-        run(attempt)
-        ended.set()
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b'HTTP/1.1 404 Not Found\r\ncontent-length: 100\r\n\r\n{"message": ')
+                while connection.recv(65_536):
+                    pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        with of_nobody(server) as client, pytest.raises(errors.NotFound):
+            client.pull(7)
+
+
+def test_a_server_that_never_agrees_on_encryption_was_sent_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        words = r"did not answer within 0.5 s \(there was no connection\)"
+        with (
+            of_nobody(server, "https") as client,
+            pytest.raises(errors.Unavailable, match=words) as caught,
+        ):
+            client.create_status(HEAD_SHA, state="success", context="x")
+    assert not caught.value.maybe_done
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_what_was_broken_off_sends_nothing_any_more(monkeypatch, by_signal):
+    """Looking up a name has no time limit: a comment must not be posted when the answer comes after the try ended."""
+    released, ended, looked_up, others = threading.Event(), threading.Event(), socket.getaddrinfo, threading.enumerate()
 
     def slow(*given, **named):
         if by_signal:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
         released.wait(60)
-        return looked_up(*given, **named)
+        try:
+            return looked_up(*given, **named)
+        finally:
+            ended.set()
 
     def never() -> None:
         raise AssertionError("nothing was sent, so there is nothing to look for")
@@ -263,10 +294,10 @@ def test_what_was_left_behind_sends_nothing_any_more(monkeypatch, by_signal):
 
     seconds, ending = (60.0, KeyboardInterrupt) if by_signal else (1.0, errors.Unavailable)
     before = signal.signal(signal.SIGALRM, interrupt)
-    with FakeGitHub() as github:
+    with FakeGitHub(host="localhost") as github:
+        github.state.add_pull(7)
         client = probe(github, limits=Limits(tries=1, seconds=seconds)).client
         monkeypatch.setattr(socket, "getaddrinfo", slow)
-        monkeypatch.setattr(transport._Attempt, "run", noted)
         try:
             with pytest.raises(ending) as caught:
                 client.create_comment(7, "text", find_existing=never)
@@ -274,10 +305,15 @@ def test_what_was_left_behind_sends_nothing_any_more(monkeypatch, by_signal):
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         assert not ended.is_set()
+        (thread,) = [one for one in threading.enumerate() if one.name == "github" and one not in others]
         released.set()
-        # Not by joining its thread, which Python takes for ended once a signal has broken off a join.
         assert ended.wait(60)
-        assert github.requests == []
+        if by_signal:
+            thread.join(60)
+            assert not thread.is_alive()
+        else:
+            assert client.pull(7).number == 7  # looked up and sent after it, by the very connections that it had
+        assert github.calls() == ([] if by_signal else ["GET /pulls/7"])
     if isinstance(caught.value, errors.Unavailable):
         assert "did not answer within 1 s" in caught.value.message
         assert not caught.value.maybe_done

@@ -52,7 +52,7 @@ class FakeGitHub:
     """prefix: `/api/v3` is what an Enterprise Server has. certificate: a PEM file with a key and its certificate, for
     https. page_limit: entries of a page at most, whatever is asked for. same_host: artifacts are served by the address
     of the API, as an Enterprise Server does. host: the address to listen on; containers reach this machine by the
-    address of their bridge, not by loopback."""
+    address of their bridge, not by loopback. clients: are closed with this server."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class FakeGitHub:
         self._following: list[tuple[Fault, Callable[[], None]]] = []
         self._lock = threading.RLock()
         self._released = threading.Event()
+        self.clients = contextlib.ExitStack()
         self._servers: list[ThreadingHTTPServer] = []
 
     def __enter__(self) -> FakeGitHub:
@@ -94,6 +95,7 @@ class FakeGitHub:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        self.clients.close()
         self._released.set()
         for server in self._servers:
             server.shutdown()

@@ -43,11 +43,11 @@ class Probe:
 
 
 def probe(github: FakeGitHub, kind: str = "write", *, limits: Limits | None = None, **more: Any) -> Probe:
-    """A client of the fake with a token of a kind."""
+    """A client of the fake with a token of a kind, closed with the fake."""
     time, log = FakeTime(), []
     given = {"token": github.token(kind), **more}
     client = GitHubClient.from_environ(github.environ(), log=log.append, limits=limits, clock=time.clock, **given)
-    return Probe(client, time, log)
+    return Probe(github.clients.enter_context(client), time, log)
 
 
 def nothing() -> None:

@@ -1,22 +1,27 @@
-"""One try of one request: bounded in time whatever the server does, bounded in size, and it says whether it was sent.
+"""One try of one request: bounded in time by one deadline, bounded in size, and it says whether it was sent.
 
-httpx's own time limits are of single steps (one read, one connect), the look-up of a name has none, and a server that
-sends a byte now and then would keep a client for ever. So a try runs in a thread of its own that is left behind when
-its time is up; what is left behind never sends a request any more.
+The client is synchronous, its connections are not: an event loop in a thread of its own holds them, since only there
+can a try be broken off wherever it is. httpx's own time limits are of single steps, and a server that sends a byte now
+and then would keep a client for ever.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from keystone_action import __version__
 from keystone_action.github.api.answer import Answer, one_line
 from keystone_action.github.api.errors import BadSetting
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
 
 MAX_ERROR = 64 * 1024
 """Bytes that are read of an answer that is an error."""
@@ -36,13 +41,25 @@ class NoAnswer:
     untrusted: bool = False
 
 
-class _LeftBehind(Exception):  # noqa: N818 - never seen outside
-    """Nobody waits for this try any more."""
+@dataclass(slots=True)
+class _Exchange:
+    """How far a try has come. status: 0 until the head of an answer is there."""
+
+    sent: bool = False
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+
+    async def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """Called by httpx at each step."""
+        # The CONNECT to a proxy is not our request yet.
+        if name == _SENDING and info["request"].method != b"CONNECT":
+            self.sent = True
 
 
 class Transport:
     """Sends requests, with the token only to the origin of the API. seconds: of one try, from its start to the last
-    byte of its answer."""
+    byte of its answer. For one thread at a time."""
 
     def __init__(self, *, api_url: str, token: str, context: ssl.SSLContext, seconds: float) -> None:
         import httpx
@@ -50,11 +67,12 @@ class Transport:
         self._token = token
         self._origin = origin(api_url)
         self._seconds = seconds
-        # A little less, so that the usual hang ends inside of httpx, which then closes the connection.
-        timeout = httpx.Timeout(seconds * 0.9)
+        self._portal: BlockingPortal | None = None
         headers = {"user-agent": f"keystone-action/{__version__}", "accept-encoding": "gzip"}
         try:
-            self._client = httpx.Client(verify=context, timeout=timeout, headers=headers, follow_redirects=False)
+            self._client = httpx.AsyncClient(
+                verify=context, timeout=httpx.Timeout(None), headers=headers, follow_redirects=False
+            )
         except (ValueError, ImportError, httpx.InvalidURL) as error:
             # Proxies are taken from the environment, and the URL of one may hold a password.
             raise BadSetting(
@@ -64,24 +82,88 @@ class Transport:
 
     def send(self, method: str, url: str, body: bytes | None, limit: int) -> Answer | NoAnswer:
         """One try. Redirects are answers. limit: bytes of the answer's body, decoded."""
-        attempt = _Attempt(self, method, url, body, limit)
-        thread = threading.Thread(target=attempt.run, daemon=True, name="github")
         try:
-            thread.start()
-            thread.join(self._seconds)
-        finally:
-            # Also when a signal ends the wait: what was not sent by then must not follow.
-            outcome = attempt.leave()
-        return outcome
+            if self._portal is None:
+                self._portal = self._start()
+            return self._portal.call(self._try, method, url, body, limit)
+        except OSError as error:
+            return NoAnswer(f"can't be asked ({error.strerror})", sent=False)
+        except BaseException:
+            # A signal ended the wait: what was not sent by then must not follow.
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Closes the connections."""
-        with suppress(Exception):
-            self._client.close()
+        """Breaks off what is under way and closes the connections; nothing can be sent any more."""
+        if self._portal is not None:
+            with suppress(Exception):
+                self._portal.call(self._portal.stop, True)
 
-    def headers(self, url: str, *, has_body: bool) -> dict[str, str]:
+    def is_ours(self, url: str) -> bool:
+        """Whether the URL is of the API's own origin."""
+        return origin(url) == self._origin
+
+    def _start(self) -> BlockingPortal:
+        """Starts the event loop. Nobody waits for the end of its thread: the look-up of a name can't be broken off, and
+        a loop does not end before it."""
+        import anyio
+        from anyio.from_thread import BlockingPortal
+
+        started: Future[BlockingPortal] = Future()
+
+        async def serve() -> None:
+            async with self._client, BlockingPortal() as portal:
+                started.set_result(portal)
+                await portal.sleep_until_stopped()
+
+        def run() -> None:
+            try:
+                anyio.run(serve)
+            except Exception as error:  # noqa: BLE001 - of a thread, whose traceback nobody could use
+                if not started.done():
+                    started.set_exception(error)
+
+        threading.Thread(target=run, daemon=True, name="github").start()
+        return started.result()
+
+    async def _try(self, method: str, url: str, body: bytes | None, limit: int) -> Answer | NoAnswer:
+        import anyio
+
+        exchange, failure = _Exchange(), None
+        with anyio.move_on_after(self._seconds) as deadline:
+            try:
+                await self._exchange(exchange, method, url, body, limit)
+            except Exception as error:  # noqa: BLE001 - whatever a library does with hostile bytes, it is an answer to us
+                failure = error
+        if exchange.status >= 400:
+            # The status counts, even if the rest is lost.
+            said = self._without_token(exchange.body[:MAX_ERROR].decode("utf-8", "replace"))
+            return Answer(exchange.status, exchange.headers, said.encode(), self.is_ours(url))
+        if deadline.cancelled_caught:
+            connection = "" if exchange.sent else " (there was no connection)"
+            return NoAnswer(f"did not answer within {self._seconds:g} s{connection}", exchange.sent)
+        if failure is not None:
+            return self._explain(failure, origin(url)[1], exchange.sent)
+        if len(exchange.body) > limit:
+            return NoAnswer(f"answered more than {limit} bytes", sent=True, lasting=True)
+        return Answer(exchange.status, exchange.headers, bytes(exchange.body), self.is_ours(url))
+
+    async def _exchange(self, exchange: _Exchange, method: str, url: str, body: bytes | None, limit: int) -> None:
+        """Reads until the answer's end, or until there is more of it than is wanted."""
+        headers = self._headers(url, has_body=body is not None)
+        extensions = {"trace": exchange.trace}
+        async with self._client.stream(method, url, content=body, headers=headers, extensions=extensions) as response:
+            exchange.headers = {name.lower(): self._without_token(value) for name, value in response.headers.items()}
+            exchange.status = int(response.status_code)
+            most = MAX_ERROR if exchange.status >= 400 else limit
+            async for chunk in response.aiter_bytes():
+                exchange.body += chunk
+                if len(exchange.body) > most:
+                    return
+
+    def _headers(self, url: str, *, has_body: bool) -> dict[str, str]:
         """What is sent beside the request: everything of ours to our origin, nothing to any other."""
-        if origin(url) != self._origin:
+        if not self.is_ours(url):
             return {"accept": "*/*"}
         headers = {"accept": _ACCEPT, "x-github-api-version": _API_VERSION}
         if self._token:
@@ -90,119 +172,27 @@ class Transport:
             headers["content-type"] = "application/json; charset=utf-8"
         return headers
 
-    def is_ours(self, url: str) -> bool:
-        """Whether the URL is of the API's own origin."""
-        return origin(url) == self._origin
-
-    def without_token(self, text: str) -> str:
+    def _without_token(self, text: str) -> str:
         """A server that echoes requests must not bring the token into a log."""
         return text.replace(self._token, "***") if self._token else text
 
-    @property
-    def client(self) -> Any:
-        """The httpx client."""
-        return self._client
-
-    @property
-    def seconds(self) -> float:
-        """Of one try."""
-        return self._seconds
-
-
-class _Attempt:
-    """A try as its thread sees it, and the outcome that it leaves."""
-
-    def __init__(self, transport: Transport, method: str, url: str, body: bytes | None, limit: int) -> None:
-        self._transport = transport
-        self._method = method
-        self._url = url
-        self._body = body
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._sent = False
-        self._left = False
-        self._outcome: Answer | NoAnswer | None = None
-
-    def leave(self) -> Answer | NoAnswer:
-        """The outcome, or that there was none in time: from here on the thread sends nothing."""
-        with self._lock:
-            self._left = True
-            return self._outcome or NoAnswer(f"did not answer within {self._transport.seconds:g} s", self._sent)
-
-    def run(self) -> None:
-        """Does the request. Never raises."""
-        try:
-            outcome = self._request()
-        except _LeftBehind:
-            return
-        except Exception as error:  # noqa: BLE001 - whatever a library does with hostile bytes, it is an answer to us
-            outcome = self._explain(error)
-        with self._lock:
-            self._outcome = outcome
-
-    def _request(self) -> Answer | NoAnswer:
-        headers = self._transport.headers(self._url, has_body=self._body is not None)
-        extensions = {"trace": self._trace}
-        with self._transport.client.stream(
-            self._method, self._url, content=self._body, headers=headers, extensions=extensions
-        ) as response:
-            status = int(response.status_code)
-            ours = self._transport.is_ours(self._url)
-            received = {name.lower(): self._transport.without_token(value) for name, value in response.headers.items()}
-            if status >= 400:
-                said = self._transport.without_token(self._error_body(response).decode("utf-8", "replace"))
-                return Answer(status, received, said.encode(), ours)
-            body = bytearray()
-            for chunk in response.iter_bytes():
-                self._check()
-                body += chunk
-                if len(body) > self._limit:
-                    return NoAnswer(f"answered more than {self._limit} bytes", sent=True, lasting=True)
-            return Answer(status, received, bytes(body), ours)
-
-    def _error_body(self, response: Any) -> bytes:
-        """Its beginning; the status counts even if the rest is lost."""
-        body = b""
-        with suppress(Exception):
-            for chunk in response.iter_bytes():
-                self._check()
-                body += chunk
-                if len(body) >= MAX_ERROR:
-                    break
-        return body[:MAX_ERROR]
-
-    def _trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """Called by httpx at each step, in this thread."""
-        with self._lock:
-            if self._left:
-                raise _LeftBehind
-            # The CONNECT to a proxy is no request of ours yet.
-            if name == _SENDING and info["request"].method != b"CONNECT":
-                self._sent = True
-
-    def _check(self) -> None:
-        with self._lock:
-            if self._left:
-                raise _LeftBehind
-
-    def _explain(self, error: Exception) -> NoAnswer:
+    def _explain(self, error: Exception, host: str, sent: bool) -> NoAnswer:
         import httpx
 
-        host = origin(self._url)[1]
-        if certificate := _untrusted(error):
-            text = f"at {host} has a certificate that is not trusted ({one_line(certificate.verify_message)})"
-            return NoAnswer(text, self._sent, lasting=True, untrusted=True)
-        said = one_line(self._transport.without_token(str(error)))
-        if isinstance(error, httpx.TimeoutException):
-            verb = "could not be connected to" if isinstance(error, httpx.ConnectTimeout) else "did not answer"
-            return NoAnswer(f"{verb} within {self._transport.seconds:g} s", self._sent)
+        said = one_line(self._without_token(str(error)))
+        for cause in _causes(error):
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                text = f"at {host} has a certificate that is not trusted ({one_line(cause.verify_message)})"
+                return NoAnswer(text, sent, lasting=True, untrusted=True)
+            if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno and cause.errno > 0:
+                said = os.strerror(cause.errno)
         if isinstance(error, httpx.ProxyError):
-            return NoAnswer(f"can't be reached through the proxy ({said})", self._sent)
+            return NoAnswer(f"can't be reached through the proxy ({said})", sent)
         if isinstance(error, httpx.ConnectError):
-            return NoAnswer(f"can't be reached at {host} ({said})", self._sent)
+            return NoAnswer(f"can't be reached at {host} ({said})", sent)
         if isinstance(error, httpx.TransportError):
-            return NoAnswer(f"cut the connection ({said or type(error).__name__})", self._sent)
-        return NoAnswer(f"answered what can't be read ({type(error).__name__})", self._sent, lasting=True)
+            return NoAnswer(f"cut the connection ({said or type(error).__name__})", sent)
+        return NoAnswer(f"answered what can't be read ({type(error).__name__})", sent, lasting=True)
 
 
 def origin(url: str) -> tuple[str, str, int]:
@@ -219,10 +209,11 @@ def origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, parts.host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _untrusted(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The failed check of a certificate somewhere among an error's causes."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came from, the last first. httpx gives no reason where several addresses were tried."""
     for _ in range(10):
-        if error is None or isinstance(error, ssl.SSLCertVerificationError):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+        if error is None:
+            return
+        yield error
+        first = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else None
+        error = first or error.__cause__ or error.__context__
