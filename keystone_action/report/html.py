@@ -11,7 +11,7 @@ from keystone_action.report import view
 from keystone_action.report.compared import baseline_view, gate_view
 from keystone_action.report.headline import headline
 from keystone_action.report.templating import html_environment
-from keystone_action.scoring.document import json_value
+from keystone_action.scoring.fields import json_value
 from keystone_action.scoring.results import InvariantResult, RunResult
 
 TEMPLATE = "report.html.j2"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 
 from keystone_action.scoring.document import cell_to_document, run_to_document
@@ -48,10 +47,3 @@ def _specs(specs: tuple[SpecResult, ...], outlines: list[dict[str, Any]]) -> Ite
 
 def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-
-def results_schema() -> dict[str, Any]:
-    """The published JSON Schema of the document (draft 2020-12)."""
-    text = files("keystone_action.report").joinpath("results.schema.json").read_text(encoding="utf-8")
-    schema: dict[str, Any] = json.loads(text)
-    return schema

@@ -90,7 +90,8 @@ class SpecView:
         """Pass rate and the rule for replicas in words; empty for one cell."""
         spec, parts = self.spec, []
         if self.several and spec.pass_rate is not None:
-            value, low, high = (words.percent(part) for part in spec.pass_rate)
+            rate = spec.pass_rate
+            value, low, high = (words.percent(part) for part in (rate.value, rate.low, rate.high))
             parts.append(f"pass rate {value} (95% interval {low} to {high})")
         if any(group.total > 1 for group in spec.groups):
             parts.append(f"replicas needed: {spec.replica_aggregation}")

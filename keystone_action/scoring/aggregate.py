@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
 from keystone_action.scoring.composite import TOLERANCE, below
-from keystone_action.scoring.results import CellResult, GroupResult, RunResult, SpecResult, Verdict
+from keystone_action.scoring.results import CellResult, GroupResult, PassRate, RunResult, SpecResult, Verdict
 
 Aggregation = Literal["all", "any", "majority", "mean"] | int
 """The rule for replicas; a number k is `{at_least: k}`."""
@@ -83,16 +83,16 @@ def _unmet(aggregation: Aggregation, passed: int, total: int, composite: float |
     return f"{passed} of {total} replicas passed, {needed} must"
 
 
-def wilson(passed: int, total: int, z: float = 1.959963984540054) -> tuple[float, float, float]:
-    """(rate, low, high): the 95 % score interval of Wilson (1927), which stays in [0, 1] for few replicas."""
+def wilson(passed: int, total: int, z: float = 1.959963984540054) -> PassRate:
+    """The rate and the 95 % score interval of Wilson (1927), which stays in [0, 1] for few replicas."""
     rate = passed / total
     scale = 1 + z * z / total
     centre = (rate + z * z / (2 * total)) / scale
     spread = z * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total)) / scale
-    return rate, max(0.0, min(rate, centre - spread)), min(1.0, max(rate, centre + spread))
+    return PassRate(rate, max(0.0, min(rate, centre - spread)), min(1.0, max(rate, centre + spread)))
 
 
-def pass_rate(cells: Sequence[CellResult]) -> tuple[float, float, float] | None:
+def pass_rate(cells: Sequence[CellResult]) -> PassRate | None:
     """The share of graded cells that passed, with its interval; None when none was graded."""
     graded = [cell for cell in cells if cell.verdict != "error"]
     return wilson(sum(cell.verdict == "pass" for cell in graded), len(graded)) if graded else None

@@ -1,16 +1,33 @@
-"""The outcome of a run, as `results.json` has it (shared contract, section 3). Frozen data and no rules.
+"""The outcome of a run, as `results.json` has it (shared contract, section 3): frozen data and no rules.
 
-`scoring/document.py` turns them into JSON documents and back.
+These classes are all that is said about the document: the order of its keys, the values that they hold, the limits
+they are read by, and, in the docstrings, what its published schema says. `scoring/document.py` writes and reads it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+from keystone_action.scoring.fields import (
+    Amounts,
+    Count,
+    Counts,
+    Digests,
+    JudgeUsage,
+    Lines,
+    Score,
+    Seconds,
+    Text,
+    Texts,
+    Usage,
+    Values,
+    Weight,
+)
 
 Verdict = Literal["pass", "fail", "flaky", "error"]
 Status = Literal["pass", "fail", "skip", "error"]
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +35,16 @@ class InvariantResult:
     """One check of one cell. score is None for skip and error. `gate` is true, false or "passed" as in the spec;
     `disqualified`: this gate, or a check that says so itself, forced the composite to 0."""
 
-    name: str
-    type: str
+    name: Text
+    type: Text
     status: Status
-    score: float | None
-    weight: float
+    score: Score | None
+    weight: Weight
     gate: bool | Literal["passed"]
-    message: str
-    details: dict[str, Any] = field(default_factory=dict)
-    duration_s: float = 0.0
-    description: str = ""
+    message: Text
+    details: Values = field(default_factory=dict)
+    duration_s: Seconds = 0.0
+    description: Text = ""
     on_skip: Literal["error", "ignore"] | None = None
     disqualified: bool = False
 
@@ -36,9 +53,9 @@ class InvariantResult:
 class ForbiddenResult:
     """One forbidden rule of one cell."""
 
-    rule: str
+    rule: Text
     violated: bool
-    details: str = ""
+    details: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +65,11 @@ class AgentResult:
 
     exit_code: int | None
     timed_out: bool
-    duration_s: float
-    output: str
+    duration_s: Seconds
+    output: Text
+    stderr: Text = ""
     signal: int | None = None
-    note: str = ""
-    stderr: str = ""
+    note: Text = ""
 
     @property
     def ended_well(self) -> bool:
@@ -65,56 +82,64 @@ class CellResult:
     """One finished cell. composite is None exactly when the verdict is `error`; reason says in a sentence why it is
     not a pass ("gate tests_pass scored 0.00", "composite 0.77 is below 0.85")."""
 
-    id: str
-    scenario: str
-    params: dict[str, Any]
-    replica: int
+    id: Text
+    scenario: Text
+    params: Values
+    replica: Count
     verdict: Literal["pass", "fail", "error"]
-    composite: float | None
-    duration_s: float
-    error: str | None
+    composite: Score | None
+    duration_s: Seconds
+    error: Text | None
     agent: AgentResult | None
     invariants: tuple[InvariantResult, ...]
     forbidden: tuple[ForbiddenResult, ...] = ()
-    reason: str = ""
-    usage: dict[str, float] = field(default_factory=dict)
-    judge_usage: dict[str, float] = field(default_factory=dict)
-    attempts: int = 1
-    notices: tuple[str, ...] = ()
+    reason: Text = ""
+    usage: Amounts = field(default_factory=dict)
+    judge_usage: Amounts = field(default_factory=dict)
+    attempts: Count = 1
+    notices: Texts = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
     """All replicas of one scenario with one parameter set: what `replica_aggregation` decides on."""
 
-    scenario: str
-    params: dict[str, Any]
+    scenario: Text
+    params: Values
     verdict: Verdict
-    composite: float | None
-    passed: int
-    total: int
-    reason: str = ""
+    composite: Score | None
+    passed: Count
+    total: Count
+    reason: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PassRate:
+    """The share of the graded cells that passed, with its Wilson interval."""
+
+    value: Score
+    low: Score
+    high: Score
 
 
 @dataclass(frozen=True, slots=True)
 class SpecResult:
-    """One spec of a run. pass_rate is (value, low, high), a Wilson interval over the cells that were graded, or None
-    when none was."""
+    """One spec of a run. Its composite is the mean over its cells. pass_rate: None when no cell was graded.
+    positions: the line of each invariant in the spec file."""
 
-    id: str
-    path: str
-    sha256: str
+    id: Text
+    path: Text
+    sha256: Text
     threshold_source: Literal["spec", "input"]
     verdict: Verdict
-    composite: float | None
-    pass_threshold: float
-    pass_rate: tuple[float, float, float] | None
+    composite: Score | None
+    pass_threshold: Score
+    pass_rate: PassRate | None
     cells: tuple[CellResult, ...]
     groups: tuple[GroupResult, ...] = ()
-    description: str = ""
-    replica_aggregation: str = "all"
-    positions: dict[str, int] = field(default_factory=dict)
-    """Invariant name → line in the spec file, for annotations."""
+    description: Text = ""
+    replica_aggregation: Text = "all"
+    positions: Lines = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +147,9 @@ class SandboxInfo:
     """What isolated the agents. not_enforced: sentences for the report's head."""
 
     kind: Literal["process", "docker"] = "process"
-    isolation: tuple[str, ...] = ("none",)
+    isolation: Texts = ("none",)
     limits: Literal["enforced", "watched"] = "watched"
-    not_enforced: tuple[str, ...] = ()
+    not_enforced: Texts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +159,11 @@ class PlanInfo:
     SHA-256 of the ids of all of them, in order (`plan.digest_of`). specs: id → sha256 of each spec that has cells.
     chosen: the tags, filter and parameters that cells were chosen by (`plan.Selection.chosen`)."""
 
-    shard: str | None
-    cells: int
-    digest: str
-    specs: dict[str, str]
-    chosen: tuple[str, ...] = ()
+    shard: Text | None
+    cells: Count
+    digest: Text
+    specs: Digests
+    chosen: Texts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +172,9 @@ class SpecChange:
     called. differences: a sentence each (`threshold 0.85 → 0.5`, `changed files: hidden/test_x.py (+3 −10)`), what can
     let more pass first; none for a spec that was added or deleted."""
 
-    path: str
+    path: Text
     change: Literal["changed", "added", "deleted"]
-    differences: tuple[str, ...] = ()
+    differences: Texts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +185,13 @@ class SpecChanges:
     of workflows that call us and of a baseline in the repository; all of them are `changed`. incomplete: what was not
     compared, and why; empty when nothing was left out."""
 
-    base: str | None
-    base_name: str
+    base: Text | None
+    base_name: Text
     spec_from: Literal["head", "base"] = "head"
     specs: tuple[SpecChange, ...] = ()
-    problem: str = ""
+    problem: Text = ""
     workflows: tuple[SpecChange, ...] = ()
-    incomplete: str = ""
+    incomplete: Text = ""
 
 
 Outcome = Literal["pass", "flaky", "fail", "error", "skip"]
@@ -183,19 +208,19 @@ class Difference:
     """
 
     change: Change
-    spec: str
-    scenario: str | None
-    params: dict[str, Any]
-    invariant: str | None
+    spec: Text
+    scenario: Text | None
+    params: Values
+    invariant: Text | None
     before: Outcome | None
     after: Outcome | None
-    score_before: float | None = None
-    score_after: float | None = None
-    passed_before: int = 0
-    total_before: int = 0
-    passed_after: int = 0
-    total_after: int = 0
-    p_value: float | None = None
+    score_before: Score | None = None
+    score_after: Score | None = None
+    passed_before: Count = 0
+    total_before: Count = 0
+    passed_after: Count = 0
+    total_after: Count = 0
+    p_value: Score | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,42 +231,44 @@ class BaselineComparison:
     nothing is said to be gone; partial_baseline: the earlier one has, so that what is new may only not have run there.
     regressions: how many groups and invariants passed there and fail here, under another name too."""
 
-    source: str
+    source: Text
     verdict: Verdict
-    composite: float | None
-    git_sha: str | None
-    started_at: str
+    composite: Score | None
+    git_sha: Text | None
+    started_at: Text
     specs: tuple[Difference, ...]
     groups: tuple[Difference, ...]
     invariants: tuple[Difference, ...]
-    changed_specs: tuple[str, ...] = ()
+    changed_specs: Texts = ()
     partial: bool = False
     partial_baseline: bool = False
-    regressions: int = 0
+    regressions: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """A whole run. error: the message of exit 2 or of a failure before the first cell, else None. notices: what
-    belongs into every report's head (substituted services, skipped judges, shard, fork). spec_changes: None where
-    nothing was to be compared. baseline: None without one."""
+    """A whole run. started_at: RFC 3339. counts: of cells, but for scenarios and skipped checks. error: the message of
+    exit 2 or of a failure before the first cell, else None. notices: what belongs into every report's head (substituted
+    services, skipped judges, shard, fork). spec_changes: None where nothing was to be compared. baseline: None without
+    one."""
 
-    run_id: str
-    keystone_version: str
-    git_sha: str | None
+    schema_version: Literal[1] = SCHEMA_VERSION
+    keystone_version: Text
+    git_sha: Text | None
+    run_id: Text
     verdict: Verdict
-    composite: float | None
-    started_at: str
-    duration_s: float
-    specs: tuple[SpecResult, ...]
+    composite: Score | None
+    started_at: Text
+    duration_s: Seconds
+    counts: Counts = field(default_factory=dict)
+    usage: Usage = field(default_factory=dict)
     sandbox: SandboxInfo = field(default_factory=SandboxInfo)
-    counts: dict[str, int] = field(default_factory=dict)
-    usage: dict[str, float] = field(default_factory=dict)
-    judge_usage: dict[str, float] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
-    substituted: tuple[str, ...] = ()
+    judge_usage: JudgeUsage = field(default_factory=dict)
+    specs: tuple[SpecResult, ...]
+    notices: Texts = ()
+    substituted: Texts = ()
     cancelled: bool = False
-    error: str | None = None
+    error: Text | None = None
     plan: PlanInfo | None = None
     spec_changes: SpecChanges | None = None
     baseline: BaselineComparison | None = None

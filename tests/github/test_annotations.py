@@ -42,8 +42,21 @@ def spec(*cells: CellResult, spec_id: str = "demo", path: str = "evals/demo.yaml
     )
 
 
+def failed_run(specs: tuple[SpecResult, ...]) -> RunResult:
+    return RunResult(
+        run_id="r",
+        keystone_version="0",
+        git_sha=None,
+        verdict="fail",
+        composite=0.5,
+        started_at="",
+        duration_s=1.0,
+        specs=specs,
+    )
+
+
 def annotations(*specs: SpecResult, limit: int = 9, directory: Path = WORKSPACE) -> list[Annotation]:
-    run = RunResult("r", "0", None, "fail", 0.5, "", 1.0, specs)
+    run = failed_run(specs)
     return annotations_of(run, directory=directory, workspace=WORKSPACE, limit=limit)
 
 
@@ -130,7 +143,7 @@ def test_the_runner_keeps_all_of_them(failing: int, skipped: int, limit: int) ->
 
 
 def test_what_the_log_has_said_already_counts() -> None:
-    run = RunResult("r", "0", None, "fail", 0.5, "", 1.0, (spec(cell(*(check(f"c{n}") for n in range(9)))),))
+    run = failed_run((spec(cell(*(check(f"c{n}") for n in range(9)))),))
     found = annotations_of(run, directory=WORKSPACE, workspace=WORKSPACE, limit=50, issued={"error": 4, "warning": 10})
     assert [one.level for one in found] == ["error"] * 5 + ["notice"]
     assert found[-1].message == "4 more in the summary"

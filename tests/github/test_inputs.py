@@ -354,7 +354,16 @@ def test_every_input_and_output_is_described() -> None:
 
 
 def test_action_yml_declares_exactly_what_is_written(tmp_path: Path) -> None:
-    run = RunResult("", "0", None, "error", None, "", 0.0, ())
+    run = RunResult(
+        run_id="",
+        keystone_version="0",
+        git_sha=None,
+        verdict="error",
+        composite=None,
+        started_at="",
+        duration_s=0.0,
+        specs=(),
+    )
     assert set(ACTION["outputs"]) == output_values(run, directory=None, workspace=tmp_path).keys()
     assert set(ACTION["outputs"]) == planned_values("", 0).keys()
 

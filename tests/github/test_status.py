@@ -23,7 +23,17 @@ HEAD, MERGE = "2" * 40, "3" * 40
 def result(verdict: Verdict = "pass", composite: float | None = 1.0, **more: object) -> RunResult:
     spec = SpecResult("s", "k.yaml", "0" * 64, "spec", verdict, composite, 0.85, None, ())
     counts = {"cells": 3, "passed": 2, "failed": 1, "errors": 0}
-    run = RunResult("r", "0.1.0", None, verdict, composite, "2026-01-01T00:00:00Z", 1.0, (spec,), counts=counts)
+    run = RunResult(
+        run_id="r",
+        keystone_version="0.1.0",
+        git_sha=None,
+        verdict=verdict,
+        composite=composite,
+        started_at="2026-01-01T00:00:00Z",
+        duration_s=1.0,
+        specs=(spec,),
+        counts=counts,
+    )
     return replace(run, **more)  # type: ignore[arg-type]
 
 

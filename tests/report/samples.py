@@ -11,6 +11,7 @@ from keystone_action.scoring.results import (
     ForbiddenResult,
     GroupResult,
     InvariantResult,
+    PassRate,
     PlanInfo,
     RunResult,
     SandboxInfo,
@@ -107,7 +108,7 @@ def spec(identifier: str, *cells: CellResult, **more: Any) -> SpecResult:
         "verdict": "pass",
         "composite": 1.0,
         "pass_threshold": 0.85,
-        "pass_rate": (1.0, 0.21, 1.0),
+        "pass_rate": PassRate(1.0, 0.21, 1.0),
         "groups": tuple(
             GroupResult(c.scenario, c.params, c.verdict, c.composite, int(c.verdict == "pass"), 1, c.reason)
             for c in cells
@@ -167,7 +168,14 @@ def gate_failure() -> RunResult:
         agent=replace(AGENT, exit_code=1, output="Traceback (most recent call last):\n  boom\n"),
     )
     return run(
-        spec("fix-tests", failed, verdict="fail", composite=0.0, threshold_source="input", pass_rate=(0.0, 0.0, 0.79)),
+        spec(
+            "fix-tests",
+            failed,
+            verdict="fail",
+            composite=0.0,
+            threshold_source="input",
+            pass_rate=PassRate(0.0, 0.0, 0.79),
+        ),
         verdict="fail",
         composite=0.0,
     )
@@ -193,7 +201,7 @@ def high_composite_failure() -> RunResult:
             verdict="fail",
             composite=0.9,
             groups=(group,),
-            pass_rate=(0.9, 0.596, 0.982),
+            pass_rate=PassRate(0.9, 0.596, 0.982),
         ),
         verdict="fail",
         composite=0.9,
@@ -250,7 +258,7 @@ def flaky() -> RunResult:
             pass_threshold=0.6,
             groups=(group,),
             replica_aggregation="majority",
-            pass_rate=(0.667, 0.208, 0.939),
+            pass_rate=PassRate(0.667, 0.208, 0.939),
         ),
         verdict="flaky",
         composite=0.667,
@@ -319,7 +327,7 @@ def matrix() -> RunResult:
         composite=0.7372,
         pass_threshold=0.7,
         groups=tuple(groups),
-        pass_rate=(0.833, 0.552, 0.953),
+        pass_rate=PassRate(0.833, 0.552, 0.953),
     )
     return run(crud, passing().specs[0], verdict="fail", composite=0.8506, duration_s=218.0)
 
@@ -380,7 +388,13 @@ def no_such_program() -> RunResult:
         ),
     )
     return run(
-        spec("fix-tests", failed, verdict="fail", composite=0.0, pass_rate=(0.0, 0.0, 0.79)),
+        spec(
+            "fix-tests",
+            failed,
+            verdict="fail",
+            composite=0.0,
+            pass_rate=PassRate(0.0, 0.0, 0.79),
+        ),
         verdict="fail",
         composite=0.0,
     )

@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
 from keystone_action.scoring.document import (
-    COUNTS,
-    USAGE,
     cell_from_document,
     cell_to_document,
-    json_value,
     run_from_document,
     run_to_document,
 )
+from keystone_action.scoring.fields import COUNTS, USAGE, json_value
 from keystone_action.scoring.results import (
     AgentResult,
     CellResult,
     ForbiddenResult,
     GroupResult,
     InvariantResult,
+    PassRate,
     RunResult,
     SandboxInfo,
     SpecResult,
@@ -116,7 +115,7 @@ specs = st.builds(
     verdict=verdicts,
     composite=st.none() | unit,
     pass_threshold=unit,
-    pass_rate=st.none() | st.tuples(unit, unit, unit),
+    pass_rate=st.none() | st.builds(PassRate, unit, unit, unit),
     cells=st.lists(cells, max_size=2).map(tuple),
     groups=st.lists(groups, max_size=2).map(tuple),
     description=text,
@@ -196,7 +195,16 @@ def test_endless_nesting_is_cut() -> None:
 
 
 CELL = CellResult("c", "s", {}, 0, "pass", 1.0, 0.1, None, None, ())
-RUN = RunResult("r", "0.1", None, "pass", 1.0, "2026-01-01T00:00:00Z", 0.1, ())
+RUN = RunResult(
+    run_id="r",
+    keystone_version="0.1",
+    git_sha=None,
+    verdict="pass",
+    composite=1.0,
+    started_at="2026-01-01T00:00:00Z",
+    duration_s=0.1,
+    specs=(),
+)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

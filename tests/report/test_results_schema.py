@@ -1,4 +1,4 @@
-"""The published schema is the one we ship, and every document of ours is valid by it."""
+"""The published schema is that of the models that write the document, and every document of ours is valid by it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from samples import SAMPLES, check_error, matrix
 
-from keystone_action.report.results import render_results, results_schema
-from keystone_action.scoring.document import run_from_document, run_to_document
+from keystone_action.report.results import render_results
+from keystone_action.scoring.document import results_schema, run_from_document, run_to_document
 
 ROOT = Path(__file__).parents[2]
 VALIDATOR = Draft202012Validator(results_schema())
 
 
-def test_the_documentation_has_the_schema_of_the_package() -> None:
+def test_the_documentation_has_the_schema_of_the_models() -> None:
     assert json.loads((ROOT / "docs" / "results.schema.json").read_text()) == results_schema()
     Draft202012Validator.check_schema(results_schema())
 

@@ -41,7 +41,7 @@ HELD = 6000
 def printing(number: int, output: str, stderr: str, details: dict[str, Any]) -> CellResult:
     one = cell("spec", "one", number)
     checks = tuple(replace(check, details=details) for check in one.invariants)
-    return replace(one, agent=AgentResult(3, False, 0.1, output, None, "exited with 3", stderr), invariants=checks)
+    return replace(one, agent=AgentResult(3, False, 0.1, output, stderr, note="exited with 3"), invariants=checks)
 
 
 def added(directory: Path, cells: list[CellResult]) -> list[CellResult]:

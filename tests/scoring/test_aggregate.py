@@ -100,7 +100,8 @@ def test_mean_leaves_out_cells_in_error():
 
 def test_pass_rate_of_the_contracts_example():
     # spec.md section 3: {"value": 0.67, "low": 0.2, "high": 0.94} for two of three.
-    value, low, high = aggregate.pass_rate(replicas("pass", "pass", "fail"))
+    rate = aggregate.pass_rate(replicas("pass", "pass", "fail"))
+    value, low, high = rate.value, rate.low, rate.high
     assert (round(value, 2), round(low, 1), round(high, 2)) == (0.67, 0.2, 0.94)
     assert aggregate.pass_rate(replicas("error")) is None
 
@@ -108,7 +109,8 @@ def test_pass_rate_of_the_contracts_example():
 @given(st.integers(0, 500), st.integers(1, 500))
 def test_wilson_holds_its_rate(passed, total):
     passed = min(passed, total)
-    rate, low, high = aggregate.wilson(passed, total)
+    found = aggregate.wilson(passed, total)
+    rate, low, high = found.value, found.low, found.high
     assert 0 <= low <= rate <= high <= 1
 
 

@@ -72,7 +72,7 @@ def test_replicas_of_one_group_may_be_in_different_shards() -> None:
     (group,) = joined.specs[0].groups
     assert (joined.verdict, group.verdict, group.passed, group.total) == ("flaky", "flaky", 2, 3)
     assert joined.specs[0].pass_rate is not None
-    assert joined.specs[0].pass_rate[0] == pytest.approx(2 / 3)
+    assert joined.specs[0].pass_rate.value == pytest.approx(2 / 3)
 
 
 VERDICTS = ("pass", "fail", "pass")

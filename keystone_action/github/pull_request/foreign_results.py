@@ -70,7 +70,6 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
     yield (run.composite,), 1
     yield (run.duration_s, *run.counts.values(), *run.usage.values(), *run.judge_usage.values()), _MOST
     for spec in run.specs:
-        yield (spec.composite, spec.pass_threshold, *(spec.pass_rate or ())), 1
         yield tuple(spec.positions.values()), _MOST
         for group in spec.groups:
             yield (group.composite,), 1

@@ -1,0 +1,86 @@
+"""What the fields of results hold: how each kind of value is written, and the limits that it is read by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, PlainSerializer
+
+COUNTS = ("scenarios", "cells", "passed", "failed", "errors", "skipped_checks")
+USAGE = ("input_tokens", "output_tokens", "cost_usd", "tool_calls")
+JUDGE_USAGE = ("cost_usd",)
+_MAX_DEPTH = 64
+_MAX_INTEGER_BITS = 4096  # above some 14,000 bits Python itself refuses to read an integer back
+
+
+def json_value(value: Any, depth: int = _MAX_DEPTH) -> Any:
+    """value as JSON can hold it: NaN, bytes, dates, lone surrogates and endless nesting become text. The authors of
+    checks, and agents, decide what arrives here."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return utf8(value)
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _MAX_INTEGER_BITS else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if depth == 0:
+        return "…"
+    if isinstance(value, Mapping):
+        return {utf8(str(key)): json_value(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_value(item, depth - 1) for item in value]
+    if isinstance(value, bytes | bytearray):
+        return value.decode(errors="replace")
+    return utf8(str(value))
+
+
+def utf8(text: str) -> str:
+    """text as UTF-8 can carry it: a lone surrogate (undecodable bytes of a file name) becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def finite(number: float) -> float:
+    """number, unless it is none: that is a defect of ours, and a report must not paper over it."""
+    if not math.isfinite(number):
+        raise ValueError(f"a composite, a score, a weight or a time is {number}: a result must be a finite number")
+    return number
+
+
+def _amounts(*always: str) -> Callable[[Mapping[str, float]], dict[str, Any]]:
+    """A writer of counters by name: those of the contract first, and never missing. Tokens and calls are whole numbers,
+    money is not."""
+
+    def write(found: Mapping[str, float]) -> dict[str, Any]:
+        document: dict[str, Any] = {name: 0.0 if name.endswith("_usd") else 0 for name in always}
+        for name, amount in found.items():
+            whole = finite(amount) == int(amount) and not name.endswith("_usd")
+            document[utf8(name)] = int(amount) if whole else amount
+        return document
+
+    return write
+
+
+def _with_text_keys(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {utf8(key): value for key, value in found.items()}
+
+
+Text = Annotated[str, PlainSerializer(utf8, return_type=str)]
+Texts = tuple[Text, ...]
+Values = Annotated[dict[str, Any], PlainSerializer(json_value)]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0), PlainSerializer(finite, return_type=float)]
+Weight = Seconds
+Score = Annotated[float, Field(ge=0, le=1), PlainSerializer(finite, return_type=float)]
+Lines = Annotated[dict[str, Annotated[int, Field(ge=1)]], PlainSerializer(_with_text_keys)]
+Digests = Annotated[dict[str, str], PlainSerializer(_with_text_keys)]
+Amounts = Annotated[dict[str, float], PlainSerializer(_amounts())]
+Counts = Annotated[
+    dict[str, Count], PlainSerializer(_amounts(*COUNTS)), Field(json_schema_extra={"required": [*COUNTS]})
+]
+Usage = Annotated[dict[str, float], PlainSerializer(_amounts(*USAGE)), Field(json_schema_extra={"required": [*USAGE]})]
+JudgeUsage = Annotated[
+    dict[str, float], PlainSerializer(_amounts(*JUDGE_USAGE)), Field(json_schema_extra={"required": [*JUDGE_USAGE]})
+]
