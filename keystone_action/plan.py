@@ -39,9 +39,7 @@ class Cell:
     @property
     def agent(self) -> AgentBase:
         """The agent of this cell, as the spec has it: not interpolated."""
-        additions = self.loaded.additions
-        own = additions.agent(self.scenario.id, self.params) if additions is not None else None
-        return own or self.loaded.spec.agent
+        return self.loaded.agent_for(self.scenario.id, self.params) or self.loaded.spec.agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Protocol, TextIO
 
 from keystone_action import signals
 from keystone_action.compared_with import ComparedWith, compared_with
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.engine.client import VARIABLES as ENGINE_VARIABLES
 from keystone_action.errors import (
     EXIT_CANCELLED,
@@ -337,6 +338,7 @@ def options_of(
         threshold=settings.threshold,
         replicas=settings.replicas,
         params=settings.params,
+        dialects=DIALECTS,
         tags=settings.tags,
         max_concurrency=settings.max_concurrency,
         sandbox=settings.sandbox,

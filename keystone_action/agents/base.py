@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.agents.environment import prompt_bytes
 from keystone_action.agents.output import STDERR, STDOUT, recorded, with_output
 from keystone_action.command import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole
-from keystone_action.dialects.agenticassure import library
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
@@ -23,10 +22,11 @@ from keystone_action.sandbox.shortage import ShortageError
 from keystone_action.spec.models.agents import AgentBase, PythonAgent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 PROMPT_NAME = "prompt.txt"
 RUNNER_NAME = "python_runner.py"
+LIBRARY_NAME = "keystone-libraries.zip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +81,20 @@ class Task:
         return KeptWhole(path, above=0, limit=TRANSCRIPT_LIMIT) if transcript else KeptWhole(path)
 
 
-def write_inputs(directory: Path, prompt: str, agent: AgentBase) -> Inputs:
+def write_inputs(directory: Path, prompt: str, agent: AgentBase, library: Callable[[], bytes]) -> Inputs:
     """Write the prompt, and what a `python` agent needs, to `directory`, which is made; all may read them.
+    library: modules that its code finds after all others, as a zip archive.
 
     Raises HarnessError when they can't be written.
     """
-    inputs = Inputs(directory, directory / PROMPT_NAME, directory / RUNNER_NAME, directory / library.NAME)
+    inputs = Inputs(directory, directory / PROMPT_NAME, directory / RUNNER_NAME, directory / LIBRARY_NAME)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o755)
         files = {inputs.prompt_file: prompt_bytes(prompt)}
         if isinstance(agent, PythonAgent):
             files[inputs.runner] = Path(__file__).with_name(RUNNER_NAME).read_bytes()
-            files[inputs.library] = library.library()
+            files[inputs.library] = library()
         for path, data in files.items():
             path.write_bytes(data)
             path.chmod(0o644)

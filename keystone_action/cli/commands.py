@@ -97,6 +97,7 @@ def write_document(text: str) -> None:
 
 
 def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> GatedOptions:
+    from keystone_action.dialects.known import DIALECTS
     from keystone_action.files.run_lock import new_run_id
     from keystone_action.gate.options import GatedOptions
 
@@ -125,6 +126,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         run_id=new_run_id(),
         registry_mirror=_mirror(environ),
         user_logins=True,
+        dialects=DIALECTS,
         agent=call.agent,
         baseline=_baseline(call, directory),
         spec_from=call.spec_from,
@@ -202,6 +204,7 @@ def _copy_summary(source: Path, target: Path) -> None:
 
 def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Load every spec and say what it has; all errors of all files at once."""
+    from keystone_action.dialects.known import DIALECTS
     from keystone_action.gate.options import GatedOptions
     from keystone_action.report.escape import log_line
     from keystone_action.report.words import count
@@ -209,7 +212,11 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
     from keystone_action.spec.loading.diagnostics import with_short_path
 
     options = GatedOptions(
-        specs=tuple(call.specs), directory=directory, params=parameters(call.param), agent=call.agent
+        specs=tuple(call.specs),
+        directory=directory,
+        params=parameters(call.param),
+        dialects=DIALECTS,
+        agent=call.agent,
     )
     for loaded in load_specs(options):
         for warning in loaded.warnings:
@@ -225,6 +232,7 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
 def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """List the cells that a run would have, one id a line; with `--shards` the shard of each before it, or the matrix
     of GitHub's jobs alone."""
+    from keystone_action.dialects.known import DIALECTS
     from keystone_action.gate.options import GatedOptions
     from keystone_action.shards import plan_shards, refuse_too_many
 
@@ -242,6 +250,7 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
         filter=call.filter,
         shard=call.shard,
         replicas=call.replicas,
+        dialects=DIALECTS,
         agent=call.agent,
     )
     planned = plan_shards(options, call.shards or 1)

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from keystone_action.dialects.recognition import looks_like_one
 from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
 from keystone_action.files.git.commit_tree import NoCheckout, Remote, Tree, open_tree
@@ -19,6 +19,9 @@ from keystone_action.files.temporary import process_directory
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import enclosing_root
 from keystone_action.spec.loading.yaml_loader import parse
+
+if TYPE_CHECKING:
+    from keystone_action.spec.loading.translation import Dialects
 
 WHOLE_FILES, WHOLE_BYTES = 3_000, 64 << 20
 """A tree within these is written as a whole; of a larger one, what its specs name."""
@@ -107,7 +110,7 @@ class BaseFiles:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.patterns = tuple(kept)
 
-    def complete(self, specs: Iterable[Path]) -> None:
+    def complete(self, specs: Iterable[Path], dialects: Dialects | None) -> None:
         """Write everything that these specs may name. specs: paths below `top`. A submodule is an empty folder, as in a
         checkout without it."""
         for path in self.tree.submodules:
@@ -119,7 +122,7 @@ class BaseFiles:
         wanted: dict[str, None] = {}
         for spec in specs:
             relative = spec.relative_to(self.top).as_posix()
-            if looks_like_one(spec):
+            if dialects is not None and dialects.recognises(spec):
                 wanted.update(dict.fromkeys(self._around(relative)))
             else:
                 wanted.update(dict.fromkeys(self._named(relative)))

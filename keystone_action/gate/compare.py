@@ -116,11 +116,11 @@ def _side_of_base(files: BaseFiles, options: GatedOptions) -> _Side:
     """Raises UsageError when an object is missing."""
     there = replace(options, directory=files.directory, specs=files.patterns)
     try:
-        paths = discover(files.patterns, files.directory, tolerate_missing=True)
+        paths = discover(files.patterns, files.directory, options.dialects, tolerate_missing=True)
     except UsageError:
         return _Side(files.top, {}, {})
     try:
-        files.complete(paths)
+        files.complete(paths, options.dialects)
     except (GitFailed, OSError) as error:
         assert options.base is not None
         raise unreadable(options.base, error) from None
@@ -137,7 +137,7 @@ def _side_of_base(files: BaseFiles, options: GatedOptions) -> _Side:
 def _side_of_head(files: BaseFiles, options: GatedOptions) -> _Side:
     """The specs of the checkout, which are only looked at: what is wrong with them decides nothing."""
     try:
-        paths = discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing)
+        paths = discover(options.specs, options.directory, options.dialects, tolerate_missing=options.tolerate_missing)
     except UsageError:
         paths = []
     try:

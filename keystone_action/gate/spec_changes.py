@@ -15,12 +15,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.run_rules import RunRules
 
 MAX_DIFFERENCES = 30
 _SHOWN = 60
-_WORDS = {"pass_threshold": "threshold"}
-_PRIVATE = frozenset({"roots", "places", "where"})
-"""Fields of `Additions` that say where something is on this machine, or in the file."""
+_WORDS = {"pass_threshold": "threshold", "agent_retries": "retries"}
+_PRIVATE = frozenset({"further_roots", "places", "where", "has_expressions", "names_keys", "id_from_name"})
+"""Fields of `RunRules` that say where something is on this machine or in the file, or in which words it is written."""
 
 Plain = dict[str, Any]
 
@@ -47,8 +48,8 @@ def ranked_differences(before: LoadedSpec, after: LoadedSpec, *, places: tuple[P
     checks = _Checks(old, new)
     weakening = [*_weakening(old, new, checks)]
     others = [*_others(old, new, checks)]
-    additions = [_plain(one.additions, str(place)) for one, place in zip((before, after), places, strict=True)]
-    others += _leaves("", *additions)
+    rules = [_rules(loaded, str(place)) for loaded, place in zip((before, after), places, strict=True)]
+    others += _leaves("", *rules)
     more = len(weakening) + len(others) - MAX_DIFFERENCES
     if more > 0:
         weakening = weakening[:MAX_DIFFERENCES]
@@ -195,6 +196,11 @@ def _plain(value: Any, place: str) -> Any:
     if isinstance(value, Path | str):
         return str(value).replace(place, "")
     return value
+
+
+def _rules(loaded: LoadedSpec, place: str) -> Plain:
+    names = [one.name for one in fields(RunRules) if one.name not in _PRIVATE]
+    return {name: _plain(getattr(loaded, name), place) for name in names}
 
 
 def _fields(model: BaseModel) -> Iterator[tuple[str, Any]]:

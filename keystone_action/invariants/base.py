@@ -151,6 +151,10 @@ class CheckContext(Protocol):
     def agent_directory(self) -> Path | None:
         """The agent's own code, where code in a check's sandbox finds it; None for an agent without `dir`."""
 
+    @property
+    def library(self) -> bytes:
+        """Modules that Python code in a check's sandbox finds after all others, as a zip archive."""
+
     def author_file(self, path: str) -> bytes:
         """The bytes of an author's file (a script, a rubric) as they were before the agent ran."""
 

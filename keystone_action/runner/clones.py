@@ -1,14 +1,14 @@
-"""Repositories that specs of other tools name, cloned while these are read (`fixtures` of Touchstone)."""
+"""Repositories that a dialect needs to translate a file, cloned while it does."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from keystone_action.dialects.clones import CloneFailed
 from keystone_action.files.git import commands as git
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.temporary import process_directory
+from keystone_action.spec.loading.translation import CloneFailed
 
 SECONDS = 300.0
 _SAID = 600

@@ -12,6 +12,7 @@ from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
     from keystone_action.scoring.baseline import Baseline
+    from keystone_action.spec.loading.translation import Dialects
 
 FailOn = Literal["threshold", "regression", "error", "never"]
 
@@ -24,7 +25,8 @@ class RunOptions:
     keys and secrets are read from. output: where results go; None = `.keystone/runs/<time>-<id>` below `directory`.
     shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts.
     tolerate_missing: `specs` are defaults, of which one that does not exist is no error while another does.
-    agent: `module:Class` for the AgenticAssure suites among the specs, in place of what they name.
+    dialects: the formats of other tools that specs may be in; None = none. agent: `module:Class` for those of these
+    specs that are run with one, in place of what they name.
     no_secrets_reason: why this run gets no secrets (a fork), said when one is missing; empty otherwise.
     run_id: marks all that is made on a container engine; None = a new one. scratch: a directory that the engine's
     machine shares with us, for workspaces; None = the system's temporary one. registry_mirror: stands for Docker Hub;
@@ -65,6 +67,7 @@ class RunOptions:
     registry_password: str | None = field(default=None, repr=False)
     user_logins: bool = False
     docker_network: str | None = None
+    dialects: Dialects | None = None
     agent: str | None = None
     baseline: Baseline | None = None
     baseline_problem: str = ""

@@ -13,6 +13,7 @@ from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.discovery import discover
+from keystone_action.spec.loading.ids import numbered
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.services import ServerBase
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def load_specs(options: RunOptions) -> list[LoadedSpec]:
     """All specs of a call. Raises UsageError, or SpecError with the errors of every file that has some."""
-    paths = discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing)
+    paths = discover(options.specs, options.directory, options.dialects, tolerate_missing=options.tolerate_missing)
     loaded, errors = load_paths(paths, options)
     if errors:
         raise SpecError.joined(list(errors.values()))
@@ -38,14 +39,19 @@ def load_paths(paths: Sequence[Path], options: RunOptions) -> tuple[list[LoadedS
     errors: dict[Path, SpecError] = {}
     for path in paths:
         try:
-            loaded.append(load(path, types, given_parameters=tuple(options.params), agent=options.agent, clone=CLONES))
+            loaded.append(
+                load(
+                    path,
+                    types,
+                    given_parameters=tuple(options.params),
+                    dialects=options.dialects,
+                    agent=options.agent,
+                    clone=CLONES,
+                )
+            )
         except SpecError as error:
             errors[path] = error
-    if any(one.additions is not None for one in loaded):
-        from keystone_action.dialects.agenticassure.ids import numbered
-
-        return numbered(loaded), errors
-    return loaded, errors
+    return numbered(loaded), errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Whether the scorers that AgenticAssure suites name are there, found out before any agent starts: which ones there are
-is known by importing their modules alone, which happens in a sandbox, never here."""
+"""Whether the scorers of an author's that specs name are there, found out before any agent starts: which ones there are
+is only known by importing their modules, which happens in a sandbox, never here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, list
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keystone_action.dialects.additions import OwnScorers
     from keystone_action.plan import Plan
     from keystone_action.runner.engine import Facilities
     from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.run_rules import OwnScorers
 
 _SECONDS = 60.0
 """For the import of a suite's modules."""
@@ -33,9 +33,7 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
     """
     wanted = {cell.loaded.spec.id for cell in planned.cells} - set(facilities.images)
     suites = [
-        (loaded, loaded.additions.own_scorers)
-        for loaded in specs
-        if loaded.spec.id in wanted and loaded.additions is not None and loaded.additions.own_scorers is not None
+        (loaded, loaded.own_scorers) for loaded in specs if loaded.spec.id in wanted and loaded.own_scorers is not None
     ]
     if not suites:
         return
@@ -63,8 +61,6 @@ async def _registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place:
     from keystone_action.files.workspace import copy_tree
     from keystone_action.invariants.scorers.own_scorers import NotAnswered, Scorers, ask
 
-    additions = loaded.additions
-    assert additions is not None
     workspace, code = place / "workspace", place / "code"
 
     def lay_out() -> None:
@@ -72,14 +68,14 @@ async def _registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place:
         place.chmod(0o711)
         workspace.mkdir()
         source = loaded.directory / own.directory
-        copy_tree(source, code, withheld=loaded.withheld, ignore=additions.agent_left_out)
+        copy_tree(source, code, withheld=loaded.withheld, ignore=loaded.agent_left_out)
         make_readable(code)
 
     await anyio.to_thread.run_sync(lay_out)
     sandbox = await provider.open(workspace, limits=Limits(), readable=(code,))
     try:
         order = {"scorer": None}
-        scorers = Scorers(own.modules, directory=str(code))
+        scorers = Scorers(own.modules, loaded.library(), directory=str(code))
         answer, _ = await ask(sandbox, scorers, order, environment=loaded.spec.setup.env, timeout=_SECONDS)
     except NotAnswered:
         return None

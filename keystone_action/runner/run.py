@@ -162,8 +162,7 @@ def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, Cel
     """How the cells are run, and what people should know of it."""
     loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
     specs = {spec_id: one.spec for spec_id, one in loaded.items()}
-    additions = {spec_id: one.additions for spec_id, one in loaded.items() if one.additions is not None}
-    fail_fast = frozenset(spec_id for spec_id, one in additions.items() if one.fail_fast)
+    fail_fast = frozenset(spec_id for spec_id, one in loaded.items() if one.fail_fast)
     whole: list[str] = []
     if options.shard is not None:
         # Shards run at the same time, and `keystone merge` wants every cell of each.
@@ -181,7 +180,7 @@ def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, Cel
             spec_id: spec.scoring.retry_errors if options.retry_errors is None else options.retry_errors
             for spec_id, spec in specs.items()
         },
-        agent_retries={spec_id: one.retries or 0 for spec_id, one in additions.items()},
+        agent_retries={spec_id: one.agent_retries for spec_id, one in loaded.items()},
         deadline=None if options.timeout is None else time.monotonic() + options.timeout,
         fail_fast=fail_fast,
         stopped=stopped_before(planned, finished, fail_fast),

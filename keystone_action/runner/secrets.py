@@ -102,7 +102,7 @@ def resolve(
 
 def handed_out(loaded: LoadedSpec) -> list[str]:
     """The names of variables of ours that `{{ env.NAME }}` gives an agent."""
-    if loaded.additions is not None or loaded.spec.agent is None:
+    if not loaded.has_expressions or loaded.spec.agent is None:
         return []
     used = (one.parts for leaf in leaves(loaded.spec.agent) for one in references(leaf.value))
     return sorted({parts[1] for parts in used if len(parts) == 2 and parts[0] == "env"})

@@ -119,7 +119,7 @@ async def start_world(start: Start, stack: AsyncExitStack) -> World:
 
 def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:
     found = {enclosing_root(place) for one in specs for place in (one.directory, one.code_directory)}
-    return sorted(found | {root for one in specs if one.additions is not None for root in one.additions.roots})
+    return sorted(found | {root for one in specs for root in one.further_roots})
 
 
 def _roots(start: Start, stack: AsyncExitStack, parent: Path | None = None) -> Roots:
@@ -242,7 +242,7 @@ def is_light(loaded: LoadedSpec) -> bool:
 def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
     """The secrets of a spec. One that only judges use and that can't be resolved lets those judges skip; any other is
     the error of every cell (contract, 5.1)."""
-    judges_only = secrets_of_judges(loaded.spec) if loaded.additions is None else frozenset()
+    judges_only = secrets_of_judges(loaded.spec) if loaded.has_expressions else frozenset()
 
     def values_of(secrets: Sequence[SecretEntry]) -> Resolved:
         return resolve(
@@ -250,7 +250,7 @@ def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
             environ=options.environ,
             directory=loaded.directory,
             no_secrets_reason=options.no_secrets_reason,
-            otherwise=loaded.additions.without_variable if loaded.additions is not None else "",
+            otherwise=loaded.without_variable,
         )
 
     try:

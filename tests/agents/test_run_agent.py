@@ -49,7 +49,7 @@ async def _run(
             directory = world.area / "agent"
             directory.mkdir()
             (directory / "mod.py").write_text(module)
-        inputs = write_inputs(world.area / "task", prompt, agent)
+        inputs = write_inputs(world.area / "task", prompt, agent, bytes)
         world.workspace.mkdir()
         for name, text in before.items():
             (world.workspace / name).write_text(text)

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from keystone_action.dialects.agenticassure.library import NAME, library
+from keystone_action.dialects.agenticassure.library import library
+
+NAME = "libraries.zip"
 
 
 def run(directory: Path, code: str, *before: Path) -> subprocess.CompletedProcess[str]:

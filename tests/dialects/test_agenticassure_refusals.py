@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.check_types import CHECKS, HEAD
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.loading.diagnostics import SpecError
@@ -29,7 +30,7 @@ def problems(write: Write, directory: Path) -> Callable[..., list[str]]:
         write(config, "agenticassure.yaml")
         write("class MyAgent: pass\n", "my_agent.py")
         with pytest.raises(SpecError) as caught:
-            load(write(text, "suite.yaml"), TYPES, agent=agent)
+            load(write(text, "suite.yaml"), TYPES, dialects=DIALECTS, agent=agent)
         here = str(directory)
         return [
             f"{Path(one.path).name}:{one.line}:{one.column}: {one.sentence}".replace(here, "<here>")
@@ -194,14 +195,14 @@ def test_what_is_wrong_with_the_configuration(problems: Callable[..., list[str]]
 def test_toml_that_is_none(write: Write) -> None:
     write("adapter = ", "agenticassure.toml")
     with pytest.raises(SpecError, match=r"agenticassure.toml:1:1: not readable as TOML"):
-        load(write(SUITE, "suite.yaml"), TYPES)
+        load(write(SUITE, "suite.yaml"), TYPES, dialects=DIALECTS)
 
 
 @pytest.mark.parametrize(("text", "said"), [("adaptor = 'a.B'", "is it 'adaptor'"), ("adapter = 3", "expected a text")])
 def test_toml_without_an_adapter(write: Write, text: str, said: str) -> None:
     write(text, "agenticassure.toml")
     with pytest.raises(SpecError, match=said):
-        load(write(SUITE, "suite.yaml"), TYPES)
+        load(write(SUITE, "suite.yaml"), TYPES, dialects=DIALECTS)
 
 
 def test_a_configuration_that_is_a_link_out_of_the_repository(write: Write, directory: Path) -> None:
@@ -209,13 +210,13 @@ def test_a_configuration_that_is_a_link_out_of_the_repository(write: Write, dire
     outside.write_text("adapter: my_agent.MyAgent")
     (directory / "agenticassure.yaml").symlink_to(outside)
     with pytest.raises(SpecError, match="nothing outside it is read"):
-        load(write(SUITE, "suite.yaml"), TYPES)
+        load(write(SUITE, "suite.yaml"), TYPES, dialects=DIALECTS)
 
 
 def test_without_an_adapter_there_are_ways_out(write: Write) -> None:
     """The original lists the scenarios and ends with 0."""
     with pytest.raises(SpecError) as caught:
-        load(write("suite: {name: a}\n" + SUITE, "suite.yaml"), TYPES)
+        load(write("suite: {name: a}\n" + SUITE, "suite.yaml"), TYPES, dialects=DIALECTS)
     (problem,) = caught.value.diagnostics
     assert (problem.line, caught.value.exit_code) == (2, 2)
     assert "nothing says which agent this suite is for" in problem.sentence
@@ -238,7 +239,7 @@ def test_a_call_that_names_no_adapter(problems: Callable[..., list[str]], agent:
 )
 def test_other_specs_take_no_agent_of_the_call(write: Write, text: str) -> None:
     with pytest.raises(UsageError, match=r"--agent is for AgenticAssure suites; .* names its"):
-        load(write(text), TYPES, agent="a:B")
+        load(write(text), TYPES, dialects=DIALECTS, agent="a:B")
 
 
 @given(
@@ -260,7 +261,7 @@ def test_no_content_breaks_the_reading(value: object) -> None:
         (Path(folder) / "m.py").touch()
         path.write_text(json.dumps({"suite": {"name": "s", "adapter": "m.A"}, "scenarios": value}), "utf-8")
         try:
-            loaded = load(path, TYPES)
+            loaded = load(path, TYPES, dialects=DIALECTS)
         except SpecError as error:
             assert all(one.line >= 1 for one in error.diagnostics)  # noqa: PT017
         else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.plan import Selection, plan
 from keystone_action.runner.options import RunOptions
@@ -50,7 +51,7 @@ def suite(write: Write) -> Callable[..., LoadedSpec]:
     def loader(text: str, **options: Any) -> LoadedSpec:
         write("adapter: my_agent.MyAgent\n", "agenticassure.yaml")
         write("class MyAgent:\n    pass\n", "my_agent.py")
-        return load(write(text, "scenarios/suite.yaml"), TYPES, **options)
+        return load(write(text, "scenarios/suite.yaml"), TYPES, dialects=DIALECTS, **options)
 
     return loader
 
@@ -94,9 +95,8 @@ def test_the_agent_is_the_adapter_with_the_scenarios_time(suite: Callable[..., L
     assert {agent.dir for agent in agents} == {".."}
     assert {getattr(agent, "entrypoint", "") for agent in agents} == {"my_agent:MyAgent"}
     assert all(agent.must_exit_zero for agent in agents)
-    additions = loaded.additions
-    assert additions is not None
-    assert (additions.retries, additions.fail_fast, additions.every_check) == (2, True, True)
+    assert not loaded.has_expressions
+    assert (loaded.agent_retries, loaded.fail_fast, loaded.every_check_decides) == (2, True, True)
     assert loaded.spec.parallelism.max_concurrency == 1
 
 
@@ -107,8 +107,8 @@ def test_the_smallest_suite_has_the_originals_defaults(suite: Callable[..., Load
     assert checks(loaded) == {"passfail": {"type": "passfail"}}
     (cell,) = plan([loaded], Selection(params={})).cells
     assert cell.agent.timeout == 30.0
-    assert loaded.additions is not None
-    assert (loaded.additions.retries, loaded.additions.fail_fast) == (0, False)
+    assert not loaded.has_expressions
+    assert (loaded.agent_retries, loaded.fail_fast) == (0, False)
     assert loaded.warnings == ()
 
 
@@ -138,7 +138,7 @@ def test_two_suites_of_one_name_are_numbered(suite: Callable[..., LoadedSpec], w
     suite("suite: {name: Same}\nscenarios: [{name: a, input: b}]")
     write("suite: {name: same}\nscenarios: [{name: a, input: b}]", "scenarios/two.yaml")
     write("suite: {name: other}\nscenarios: [{name: a, input: b}]", "scenarios/three.yaml")
-    loaded = load_specs(RunOptions(specs=("scenarios",), directory=directory))
+    loaded = load_specs(RunOptions(specs=("scenarios",), directory=directory, dialects=DIALECTS))
     assert [(one.path.name, one.spec.id) for one in loaded] == [
         ("suite.yaml", "same"),
         ("three.yaml", "other"),
@@ -194,9 +194,9 @@ def test_own_scorers_become_checks_of_their_own(suite: Callable[..., LoadedSpec]
             "tags": ["t"],
         },
     }
-    assert loaded.additions is not None
-    assert loaded.additions.own_scorers is not None
-    assert {name: at.column for name, at in loaded.additions.own_scorers.places.items()} == {
+    assert not loaded.has_expressions
+    assert loaded.own_scorers is not None
+    assert {name: at.column for name, at in loaded.own_scorers.places.items()} == {
         "passfail": 33,
         "my scorer": 43,
         "my-scorer": 56,
@@ -230,7 +230,7 @@ def test_own_scorers_become_checks_of_their_own(suite: Callable[..., LoadedSpec]
 def test_where_adapters_are_found(write: Write, files: dict[str, str], found: tuple[str, str]) -> None:
     for name, text in files.items():
         write(text or "class MyAgent: pass\nA = make = MyAgent\n", name)
-    agent = load(write("scenarios: [{name: a, input: b}]", "scenarios/suite.yaml"), TYPES).spec.agent
+    agent = load(write("scenarios: [{name: a, input: b}]", "scenarios/suite.yaml"), TYPES, dialects=DIALECTS).spec.agent
     assert (agent.dir, getattr(agent, "entrypoint", "")) == found
 
 
@@ -247,13 +247,13 @@ def test_variables_that_the_configuration_names_reach_the_adapter(write: Write) 
         write("class A: pass\nB = A\n", name)
     path = write("scenarios: [{name: a, input: b, scorers: [own]}]", "scenarios/suite.yaml")
     for agent in (None, "other:B"):
-        loaded = load(path, TYPES, agent=agent)
+        loaded = load(path, TYPES, dialects=DIALECTS, agent=agent)
         assert [secret.name for secret in loaded.spec.secrets] == ["OPENAI_API_KEY", "BASE"]
         (cell,) = plan([loaded], Selection(params={})).cells
         assert cell.agent.env == {"OPENAI_API_KEY": "{{ secrets.OPENAI_API_KEY }}", "BASE": "{{ secrets.BASE }}"}
         assert checks(loaded)["own"]["modules"] == ["n", "other" if agent else "m"]
-        assert loaded.additions is not None
-        assert loaded.additions.without_variable == f"take it off `env` in {path.parents[1] / 'agenticassure.yaml'}"
+        assert not loaded.has_expressions
+        assert loaded.without_variable == f"take it off `env` in {path.parents[1] / 'agenticassure.yaml'}"
 
 
 def test_suites_and_configuration_are_hidden_from_the_adapter(
@@ -263,15 +263,15 @@ def test_suites_and_configuration_are_hidden_from_the_adapter(
     third = write("suite: {name: x}\nscenarios: [{naem: a}]", "more/broken.yml")
     loaded = suite("scenarios: [{name: a, input: b}]")
     assert {loaded.path.resolve(), directory / "agenticassure.yaml", other, third} <= loaded.withheld
-    assert loaded.additions is not None
-    assert {".git", "node_modules"} <= set(loaded.additions.agent_left_out)
+    assert not loaded.has_expressions
+    assert {".git", "node_modules"} <= set(loaded.agent_left_out)
 
 
 def test_another_configuration_is_another_spec(suite: Callable[..., LoadedSpec], write: Write) -> None:
     first = suite("scenarios: [{name: a, input: b}]")
     write("class Other: pass", "my_other.py")
     write("adapter: my_other.Other\n", "agenticassure.yaml")
-    assert load(first.path, TYPES).sha256 != first.sha256
+    assert load(first.path, TYPES, dialects=DIALECTS).sha256 != first.sha256
 
 
 def test_directories_are_searched_for_suites_by_what_is_in_them(write: Write, directory: Path) -> None:
@@ -283,7 +283,7 @@ def test_directories_are_searched_for_suites_by_what_is_in_them(write: Write, di
         write('"scenarios": [{"name": a, "input": b}]', "x/two.yml"),
         write("suite: {name: a}\nscenarios:\n  - {name: a", "y/broken.yaml"),
     }
-    assert set(discover(["."], directory)) == wanted
+    assert set(discover(["."], directory, DIALECTS)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_broken_file_among_good_ones_is_not_passed_over(
     suite("scenarios: [{name: a, input: b}]")
     write(text, "scenarios/broken.yaml")
     with pytest.raises(SpecError) as caught:
-        load_specs(RunOptions(specs=("scenarios",), directory=directory))
+        load_specs(RunOptions(specs=("scenarios",), directory=directory, dialects=DIALECTS))
     assert f"scenarios/broken.yaml:{said}" in str(caught.value)
 
 
@@ -316,7 +316,7 @@ def test_files_of_yet_others_are_passed_over(write: Write, directory: Path) -> N
     write("task: {prompt: a}\nid: a", "task.yaml")
     write("- scenarios: []", "list.yaml")
     write("", "empty.yaml")
-    assert discover(["."], directory) == [wanted]
+    assert discover(["."], directory, DIALECTS) == [wanted]
 
 
 def test_tags_choose_scenarios(suite: Callable[..., LoadedSpec]) -> None:

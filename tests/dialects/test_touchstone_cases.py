@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.touchstone_specs import GRADERS, HEAD, Write, case, errors
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.expressions import interpolate
 from keystone_action.spec.loading.diagnostics import SpecError
@@ -42,8 +43,8 @@ graders:
 expect: {pass_threshold: 0.5}
 """
     )
-    spec, additions = loaded.spec, loaded.additions
-    assert additions is not None
+    spec = loaded.spec
+    assert not loaded.has_expressions
     assert (spec.id, spec.description, loaded.prompt) == ("add", "adds", "{{ implement }} it")
     assert (spec.base, spec.workspace, spec.scoring.pass_threshold) == ("python:3.12-slim", "source", 0.5)
     assert spec.setup.packages == ["six"]
@@ -53,9 +54,9 @@ expect: {pass_threshold: 0.5}
     assert [tuple(one.values()) for one in spec.parallelism.include] == [
         ("echo", "m"), ("echo", "n"), ("codex", "m"), ("codex", "n")
     ]  # fmt: skip
-    assert set(additions.agents) == {("echo", "m"), ("echo", "n"), ("codex", "m"), ("codex", "n")}
-    assert additions.left_out == (".git", "__pycache__", "*.pyc", ".venv", "node_modules")
-    (stub,) = additions.stubs
+    assert set(loaded.agents) == {("echo", "m"), ("echo", "n"), ("codex", "m"), ("codex", "n")}
+    assert loaded.workspace_left_out == (".git", "__pycache__", "*.pyc", ".venv", "node_modules")
+    (stub,) = loaded.stubs
     assert (stub.file, stub.function) == ("a.py", "add")
     assert stub.where.endswith("case.yaml:7:32")
     weights = {name: (one.weight, one.gate, one.on_skip) for name, one in spec.invariants.items()}
@@ -65,7 +66,7 @@ expect: {pass_threshold: 0.5}
         "implemented": (0.0, True, "ignore"),
     }
     assert loaded.lines == {"command": 11, "command-2": 12, "implemented": 13}
-    assert not additions.only_gates
+    assert not loaded.only_gates
     limit = 1800 + (5 + 300 + 60) + 900 + 1800
     assert spec.resources.timeout == limit
 
@@ -86,8 +87,8 @@ def test_entries_pair_harnesses_with_their_models(case: Callable[..., LoadedSpec
         "{entries: [{harness: echo, models: [a, b]}, {harness: codex, models: [c]}, {harness: echo, models: [a]}]}"
     )
     loaded = case(HEAD.replace("{harnesses: [echo], models: [m]}", entries) + GRADERS)
-    assert loaded.additions is not None
-    assert set(loaded.additions.agents) == {("echo", "a"), ("echo", "b"), ("codex", "c")}
+    assert not loaded.has_expressions
+    assert set(loaded.agents) == {("echo", "a"), ("echo", "b"), ("codex", "c")}
     assert len(loaded.spec.parallelism.include) == 3
 
 
@@ -167,8 +168,8 @@ def test_arguments_follow_the_rules_of_str_format(case: Callable[..., LoadedSpec
     argv = "['{model}', 'a{{b}} {prompt}', '{sandbox}/x', '{mcp}{artifacts_dir}', '{{{{ env.HOME }}}}']"
     write(f"mine: {{argv: {argv}, timeout_s: 7, env: {{A: '{{{{ x }}}}'}}}}\n", "harnesses.yaml")
     loaded = case(HEAD.replace("echo", "mine").replace("implement it", "'{{ it }}'") + GRADERS)
-    assert loaded.additions is not None
-    agent: Any = interpolate(loaded.additions.agents["mine", "m"], {"workspace": "/w", "env": {"HOME": "secret"}})
+    assert not loaded.has_expressions
+    agent: Any = interpolate(loaded.agents["mine", "m"], {"workspace": "/w", "env": {"HOME": "secret"}})
     assert agent.command == ["m", "a{b} {{ it }}", "/w/x", "", "{{ env.HOME }}"]
     assert (agent.timeout, agent.env) == (7.0, {"A": "{{ x }}"})
     assert {path.name for path in loaded.withheld} >= {"case.yaml", "harnesses.yaml"}
@@ -178,16 +179,16 @@ def test_the_nearest_file_of_harnesses_upwards_is_read(case: Callable[..., Loade
     write("mine: {argv: [far]}\n", "harnesses.yaml")
     write("mine: {argv: [near]}\n", "evals/harnesses.yaml")
     path = write(HEAD.replace("echo", "mine") + GRADERS, "evals/add/case.yaml")
-    loaded = load(path, CheckTypes())
-    assert loaded.additions is not None
-    assert loaded.additions.agents["mine", "m"].command == ["near"]  # type: ignore[union-attr]
-    assert case(HEAD.replace("echo", "mine") + GRADERS).additions.agents["mine", "m"].command == ["far"]  # type: ignore[union-attr]
+    loaded = load(path, CheckTypes(), dialects=DIALECTS)
+    assert not loaded.has_expressions
+    assert loaded.agents["mine", "m"].command == ["near"]  # type: ignore[union-attr]
+    assert case(HEAD.replace("echo", "mine") + GRADERS).agents["mine", "m"].command == ["far"]  # type: ignore[union-attr]
 
 
 def test_built_in_harnesses_are_given_their_providers_key_and_say_so(case: Callable[..., LoadedSpec]) -> None:
     loaded = case(HEAD.replace("echo", "claude-code") + GRADERS)
-    assert loaded.additions is not None
-    agent: Any = loaded.additions.agents["claude-code", "m"]
+    assert not loaded.has_expressions
+    agent: Any = loaded.agents["claude-code", "m"]
     assert agent.command[:2] == ["claude", "-p"]
     assert agent.command[-2:] == ["--model", "m"]
     assert (agent.trace.format, agent.stdin) == ("claude", "prompt")
@@ -267,7 +268,7 @@ def test_every_argument_is_what_str_format_makes_of_it(pieces: list[str]) -> Non
         head = f"id: a\ntask: {{prompt: {prompt}}}\nmatrix: {{harnesses: [mine], models: [{model}]}}\n"
         (directory / "case.yaml").write_text(head + GRADERS)
         try:
-            loaded = load(directory / "case.yaml", CheckTypes())
+            loaded = load(directory / "case.yaml", CheckTypes(), dialects=DIALECTS)
         except SpecError:
             loaded = None
     try:
@@ -280,8 +281,8 @@ def test_every_argument_is_what_str_format_makes_of_it(pieces: list[str]) -> Non
     assert (loaded is None) == (converted or re.search(r"[{\\]\0", expected) is not None)
     if loaded is None:
         return
-    assert loaded.additions is not None
-    agent: Any = interpolate(loaded.additions.agents["mine", values["model"]], {"workspace": "/w"})
+    assert not loaded.has_expressions
+    agent: Any = interpolate(loaded.agents["mine", values["model"]], {"workspace": "/w"})
     assert agent.command == ["a", expected.replace("\0", "/w")]
 
 

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.gate.spec_changes import MAX_DIFFERENCES, differences, short_value
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.loading.loader import LoadedSpec, load
@@ -177,7 +178,7 @@ def test_other_tools_files_differ_by_what_they_ask_besides(tmp_path: Path) -> No
         (folder / "case.yaml").write_text(
             yaml.safe_dump({**case, "matrix": {"harnesses": ["echo"], "models": ["m"]}, **more})
         )
-        return load(folder / "case.yaml", CheckTypes())
+        return load(folder / "case.yaml", CheckTypes(), dialects=DIALECTS)
 
     before, same = of("a"), of("b")
     assert differences(before, same, places=(before.directory, same.directory)) == ()

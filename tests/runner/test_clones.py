@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support.touchstone import repository
 
-from keystone_action.dialects.clones import CloneFailed, is_commit, location, shown_url
+from keystone_action.dialects.touchstone.repository_names import is_commit, location, shown_url
 from keystone_action.runner.clones import Clones
+from keystone_action.spec.loading.translation import CloneFailed
 
 
 def test_the_files_of_a_commit_without_its_history(tmp_path: Path) -> None:

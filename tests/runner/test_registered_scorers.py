@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keystone_action.dialects.additions import OwnScorers
 from keystone_action.runner.registered_scorers import _unknown
 from keystone_action.spec.loading.diagnostics import Position
+from keystone_action.spec.loading.run_rules import OwnScorers
 
 OWN = OwnScorers(".", ("mine",), {"own": Position("suite.yaml", 1, 1)})
 

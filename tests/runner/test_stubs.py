@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone_action.dialects.additions import Stub
 from keystone_action.errors import HarnessError
 from keystone_action.runner.cell import stubs
 from keystone_action.runner.cell.stub_program import stubbed
+from keystone_action.spec.loading.run_rules import Stub
 
 SOURCE = '''# licence
 class Sums:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.errors import UsageError
 from keystone_action.files.removal import remove_tree
 from keystone_action.spec.loading.discovery import discover, search
@@ -39,12 +40,12 @@ def tree(tmp_path: Path) -> Path:
     ],
 )
 def test_what_a_glob_names(tree: Path, pattern: str, found: list[str]) -> None:
-    assert discover([pattern.replace("{tree}", str(tree))], tree) == [tree / name for name in found]
+    assert discover([pattern.replace("{tree}", str(tree))], tree, DIALECTS) == [tree / name for name in found]
 
 
 def test_a_pattern_of_too_many_patterns_is_refused(tree: Path) -> None:
     with pytest.raises(UsageError, match="more than 1,000 patterns"):
-        discover(["{1..2000}/*.yaml"], tree)
+        discover(["{1..2000}/*.yaml"], tree, DIALECTS)
 
 
 def deep(top: Path, name: str, levels: int) -> None:
@@ -64,8 +65,8 @@ def test_a_deep_folder_is_searched_as_far_as_paths_reach(tmp_path: Path, name: s
     (tmp_path / "deep").mkdir()
     deep(tmp_path / "deep", name, levels)
     try:
-        assert list(search(tmp_path)) == [tmp_path / "keystone.yaml"]
-        assert discover(["**/keystone.yaml"], tmp_path) == [tmp_path / "keystone.yaml"]
+        assert list(search(tmp_path, DIALECTS)) == [tmp_path / "keystone.yaml"]
+        assert discover(["**/keystone.yaml"], tmp_path, DIALECTS) == [tmp_path / "keystone.yaml"]
     finally:
         remove_tree(tmp_path / "deep")  # which pytest can't
 

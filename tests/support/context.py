@@ -12,6 +12,7 @@ from typing import Any, cast
 import anyio
 
 from keystone_action.command import Limits
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.evidence.model import AgentRun, Database, Evidence, RequestLog
 from keystone_action.invariants.base import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
@@ -100,6 +101,7 @@ async def context_of(
         originals=originals,
         admit=lambda _sandbox: None,
         agent_directory=agent_directory,
+        library=DIALECTS.library,
     )
     context = Context(world, name, timeout, check.run_phase)
     try:

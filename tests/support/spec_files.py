@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.check_types import TYPES
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.spec.loading.loader import LoadedSpec, load
 
 
@@ -37,7 +38,7 @@ def load_text(write: Callable[..., Path]) -> Callable[..., LoadedSpec]:
     """Load a spec from its text."""
 
     def loader(text: str, **options: Any) -> LoadedSpec:
-        return load(write(text), TYPES, **options)
+        return load(write(text), TYPES, dialects=DIALECTS, **options)
 
     return loader
 

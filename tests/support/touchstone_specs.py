@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import LoadedSpec, load
@@ -25,7 +26,7 @@ def case(write: Write) -> Callable[..., LoadedSpec]:
     """Load a case from its text."""
 
     def loaded(text: str, **options: Any) -> LoadedSpec:
-        return load(write(text, "case.yaml"), CheckTypes(), **options)
+        return load(write(text, "case.yaml"), CheckTypes(), dialects=DIALECTS, **options)
 
     return loaded
 

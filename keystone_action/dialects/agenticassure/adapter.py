@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.dialects.agenticassure.fields import NAME, NAMES, Fields
-from keystone_action.dialects.translation import Findings
+from keystone_action.dialects.nodes import Findings
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, shown
 from keystone_action.spec.loading.entrypoints import module_file, names_instead
@@ -22,7 +22,7 @@ from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import construct, parse
 
 if TYPE_CHECKING:
-    from keystone_action.dialects.translate import Source
+    from keystone_action.spec.loading.translation import Source
 
 FILES = ("agenticassure.yaml", "agenticassure.toml")
 WAYS_OUT = "write `adapter: module.Class` into agenticassure.yaml beside or above it, or call with --agent module:Class"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.spec.loading.discovery import search
 from keystone_action.spec.walking import walk
 
@@ -34,4 +35,4 @@ def _holds_word(path: Path) -> bool:
 @functools.cache
 def specs_below(directory: Path) -> tuple[Path, ...]:
     """All suites and specs that would be copied with the adapter: what they expect is not for agents."""
-    return tuple(sorted(path.resolve() for path in search(directory)))
+    return tuple(sorted(path.resolve() for path in search(directory, DIALECTS)))

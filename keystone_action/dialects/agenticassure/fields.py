@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.dialects.translation import Findings
+from keystone_action.dialects.nodes import Findings
 from keystone_action.spec.loading.diagnostics import Diagnostic, listed, nearest, shown
 from keystone_action.spec.loading.yaml_loader import Path
 

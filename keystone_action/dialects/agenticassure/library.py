@@ -8,7 +8,6 @@ import io
 import zipfile
 from pathlib import Path
 
-NAME = "keystone-libraries.zip"
 _FOLDER = Path(__file__).parent / "libraries"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from yaml.nodes import Node
 
 from keystone_action.dialects.agenticassure.fields import METADATA, NAME, Fields
-from keystone_action.dialects.translation import pairs_of
+from keystone_action.dialects.nodes import pairs_of
 from keystone_action.spec.loading.diagnostics import nearest, shown
 from keystone_action.spec.loading.yaml_loader import Path
 

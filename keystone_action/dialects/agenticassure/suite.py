@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from yaml.nodes import MappingNode, Node
 
-from keystone_action.dialects.additions import Additions, OwnScorers
 from keystone_action.dialects.agenticassure import fields as known
 from keystone_action.dialects.agenticassure.adapter import WAYS_OUT, Adapter, find_adapter, named_adapter
 from keystone_action.dialects.agenticassure.code import NOT_CODE, registers_scorers, specs_below
@@ -27,15 +26,17 @@ from keystone_action.dialects.agenticassure.scorers import (
     check_scenario,
     invariant_name,
 )
-from keystone_action.dialects.translation import Findings, Translation, built, items_of, pairs_of
+from keystone_action.dialects.nodes import Findings, built, items_of, pairs_of
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import Position, shown
+from keystone_action.spec.loading.run_rules import OwnScorers, RunRules
+from keystone_action.spec.loading.translation import Translation
 from keystone_action.spec.loading.yaml_loader import Path
 from keystone_action.spec.models.agents import Agent, PythonAgent
 from keystone_action.spec.scenarios import safe_id
 
 if TYPE_CHECKING:
-    from keystone_action.dialects.translate import Source
+    from keystone_action.spec.loading.translation import Source
 
 DEFAULT_SCORER, DEFAULT_TIMEOUT = "passfail", 30.0
 _CELL_SECONDS, _AROUND_SECONDS = 900.0, 300.0
@@ -189,18 +190,21 @@ class _Translating:
         node = built(document, at)
         assert isinstance(node, MappingNode)
         by_key: dict[tuple[str, ...], Agent] = {(identity,): agent for identity, agent in agents.items()}
-        additions = Additions(
-            dialect="agenticassure",
+        rules = RunRules(
+            has_expressions=False,
+            names_keys=False,
+            id_from_name=True,
             agents=by_key,
-            retries=int(suite.config.get("retries", 0)),
+            agent_gets_context=False,
+            agent_retries=int(suite.config.get("retries", 0)),
             fail_fast=fail_fast,
-            every_check=True,
+            every_check_decides=True,
             agent_left_out=NOT_CODE,
             without_variable=f"take it off `env` in {adapter.files[0]}" if adapter.env else "",
             own_scorers=self._own_scorers(named, suite, adapter),
         )
         warnings = tuple(self.findings.warnings)
-        return Translation(node, additions, warnings, adapter.files, hidden=specs_below(adapter.directory))
+        return Translation(node, rules, warnings, adapter.files, hidden=specs_below(adapter.directory))
 
     def _agent(self, scenario: ScenarioText, suite: Suite, adapter: Adapter) -> PythonAgent:
         return PythonAgent(

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from yaml.nodes import MappingNode, Node
 
-from keystone_action.dialects.additions import Additions
+from keystone_action.dialects.nodes import built
 from keystone_action.dialects.touchstone.graders import Graders, read_graders
 from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, model_of
 from keystone_action.dialects.touchstone.reading import Field, Reader
 from keystone_action.dialects.touchstone.setup import Prepared, read_preparation
 from keystone_action.dialects.touchstone.sources import Repositories, read_fixtures, read_source
-from keystone_action.dialects.translation import Translation, built
 from keystone_action.spec.loading.diagnostics import shown
+from keystone_action.spec.loading.run_rules import RunRules
+from keystone_action.spec.loading.translation import Translation
 
 if TYPE_CHECKING:
-    from keystone_action.dialects.translate import Source
+    from keystone_action.spec.loading.translation import Source
 
 _KNOWN = (
     "artifacts",
@@ -101,15 +102,16 @@ class _Case:
         problems = [*reader.problems, *(harnesses.reader.problems if harnesses.reader else ())]
         return Translation(
             node=self._tree(keys),
-            additions=Additions(
-                dialect="touchstone",
+            rules=RunRules(
+                has_expressions=False,
+                names_keys=False,
                 agents={pair: model_of(document) for pair, document in agents.items()},
-                key_parameters=("harness", "model"),
+                agent_parameters=("harness", "model"),
                 stubs=tuple(prepared.stubs),
-                left_out=start.left_out,
+                workspace_left_out=start.left_out,
                 # With problems nothing runs, and graders that could not be read are not missed twice.
                 only_gates=graders.only_gates or bool(problems),
-                roots=tuple(self.repositories.roots),
+                further_roots=tuple(self.repositories.roots),
             ),
             warnings=(*reader.warnings, *(harnesses.reader.warnings if harnesses.reader else ())),
             files=(harnesses.file.resolve(),) if harnesses.file else (),

@@ -9,8 +9,8 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node
 
+from keystone_action.dialects.nodes import built
 from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.dialects.translation import built
 from keystone_action.spec.loading.diagnostics import listed, nearest, shown
 
 DEFAULT_JUDGE = "claude-opus-4-8"

@@ -12,8 +12,8 @@ from typing import Any
 
 from yaml.nodes import Node
 
+from keystone_action.dialects.nodes import without_expressions
 from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.dialects.translation import without_expressions
 from keystone_action.spec.loading.diagnostics import listed, nearest, shown
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import construct, parse

@@ -10,7 +10,7 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.dialects.translation import items_of, pairs_of
+from keystone_action.dialects.nodes import items_of, pairs_of
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listed, nearest, shown
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import Document

@@ -10,11 +10,11 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.dialects.additions import Stub
+from keystone_action.dialects.nodes import built
 from keystone_action.dialects.touchstone.harnesses import is_outside
 from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.dialects.translation import built
 from keystone_action.spec.loading.diagnostics import shown
+from keystone_action.spec.loading.run_rules import Stub
 
 _ENVIRONMENT = ("commands", "env", "kind", "requirement_files", "requirements", "timeout_s", "venv")
 _NO_ENVIRONMENT = {

@@ -9,10 +9,11 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.dialects.clones import Clone, CloneFailed, is_commit, location, shown_url
+from keystone_action.dialects.nodes import built
 from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.dialects.translation import built
+from keystone_action.dialects.touchstone.repository_names import is_commit, location, shown_url
 from keystone_action.spec.loading.diagnostics import shown
+from keystone_action.spec.loading.translation import Clone, CloneFailed
 
 LEFT_OUT = (".git", "__pycache__", "*.pyc", ".venv", "node_modules")
 """What is not copied from a directory, at any depth."""

@@ -1,4 +1,4 @@
-"""Asking scorer classes of an author's (AgenticAssure's `register_scorer`) in a sandbox, by `scorer_program.py`."""
+"""Asking scorer classes of an author's in a sandbox, by `scorer_program.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 
 from keystone_action.command import Command, Completed
-from keystone_action.dialects.agenticassure import library
 from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.captured import ending, seconds, tails, whole
@@ -22,7 +21,7 @@ from keystone_action.sandbox.programs import not_in_sandbox
 
 PYTHON = "python3"
 ANSWER_LIMIT = 4 << 20
-_PROGRAM = "scorer_program.py"
+_PROGRAM, _LIBRARY = "scorer_program.py", "keystone-libraries.zip"
 
 
 class NotAnswered(Exception):  # noqa: N818 - an outcome: the check is in error
@@ -35,10 +34,12 @@ class NotAnswered(Exception):  # noqa: N818 - an outcome: the check is in error
 
 @dataclass(frozen=True, slots=True)
 class Scorers:
-    """Where scorers come from. modules: imported in this order. directory: what is put first on the search path, as
+    """Where scorers come from. modules: imported in this order. library: modules that they find after all others, as a
+    zip archive. directory: what is put first on the search path, as
     code in the sandbox names it; None = `files` are laid out for it: bytes by relative path."""
 
     modules: Sequence[str]
+    library: bytes
     directory: str | None = None
     files: Mapping[str, bytes] | None = None
 
@@ -62,11 +63,11 @@ async def ask(
     private, answer = f".keystone-check-{token}", f".keystone-answer-{secrets.token_hex(16)}"
     place, inside = sandbox.workspace / private, PurePosixPath(sandbox.workspace_inside) / private
     try:
-        await anyio.to_thread.run_sync(_lay_out, place, scorers.files or {})
+        await anyio.to_thread.run_sync(_lay_out, place, scorers)
         document = {
             "directory": scorers.directory or str(inside / "modules"),
             "modules": list(scorers.modules),
-            "library": str(inside / library.NAME),
+            "library": str(inside / _LIBRARY),
             "answer": answer,
             **order,
         }
@@ -83,9 +84,9 @@ async def ask(
         await anyio.to_thread.run_sync(remove_tree, place)
 
 
-def _lay_out(place: Path, files: Mapping[str, bytes]) -> None:
-    content = {_PROGRAM: Path(__file__).with_name(_PROGRAM).read_bytes(), library.NAME: library.library()}
-    content |= {f"modules/{name}": data for name, data in files.items()}
+def _lay_out(place: Path, scorers: Scorers) -> None:
+    content = {_PROGRAM: Path(__file__).with_name(_PROGRAM).read_bytes(), _LIBRARY: scorers.library}
+    content |= {f"modules/{name}": data for name, data in (scorers.files or {}).items()}
     place.mkdir()
     folders = {place}
     for name, data in content.items():

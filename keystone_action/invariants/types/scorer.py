@@ -71,12 +71,12 @@ class Scorer(Check):
     def _scorers(self, context: CheckContext) -> Scorers:
         if self.dir is not None:
             try:
-                return Scorers(self.modules, files=context.author_directory(self.dir))
+                return Scorers(self.modules, context.library, files=context.author_directory(self.dir))
             except OSError as error:
                 raise NotAnswered(f"its folder {self.dir} can't be read: {error}") from None
         if context.agent_directory is None:
             raise NotAnswered("there is no `dir` with its modules, neither here nor for the agent")
-        return Scorers(self.modules, directory=str(context.agent_directory))
+        return Scorers(self.modules, context.library, directory=str(context.agent_directory))
 
 
 def agent_result(agent: AgentRun) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class _Boot:
         await self._stubs()
         enter("setup")
         agent = interpolate(self.cell.agent, names)
-        inputs = write_inputs(self.roots.area / "task", prompt, agent)
+        inputs = write_inputs(self.roots.area / "task", prompt, agent, self.cell.loaded.library)
         opened = await self._open(names, prompt, inputs, agent_directory, sandboxes)
         await self.reach.seal()
         originals, before = await apart(self._remember, inline=self.light)
@@ -143,7 +143,7 @@ class _Boot:
             agent_directory=agent_directory,
             run_agent=partial(self._run_agent, agent, opened.sandbox, prompt, inputs, agent_directory, names),
             prompt=prompt,
-            names=names if self.cell.loaded.additions is None else None,
+            names=names if self.cell.loaded.has_expressions else None,
             attached=attached,
             originals=originals,
             before=before,
@@ -194,9 +194,8 @@ class _Boot:
         )
 
     def _context(self, names: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What a `python` agent gets beside its input. AgenticAssure's command gives its adapters nothing."""
-        additions = self.cell.loaded.additions
-        if additions is not None and additions.dialect == "agenticassure":
+        """What a `python` agent gets beside its input."""
+        if not self.cell.loaded.agent_gets_context:
             return None
         return {"params": dict(self.cell.params), "services": names["services"]}
 
@@ -262,16 +261,15 @@ class _Boot:
         loaded, roots = self.cell.loaded, self.roots
         copy = partial(copy_tree, withheld=self.unseen, results=self.results, holds_results=holds_results)
         if self.spec.workspace is not None:
-            left_out = loaded.additions.left_out if loaded.additions is not None else ()
-            report = copy(loaded.code_path(self.spec.workspace), roots.workspace, ignore=left_out)
+            source = loaded.code_path(self.spec.workspace)
+            report = copy(source, roots.workspace, ignore=loaded.workspace_left_out)
             self.notices += report.notices
         copy_task_files(self.spec.task.files, loaded.directory, roots.workspace, self.withheld)
         agent_directory = None
         own_code = self.cell.agent.dir
-        unneeded = loaded.additions.agent_left_out if loaded.additions is not None else ()
         if own_code is not None:
             agent_directory = roots.area / "agent"
-            report = copy(loaded.code_path(own_code), agent_directory, ignore=unneeded)
+            report = copy(loaded.code_path(own_code), agent_directory, ignore=loaded.agent_left_out)
             self.notices += report.notices
             make_readable(agent_directory)
         audit_log, trace = roots.private / "audit.jsonl", roots.private / "trace.jsonl"
@@ -293,11 +291,11 @@ class _Boot:
         return filled(loaded, loaded.prompt if own is None else own, names)
 
     async def _stubs(self) -> None:
-        additions = self.cell.loaded.additions
-        if additions is not None and additions.stubs:
+        stubs = self.cell.loaded.stubs
+        if stubs:
             from keystone_action.runner.cell.stubs import apply_stubs
 
-            await apply_stubs(additions.stubs, self.roots.workspace)
+            await apply_stubs(stubs, self.roots.workspace)
 
     async def _fixtures(self, names: Mapping[str, Any]) -> None:
         fixtures = [filled(self.cell.loaded, fixture, names) for fixture in self.spec.fixtures]

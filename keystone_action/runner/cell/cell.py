@@ -167,6 +167,7 @@ class _Life:
             originals=booted.originals,
             admit=booted.admit,
             agent_directory=booted.agent_directory,
+            library=self.cell.loaded.library,
         )
         try:
             await run_checks(
@@ -193,7 +194,7 @@ class _Life:
             [entry.result for entry in self.graded],
             loaded,
             self.world.options,
-            forced_zero(booted.agent, self.agent, by_author=loaded.additions is None) or self.unreadable,
+            forced_zero(booted.agent, self.agent, by_author=loaded.names_keys) or self.unreadable,
         )
         return self._cell(graded.verdict, graded.composite, graded.reason, started, graded.invariants)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ class CheckWorld:
     admit: Any
     """Called with each new sandbox, so that its user may reach this cell's services."""
     agent_directory: Path | None = None
+    library: Callable[[], bytes] = bytes
     _is_copied: bool = False
     _lost: str = ""
     _home: Home | None = None
@@ -210,6 +211,11 @@ class Context:
     def agent_directory(self) -> Path | None:
         """The agent's own code."""
         return self.world.agent_directory
+
+    @property
+    def library(self) -> bytes:
+        """Modules at the end of the search path."""
+        return self.world.library()
 
     def author_file(self, path: str) -> bytes:
         """The bytes of an author's file as they were before the agent ran."""

@@ -12,7 +12,6 @@ from keystone_action.scoring.decide import JUDGE_USAGE_KEYS, USAGE_KEYS
 from keystone_action.spec.limits import MOST_COUNTED
 
 if TYPE_CHECKING:
-    from keystone_action.dialects.additions import Additions
     from keystone_action.evidence.trace import Trace
     from keystone_action.runner.cell.checks import Graded
     from keystone_action.runner.options import RunOptions
@@ -38,9 +37,9 @@ def forced_zero(agent: AgentBase, run: AgentRun | None, *, by_author: bool) -> s
     return f"the agent {ending(run)}{said}" + (", and must_exit_zero is set" if by_author else "")
 
 
-def only_gates(additions: Additions | None) -> str:
+def only_gates(loaded: LoadedSpec) -> str:
     """The sentence that disqualifies every cell of a spec in which nothing gives credit (contract, 5.5)."""
-    return "nothing but gates: no grader gives credit" if additions is not None and additions.only_gates else ""
+    return "nothing but gates: no grader gives credit" if loaded.only_gates else ""
 
 
 def unreadable(before: Sequence[str], after: Sequence[str]) -> str:
@@ -54,13 +53,13 @@ def verdict_of(
     results: Sequence[InvariantResult], loaded: LoadedSpec, options: RunOptions, forced_zero: str = ""
 ) -> Grade:
     """What the checks of a cell come to, by its spec and the options of the call."""
-    scoring, additions = loaded.spec.scoring, loaded.additions
+    scoring = loaded.spec.scoring
     return grade(
         results,
         threshold=scoring.pass_threshold if options.threshold is None else options.threshold,
         fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
-        forced_zero=forced_zero or only_gates(additions),
-        every_check=additions is not None and additions.every_check and options.threshold is None,
+        forced_zero=forced_zero or only_gates(loaded),
+        every_check=loaded.every_check_decides and options.threshold is None,
     )
 
 

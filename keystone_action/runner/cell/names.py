@@ -40,8 +40,8 @@ def cell_names(
 
 
 def filled(loaded: LoadedSpec, value: Value, names: Mapping[str, Any]) -> Value:
-    """A part of a spec with its expressions replaced. A spec of another tool has none: `{{ }}` in it are braces."""
-    return value if loaded.additions is not None else interpolate(value, names)
+    """A part of a spec with its expressions replaced. Where it has none, `{{ }}` are braces."""
+    return interpolate(value, names) if loaded.has_expressions else value
 
 
 def with_services(names: Mapping[str, Any], addresses: Mapping[str, Address]) -> dict[str, Any]:

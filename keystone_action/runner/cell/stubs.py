@@ -1,4 +1,4 @@
-"""`setup.stub` of Touchstone: functions of the workspace lose their bodies before the agent starts."""
+"""Functions of the workspace lose their bodies before the agent starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keystone_action.files.paths import PathProblem, read_inside, write_inside
 from keystone_action.invariants.own_process import NotFinished, ask
 
 if TYPE_CHECKING:
-    from keystone_action.dialects.additions import Stub
+    from keystone_action.spec.loading.run_rules import Stub
 
 SOURCE_LIMIT = 8 << 20
 """Bytes of one source."""

@@ -94,12 +94,11 @@ class Reading:
 
     def _of(self, loaded: LoadedSpec, cells: Collection[Cell]) -> dict[str, dict[str, str]]:
         folders = _Folders(self, loaded)
-        additions = loaded.additions
         if loaded.spec.workspace is not None:
-            folders.copied(loaded.spec.workspace, additions.left_out if additions is not None else ())
+            folders.copied(loaded.spec.workspace, loaded.workspace_left_out)
         for text in dict.fromkeys(cell.agent.dir for cell in cells):
             if text is not None:
-                folders.copied(text, additions.agent_left_out if additions is not None else ())
+                folders.copied(text, loaded.agent_left_out)
         for path in sorted({*loaded.author_files, *loaded.withheld} - {loaded.path.resolve()} - folders.seen):
             folders.named(path)
         return {
@@ -161,8 +160,7 @@ class _Folders:
             self.remote_branches[name] = digest.remote_branches
 
     def _name(self, path: Path) -> str:
-        additions = self._loaded.additions
-        for number, root in enumerate(additions.roots if additions is not None else (), 1):
+        for number, root in enumerate(self._loaded.further_roots, 1):
             if path.is_relative_to(root.resolve()):  # a clone lies elsewhere each time
                 return f"clone {number}: {path.relative_to(root.resolve())}"
         return os.path.relpath(path, self._loaded.directory)

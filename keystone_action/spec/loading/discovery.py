@@ -5,21 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
 from keystone_action.spec.globs import Globs, has_wildcard
 from keystone_action.spec.walking import is_folder, walk
+
+if TYPE_CHECKING:
+    from keystone_action.spec.loading.translation import Dialects
 
 _NAMES = ("keystone.yaml", "keystone.yml")
 _SUFFIXES = (".keystone.yaml", ".keystone.yml")
 _SKIPPED = {".git", ".venv", "node_modules", "__pycache__", ".keystone"}
 
 
-def discover(patterns: Sequence[str], directory: Path, *, tolerate_missing: bool = False) -> list[Path]:
+def discover(
+    patterns: Sequence[str],
+    directory: Path,
+    dialects: Dialects | None = None,
+    *,
+    tolerate_missing: bool = False,
+) -> list[Path]:
     """The spec files that `patterns` name, each once, in the order given (directories and globs sorted).
 
-    A file is taken as it is. A directory is searched for `keystone.yaml`, `*.keystone.yaml` and, by what is in them,
-    the YAML files of other tools. A glob (`*`, `?`, `[…]`, `**`) takes every file it matches when it ends in `.yaml` or
+    A file is taken as it is. A directory is searched for `keystone.yaml`, `*.keystone.yaml` and the YAML files that
+    the dialects recognise. A glob (`*`, `?`, `[…]`, `**`) takes every file it matches when it ends in `.yaml` or
     `.yml`, else those that a directory is searched for.
     tolerate_missing: for a list of defaults, of which a literal one may be missing when another is there.
 
@@ -29,7 +39,7 @@ def discover(patterns: Sequence[str], directory: Path, *, tolerate_missing: bool
         raise UsageError("no spec was named", help="keystone run keystone.yaml")
     found: dict[Path, Path] = {}
     for pattern in patterns:
-        for path in _expand(pattern, directory, tolerate_missing=tolerate_missing):
+        for path in _expand(pattern, directory, dialects, tolerate_missing=tolerate_missing):
             found.setdefault(path.resolve(), path)
     if not found:
         raise UsageError(
@@ -39,27 +49,27 @@ def discover(patterns: Sequence[str], directory: Path, *, tolerate_missing: bool
     return list(found.values())
 
 
-def _expand(pattern: str, directory: Path, *, tolerate_missing: bool) -> list[Path]:
+def _expand(pattern: str, directory: Path, dialects: Dialects | None, *, tolerate_missing: bool) -> list[Path]:
     path = directory / pattern
     if path.is_dir():
-        return sorted(search(path))
+        return sorted(search(path, dialects))
     if path.exists() or path.is_symlink():
         return [path]
     if any(character in pattern for character in "*?["):
-        return _glob(pattern, directory)
+        return _glob(pattern, directory, dialects)
     if tolerate_missing:
         return []
     raise UsageError(f"{pattern} does not exist (looked from {directory})", help=_nearest(path))
 
 
-def search(directory: Path) -> Iterator[Path]:
+def search(directory: Path, dialects: Dialects | None) -> Iterator[Path]:
     """The specs in a directory and those below it, in no order."""
     for folder, folders, files in walk(directory):
         folders[:] = [name for name in folders if name not in _SKIPPED]
-        yield from (path for name in files if _is_spec(path := Path(folder) / name))
+        yield from (path for name in files if _is_spec(path := Path(folder) / name, dialects))
 
 
-def _glob(pattern: str, directory: Path) -> list[Path]:
+def _glob(pattern: str, directory: Path, dialects: Dialects | None) -> list[Path]:
     from bracex import ExpansionLimitException, expand
 
     try:
@@ -68,7 +78,7 @@ def _glob(pattern: str, directory: Path) -> list[Path]:
         raise UsageError(f"{pattern} stands for more than 1,000 patterns") from None
     takes_all = pattern.endswith((".yaml", ".yml"))
     found = {directory / name for one in patterns for name in _matching(one, directory)}
-    return sorted(path for path in found if takes_all or _is_spec(path))
+    return sorted(path for path in found if takes_all or _is_spec(path, dialects))
 
 
 def _matching(pattern: str, directory: Path) -> Iterator[str]:
@@ -101,14 +111,10 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _is_spec(path: Path) -> bool:
+def _is_spec(path: Path, dialects: Dialects | None) -> bool:
     if path.name in _NAMES or path.name.endswith(_SUFFIXES):
         return True
-    if not path.name.endswith((".yaml", ".yml")):
-        return False
-    from keystone_action.dialects.recognition import looks_like_one
-
-    return looks_like_one(path)
+    return dialects is not None and path.name.endswith((".yaml", ".yml")) and dialects.recognises(path)
 
 
 def _nearest(path: Path) -> str:

@@ -56,7 +56,7 @@ def check_entrypoint(scope: Scope, directory: Path, root: Path) -> Iterator[Prob
     put to the test, and an agent that can't be called has failed (spec.md 5.1). directory: the spec's; root: what no
     path may leave."""
     agent = scope.spec.agent
-    if not isinstance(agent, PythonAgent) or scope.additions is not None or "{{" in agent.dir:
+    if not isinstance(agent, PythonAgent) or "{{" in agent.dir:
         return
     module, _, name = agent.entrypoint.partition(":")
     file = module_file(directory / agent.dir, module)

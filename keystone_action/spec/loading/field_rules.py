@@ -46,7 +46,7 @@ class FieldRules:
 
     @property
     def _has_expressions(self) -> bool:
-        return self.scope.additions is None
+        return self.scope.rules.has_expressions
 
     def check(self, leaf: Leaf) -> Iterator[Problem]:
         """What is wrong with one text."""
@@ -116,8 +116,7 @@ class FieldRules:
         relative = f"paths are relative to {self.directory}"
         if not text or "\0" in text:
             return f"an empty name of a {what}", relative
-        additions = self.scope.additions
-        roots = (self.root, *(additions.roots if additions is not None else ()))
+        roots = (self.root, *self.scope.rules.further_roots)
         if os.path.isabs(text) and not any(FilePath(text).is_relative_to(one) for one in roots[1:]):  # noqa: PTH117
             return f"the path {shown(text)} is absolute", f"name it {relative.removeprefix('paths are ')}"
         path = self.directory / text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from keystone_action.dialects.additions import Additions
-from keystone_action.dialects.recognition import dialect_of
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.annotations import Leaf, leaves
 from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError
@@ -27,7 +25,9 @@ from keystone_action.spec.loading.names import Scope, check_text, parameters_use
 from keystone_action.spec.loading.problems import Problem, translate
 from keystone_action.spec.loading.repair import Repaired, repair, whole
 from keystone_action.spec.loading.rules import check_rules, service_names_of
+from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.loading.text_files import is_file
+from keystone_action.spec.loading.translation import Source
 from keystone_action.spec.loading.unsupported import refused
 from keystone_action.spec.loading.yaml_loader import Path as DataPath
 from keystone_action.spec.models.base import CheckModel
@@ -36,22 +36,21 @@ from keystone_action.spec.models.spec import PromptFile, Spec
 from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
 
 if TYPE_CHECKING:
-    from keystone_action.dialects.clones import Clone
-    from keystone_action.dialects.translation import Translation
+    from keystone_action.spec.loading.translation import Clone, Dialects, Translation
 
 
 @dataclass(frozen=True)
-class LoadedSpec:
-    """A spec that can be run.
+class LoadedSpec(RunRules):
+    """A spec that can be run, with the rules by which it is.
 
     directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines: invariant
     → line of its name in the file (for one that a base brings: of `extends`). author_files: every existing file and
     directory that the spec names, resolved. withheld: those that the agent may not see, the spec and its bases among
     them. scenarios: at least one. parameter_names: declared by matrix, include or a scenario, or used by an expression.
-    prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. additions: what a
-    spec of another tool has besides, None for our own. checkout_directory: what `workspace` and `agent.dir` are
-    relative to when the spec comes from another commit than they do; None = `directory`. code_warnings: those of the
-    warnings that are about the files of `agent.dir`.
+    prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. library: modules
+    that Python code in a sandbox finds after all others, as a zip archive; empty where there are none.
+    checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
+    they do; None = `directory`. code_warnings: those of the warnings that are about the files of `agent.dir`.
     """
 
     spec: Spec
@@ -66,7 +65,7 @@ class LoadedSpec:
     parameter_names: frozenset[str]
     prompt: str
     prompt_is_literal: bool
-    additions: Additions | None = None
+    library: Callable[[], bytes] = bytes
     checkout_directory: Path | None = None
     code_warnings: tuple[Diagnostic, ...] = ()
 
@@ -101,6 +100,7 @@ def load(
     *,
     known_unsupported: Mapping[str, str] | None = None,
     given_parameters: Collection[str] = (),
+    dialects: Dialects | None = None,
     agent: str | None = None,
     clone: Clone | None = None,
 ) -> LoadedSpec:
@@ -108,37 +108,24 @@ def load(
 
     check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy. known_unsupported:
     further check types that are refused, with what to do instead. given_parameters: names that the call gives
-    (`--param`), which the spec may use without declaring them. agent: `module:Class` of the call (`--agent`), for an
-    AgenticAssure suite. clone: gets the repositories that a Touchstone case names; without it those are errors.
+    (`--param`), which the spec may use without declaring them. dialects: other formats that the file may be in. agent:
+    `module:Class` of the call (`--agent`), for dialects. clone: gets repositories that a dialect needs, if there is a
+    way to.
 
-    Raises SpecError with every error of the file.
+    Raises SpecError with every error of the file, UsageError for an agent that the file has no use for.
     """
     directory = path.parent.resolve()
     root = enclosing_root(directory)
     reader = CheckReader(check_types, known_unsupported or {})
     with _uncollected():
-        merged, translated = _translated(read_merged(path, root), path, root, agent, clone)
-        loading = _Loading(path, directory, root, merged, reader, frozenset(given_parameters))
-        if translated is not None:
-            loading.additions = translated.additions
-            loading.warnings += translated.warnings
-            loading.hidden = translated.hidden
-        return loading.run()
-
-
-def _translated(
-    merged: Merged, path: Path, root: Path, agent: str | None, clone: Clone | None
-) -> tuple[Merged, Translation | None]:
-    """A spec of another tool as one of ours; our own as it is. Raises SpecError, UsageError (`agent` without use)."""
-    dialect = dialect_of(merged.data)
-    if agent is not None and dialect != "agenticassure":
-        what = "a Keystone spec names its agent itself" if dialect is None else "a Touchstone case names its harnesses"
-        raise UsageError(f"{path}: --agent is for AgenticAssure suites; {what}", help="leave --agent out")
-    if dialect is None:
-        return merged, None
-    from keystone_action.dialects.translate import translate
-
-    return translate(dialect, merged, path, root, agent, clone)
+        merged = read_merged(path, root)
+        source = Source(merged, path, root, agent, clone)
+        translation = None if dialects is None else dialects.translate(source)
+        if translation is not None:
+            merged = translation.applied_to(merged)
+        loading = _Loading(path, directory, root, merged, reader, frozenset(given_parameters), translation)
+        found = loading.run()
+        return found if dialects is None else replace(found, library=dialects.library)
 
 
 @contextmanager
@@ -173,14 +160,22 @@ class _Loading:
     """One call of `load`: the state that its steps share."""
 
     def __init__(
-        self, path: Path, directory: Path, root: Path, merged: Merged, reader: CheckReader, given: frozenset[str]
+        self,
+        path: Path,
+        directory: Path,
+        root: Path,
+        merged: Merged,
+        reader: CheckReader,
+        given: frozenset[str],
+        translation: Translation | None,
     ) -> None:
         self.path, self.directory, self.root = path, directory, root
         self.merged, self.reader, self.given = merged, reader, given
         self.diagnostics: list[Diagnostic] = list(merged.problems)
-        self.warnings: list[Diagnostic] = []
-        self.additions: Additions | None = None
-        self.hidden: tuple[Path, ...] = ()
+        self.translated = translation is not None
+        self.rules = RunRules() if translation is None else translation.rules
+        self.warnings: list[Diagnostic] = [] if translation is None else [*translation.warnings]
+        self.hidden: tuple[Path, ...] = () if translation is None else translation.hidden
 
     def run(self) -> LoadedSpec:
         spec, repaired = self._validated()
@@ -204,7 +199,7 @@ class _Loading:
         return replace(self._loaded(spec, scope, texts, fields, prompt), code_warnings=of_code)
 
     def _expressions(self, leaf: Leaf, scope: Scope) -> Iterable[Problem]:
-        return () if self.additions is not None else check_text(leaf, scope)
+        return check_text(leaf, scope) if self.rules.has_expressions else ()
 
     def _validated(self) -> tuple[Spec | None, Repaired]:
         """The spec; or, after reporting what is wrong, what is left of it without that. What is left is looked at
@@ -224,7 +219,7 @@ class _Loading:
     def _validate(self, data: Any) -> Spec:
         return Spec.model_validate(
             data,
-            context={"resolve_check": self.reader, "translated": self.additions is not None},
+            context={"resolve_check": self.reader, "translated": self.translated},
             by_alias=True,
             by_name=False,
         )
@@ -239,7 +234,7 @@ class _Loading:
             scenarios = inline_scenarios(spec)
         else:
             scenarios = (only_scenario(spec),)
-        return Scope(spec, tuple(scenarios), self.given, service_names_of(self.merged.data), damaged, self.additions)
+        return Scope(spec, tuple(scenarios), self.given, service_names_of(self.merged.data), damaged, self.rules)
 
     def _dataset(self, spec: Spec) -> list[Scenario]:
         from keystone_action.spec.loading.dataset import read_dataset
@@ -276,7 +271,7 @@ class _Loading:
         return text
 
     def _loaded(self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str) -> LoadedSpec:
-        expressions = texts if self.additions is None else []
+        expressions = texts if self.rules.has_expressions else []
         used = {name for leaf in expressions for name in parameters_used(leaf)}
         of_scenarios = {name for scenario in scope.scenarios for name in scenario.params}
         return LoadedSpec(
@@ -291,8 +286,8 @@ class _Loading:
             scenarios=tuple(scope.scenarios),
             parameter_names=scope.declared_parameters | used | of_scenarios,
             prompt=prompt,
-            prompt_is_literal=self.additions is not None or isinstance(spec.task.prompt, PromptFile),
-            additions=self.additions,
+            prompt_is_literal=not self.rules.has_expressions or isinstance(spec.task.prompt, PromptFile),
+            **vars(self.rules),
         )
 
     def _lines(self, spec: Spec) -> dict[str, int]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keystone_action.dialects.additions import Additions
 from keystone_action.spec.expressions import ExpressionError, Reference, references
 from keystone_action.spec.loading.annotations import Leaf, item_of
 from keystone_action.spec.loading.diagnostics import listed, nearest
 from keystone_action.spec.loading.problems import Problem
+from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.models.base import PlainText, ServiceName, ShellCommand, Template
 from keystone_action.spec.models.services import Service
 from keystone_action.spec.models.spec import Spec
@@ -29,15 +29,15 @@ _FROM_DATA = ("record", "task")
 
 @dataclass(frozen=True)
 class Scope:
-    """What a spec declares. damaged: sections with errors of their own, whose names are therefore not known.
-    additions: of a spec of another tool, in whose texts `{{ }}` are just braces."""
+    """What a spec declares, and how it is run. damaged: sections with errors of their own, whose names are therefore
+    not known."""
 
     spec: Spec
     scenarios: Sequence[Scenario]
     given_parameters: frozenset[str]
     service_names: frozenset[str]
     damaged: frozenset[str]
-    additions: Additions | None = None
+    rules: RunRules
 
     @property
     def declared_parameters(self) -> frozenset[str]:

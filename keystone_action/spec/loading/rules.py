@@ -121,7 +121,7 @@ def _scenarios(scope: Scope) -> Iterator[Problem]:
 
 
 def _weights(scope: Scope) -> Iterator[Problem]:
-    if scope.damaged & {"invariants", "scenarios"} or (scope.additions is not None and scope.additions.only_gates):
+    if scope.damaged & {"invariants", "scenarios"} or scope.rules.only_gates:
         return
     if any(invariant.weight > 0 for invariant in scope.spec.invariants.values()):
         return

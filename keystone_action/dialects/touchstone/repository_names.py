@@ -1,22 +1,13 @@
-"""What a dialect needs of git: a repository at a commit, while the spec is loaded. This room runs no program itself."""
+"""How a case names repositories and commits."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-
-Clone = Callable[[str, str], Path]
-"""(URL, commit, branch or tag) → a directory with those files, ours alone, there until the run ends. Raises
-CloneFailed."""
 
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
 _SCP_LIKE = re.compile(r"[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:.+")
 _COMMIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
-
-
-class CloneFailed(Exception):  # noqa: N818 - an outcome: a problem at a place of the file
-    """What git said."""
 
 
 def location(repository: str, directory: Path) -> str | None:

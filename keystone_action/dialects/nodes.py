@@ -1,4 +1,4 @@
-"""What a dialect hands to the loader, and the nodes it builds it from.
+"""The nodes that a translated spec is built from, and the mistakes that are found meanwhile.
 
 A translated spec is a tree of YAML nodes like any other. Nodes of the original are used again where they fit, and new
 ones stand where that of the original stands which they come from: so every error still has its line.
@@ -8,34 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from keystone_action.dialects.additions import Additions
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 
 _STR, _INT, _FLOAT = "tag:yaml.org,2002:str", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _BOOL, _NULL = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null"
 _MAP, _SEQ = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """A Keystone spec as a tree. warnings: of the file, placed. files: further files that were read for it, withheld
-    from the agent like the spec itself; their bytes belong into the spec's digest. visible: files that belong into the
-    digest, too, but the agent may see. hidden: files that were not read, and are withheld all the same. problems: what
-    is wrong with the file; nothing runs then, and the rest of the tree is there so that what else is wrong with it is
-    told at once."""
-
-    node: MappingNode
-    additions: Additions
-    warnings: tuple[Diagnostic, ...] = ()
-    files: tuple[Path, ...] = ()
-    visible: tuple[Path, ...] = ()
-    hidden: tuple[Path, ...] = ()
-    problems: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Ids for suites: results are joined on them, and nothing made their authors choose different names."""
+"""Ids that are made from names: results are joined on them, and nothing made their authors choose different names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from keystone_action.spec.loading.loader import LoadedSpec
 
 
 def numbered(loaded: Sequence[LoadedSpec]) -> list[LoadedSpec]:
-    """The same specs; an AgenticAssure suite is numbered, with a warning, when a suite before it or a spec of another
-    kind has its id (spec.md 5.5)."""
-    taken = {one.spec.id for one in loaded if not _is_suite(one)}
+    """These specs; one whose id is made from a name is numbered, with a warning, when another one before it, or a spec
+    that chose its id, has that id (spec.md 5.5)."""
+    taken = {one.spec.id for one in loaded if not one.id_from_name}
     found = []
     for one in loaded:
-        if _is_suite(one):
+        if one.id_from_name:
             name, number = one.spec.id, 2
             while name in taken:
                 suffix = f"-{number}"
@@ -25,10 +25,6 @@ def numbered(loaded: Sequence[LoadedSpec]) -> list[LoadedSpec]:
         else:
             found.append(one)
     return found
-
-
-def _is_suite(loaded: LoadedSpec) -> bool:
-    return loaded.additions is not None and loaded.additions.dialect == "agenticassure"
 
 
 def _renamed(loaded: LoadedSpec, name: str) -> LoadedSpec:

@@ -1,0 +1,84 @@
+"""The dialects that there are: telling which tool a file is of, by what only that tool's files have (spec.md 1.9).
+
+The rest of a dialect is imported once a file is of it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from keystone_action.errors import UsageError
+
+if TYPE_CHECKING:
+    from keystone_action.spec.loading.translation import Source, Translation
+
+Dialect = Literal["touchstone", "agenticassure"]
+
+_SEARCHED = 1 << 20
+"""Bytes of a file in which its keys are looked for when a directory is searched."""
+_TOP_KEY = re.compile(rb"^(?:\{\s*)?[\"']?([A-Za-z_][\w-]*)[\"']?\s*:", re.MULTILINE)
+_INPUT = re.compile(rb"(?:^|[\s{,])[\"']?input[\"']?\s*:")
+_OF_SUITES = {"scenarios", "suite"}
+_OF_CASES = {"task", "matrix"}
+"""Keys that, both at the top of a file, no other file has: a case that lacks its graders is one all the same."""
+
+
+def dialect_of(data: Any) -> Dialect | None:
+    """The tool that a file is of; None for a Keystone spec and for what nobody knows."""
+    if not isinstance(data, dict) or "version" in data:
+        return None
+    if "graders" in data or data.keys() >= _OF_CASES:
+        return "touchstone"
+    if data.keys() >= _OF_SUITES or (data and data.keys() <= _OF_SUITES):
+        return "agenticassure"
+    scenarios = data.get("scenarios")
+    if isinstance(scenarios, list) and any(isinstance(item, dict) and "input" in item for item in scenarios):
+        return "agenticassure"
+    return None
+
+
+class KnownDialects:
+    """What the front doors hand to the loader; see `spec.loading.translation.Dialects`."""
+
+    def recognises(self, path: Path) -> bool:
+        """By the words in a file."""
+        try:
+            with path.open("rb") as file:
+                text = file.read(_SEARCHED)
+        except OSError:
+            return False
+        keys = {found.decode() for found in _TOP_KEY.findall(text)}
+        if not keys or "version" in keys:
+            return False
+        if "graders" in keys or keys >= _OF_CASES:
+            return True
+        return keys <= _OF_SUITES or ("scenarios" in keys and ("suite" in keys or bool(_INPUT.search(text))))
+
+    def translate(self, source: Source) -> Translation | None:
+        """By the dialect that the file is written in."""
+        dialect = dialect_of(source.merged.data)
+        if source.agent is not None and dialect != "agenticassure":
+            keystone = "a Keystone spec names its agent itself"
+            what = keystone if dialect is None else "a Touchstone case names its harnesses"
+            message = f"{source.path}: --agent is for AgenticAssure suites; {what}"
+            raise UsageError(message, help="leave --agent out")
+        if dialect == "agenticassure":
+            from keystone_action.dialects.agenticassure.suite import translate_suite
+
+            return translate_suite(source)
+        if dialect == "touchstone":
+            from keystone_action.dialects.touchstone.case import translate_case
+
+            return translate_case(source)
+        return None
+
+    def library(self) -> bytes:
+        """The stand-in for the package that adapters and scorers import."""
+        from keystone_action.dialects.agenticassure.library import library
+
+        return library()
+
+
+DIALECTS = KnownDialects()
