@@ -111,12 +111,21 @@ def remove_shared(user: User, places: tuple[str, ...]) -> None:
     for place in places:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if status.st_uid != user.uid:
-                        continue
-                    if stat.S_ISDIR(status.st_mode):
-                        remove_tree(Path(entry.path))
-                    else:
-                        os.unlink(entry.path)  # noqa: PTH108
+                if _is_of(entry, user):
+                    _remove_entry(entry)
     system_v.remove(user)
+
+
+def _is_of(entry: os.DirEntry[str], user: User) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid == user.uid
+    except OSError:
+        return False
+
+
+def _remove_entry(entry: os.DirEntry[str]) -> None:
+    with contextlib.suppress(OSError):
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(Path(entry.path))
+        else:
+            os.unlink(entry.path)  # noqa: PTH108

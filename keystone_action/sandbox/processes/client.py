@@ -24,26 +24,22 @@ _PIECE = 1 << 18
 _STOP_TIMEOUT = 30.0
 
 
-Limits = tuple[int | None, int | None]
-"""(disk, pids) as the kernel keeps them."""
-
-
 class Channel:
     """Our end of the socket to one supervisor. When it closes, the supervisor ends its command.
 
-    limits: what the supervisor has bound itself to, for good, with its first request.
+    lasting: what the supervisor has taken on, for good, with its first request.
     """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
-        self.limits: Limits | None = None
+        self.lasting: wire.Lasting | None = None
         self._received = bytearray()
         self._socket = end
 
     async def request(self, request: wire.Request, passed: list[int]) -> None:
         """Have a command started; `passed` are the descriptors that go along. Raises OSError when the supervisor is
         gone."""
-        self.limits = _limits(request)
+        self.lasting = wire.lasting(request)
         data = wire.MARK + wire.pack(request)
         sent = socket.send_fds(self._socket, [data], passed)
         if sent < len(data):
@@ -157,8 +153,8 @@ class LauncherClient:
 
     async def supervisor(self, request: wire.Request | None = None) -> Channel:
         """A channel to a supervisor that is free to serve this request. Raises SandboxError."""
-        suited = (None, _limits(request)) if request else ()
-        for channel in [each for each in self._idle if each.limits in suited]:
+        suited = (None, wire.lasting(request)) if request else ()
+        for channel in [each for each in self._idle if each.lasting in suited]:
             self._idle.remove(channel)
             if channel.is_alive():
                 return channel
@@ -231,10 +227,6 @@ async def _greeting(
 def _errors_of_launcher() -> IO[bytes]:
     """A file in memory: the directory for temporary files may be what is broken."""
     return os.fdopen(os.memfd_create("launcher-errors", os.MFD_CLOEXEC), "w+b")
-
-
-def _limits(request: wire.Request) -> Limits:
-    return request["disk"], request["pids"]
 
 
 def hide_memory() -> None:

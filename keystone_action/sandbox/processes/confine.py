@@ -2,9 +2,10 @@
 
 Who a process is, what Landlock lets it touch and whether it may gain privileges belong, in the kernel, to a *thread*.
 So a thread of the supervisor gives all that up, for good, starts the command by vfork, and ends. Nothing of Python runs
-between fork and exec, no page of the supervisor is copied, and the supervisor itself stays what it was. While the
-thread lives, a process of the same user could end it, and so the supervisor: that is an error of the cell, never a
-result. It can't look into it: the supervisor's memory is closed to all but root (the launcher sees to that).
+between fork and exec, no page of the supervisor is copied, and the supervisor stays who it was. What none of its
+commands may have, it gives up itself, once. While the thread lives, a process of the same user could end it, and so the
+supervisor: that is an error of the cell, never a result. It can't look into it: the supervisor's memory is closed to
+all but root (the launcher sees to that).
 Only the standard library: the launcher imports this.
 """
 
@@ -45,7 +46,7 @@ _SIGNAL_SET_BYTES = ctypes.c_size_t(8)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _priority = 0
-_limited: set[int] = set()
+_taken_on = False
 _landlock_abi = landlock.abi()
 HAS_SECCOMP = seccomp.available()
 
@@ -114,23 +115,25 @@ def can_change_user(uid: int) -> bool:
 
 
 def _confine(request: Request) -> None:
+    """What is of one command, and of its thread alone; the rest was taken on by the supervisor."""
     os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
-    seccomp.leave_session_keyring()
-    confined = request["uid"] is not None or request["rules"] is not None
-    if confined:
-        capabilities.bound_to_none()
+    if not _is_filtered(request):
+        seccomp.leave_session_keyring()
     if request["uid"] is not None:
         become(request["uid"], request["groups"])
-    if confined:
-        landlock.no_new_privileges()
+    if _is_confined(request):
         capabilities.drop_all()
-        if HAS_SECCOMP and not request["service"]:
-            seccomp.give_up(system_v=request["uid"] is not None, unix_sockets=request["unix_sockets"])
-    elif HAS_SECCOMP and not request["unix_sockets"]:
-        landlock.no_new_privileges()
-        seccomp.give_up(system_v=True, unix_sockets=False)
     if request["rules"] is not None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
+
+
+def _is_confined(request: Request) -> bool:
+    return request["uid"] is not None or request["rules"] is not None
+
+
+def _is_filtered(request: Request) -> bool:
+    """Whether some system calls are none to the command."""
+    return HAS_SECCOMP and (not request["service"] if _is_confined(request) else not request["unix_sockets"])
 
 
 def default_signals() -> None:
@@ -208,23 +211,44 @@ def _check_directory(directory: str, inside: str) -> None:
         raise Refused(f"can't enter the directory {directory}: permission denied", NOT_EXECUTABLE)
 
 
-def limit_for_good(request: Request) -> None:
-    """Take on, in the supervisor itself, the limits that its commands inherit: set from outside, they would come too
-    late on a busy machine. They can't be raised again, so a supervisor serves requests with the same limits only."""
+def take_on_for_good(request: Request) -> None:
+    """Take on, in the supervisor itself, what its commands inherit: limits, which set from outside would come too late
+    on a busy machine, and what takes the kernel long to give up. None of it can be taken back, so a supervisor serves
+    requests only that agree in it (`wire.lasting`)."""
+    global _taken_on  # noqa: PLW0603 - of this process, like what it takes on
+    if not _taken_on:
+        _limit(request)
+        _give_up(request)
+        _taken_on = True
+
+
+def _give_up(request: Request) -> None:
+    """Capabilities that a program could give back, setuid programs, and system calls.
+
+    The supervisor leaves the session keyring before the calls that would lead back to one are gone: its commands can
+    neither look into its own nor put anything there."""
+    seccomp.leave_session_keyring()
+    confined, filtered = _is_confined(request), _is_filtered(request)
+    if confined:
+        capabilities.bound_to_none()
+    if confined or filtered:
+        landlock.no_new_privileges()
+    if filtered:
+        seccomp.give_up(system_v=request["uid"] is not None or not confined, unix_sockets=request["unix_sockets"])
+
+
+def _limit(request: Request) -> None:
     wanted = []
     if _queues_would_stay(request):
         wanted.append((resource.RLIMIT_MSGQUEUE, 0))
     if request["disk"] is not None:
         wanted.append((resource.RLIMIT_FSIZE, request["disk"]))
-    # Of our own user it takes a look at all processes, and a second look can't raise it.
-    counted = request["uid"] is None and resource.RLIMIT_NPROC in _limited
-    if request["pids"] is not None and not counted:
+    if request["pids"] is not None:
         wanted.append((resource.RLIMIT_NPROC, _most_processes(request["uid"], request["pids"])))
     for kind, value in wanted:
         hard = resource.getrlimit(kind)[1]
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (allowed, allowed))
-        _limited.add(kind)
 
 
 def _queues_would_stay(request: Request) -> bool:

@@ -149,7 +149,7 @@ class Supervisor:
     def _spawn(self, stdin: int, stdout: int, stderr: int) -> None:
         """Start it, however long the machine has no room for it (another sandbox may be full of processes), for a
         while. Raises NoRoom."""
-        confine.limit_for_good(self._request)
+        confine.take_on_for_good(self._request)
         given_up = self._started + PATIENCE
         while True:
             try:

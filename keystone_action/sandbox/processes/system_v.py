@@ -11,9 +11,11 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import User, acting_for
 
 _TABLES = "/proc/sysvipc"
+_KINDS = ("shm", "sem", "msg")
 _REMOVE = 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -32,7 +34,7 @@ class Object(NamedTuple):
 
 def objects(*kinds: str) -> Iterator[Object]:
     """Those of this machine (or container), of some kinds or of all."""
-    for kind in kinds or ("shm", "sem", "msg"):
+    for kind in kinds or _KINDS:
         for row in _rows(kind):
             identifier = row["msqid" if kind == "msg" else f"{kind}id"]
             size = row.get("rss", 0) + row.get("swap", 0)
@@ -66,6 +68,8 @@ def open_to_all(besides: range) -> int:
 
 def remove(user: User) -> None:
     """Remove what a user made or was given. As that user: root may only with a capability that containers lack."""
+    if not any(str(user.uid) in (processtree.read_text(f"{_TABLES}/{kind}") or "") for kind in _KINDS):
+        return  # as of nearly every user: not worth a look at each row
     found = [each for each in objects() if user.uid in (each.maker, each.owner)]
     if not found:
         return

@@ -54,6 +54,16 @@ class Request(TypedDict):
     service: bool
 
 
+Lasting = tuple[int | None, int | None, bool, bool, bool, bool]
+
+
+def lasting(request: Request) -> Lasting:
+    """What a supervisor takes on for good with its first request: the limits (disk, pids), and what decides of
+    privileges and system calls. It can serve another request of which all this is the same."""
+    user, confined_files = request["uid"] is not None, request["rules"] is not None
+    return request["disk"], request["pids"], user, confined_files, request["unix_sockets"], request["service"]
+
+
 def pack(message: object, blob: bytes = b"") -> bytes:
     """The bytes of one message."""
     text = json.dumps(message, separators=(",", ":")).encode()
