@@ -111,7 +111,8 @@ def digest_tree(
 
 
 def _places(paths: Collection[Path]) -> tuple[Path, ...]:
-    return tuple(sorted({place for path in paths for place in (Path(os.path.abspath(path)), path.resolve())}))  # noqa: PTH100
+    # By `os.path`, which asks the kernel as often and makes no Path for each step: every cell asks.
+    return tuple(sorted({Path(real(path)) for path in paths for real in (os.path.abspath, os.path.realpath)}))
 
 
 def _copy_tree(source: Path, destination: Path, places: tuple[Path, ...], selection: _Selection) -> CopyReport:
@@ -157,14 +158,15 @@ class _Selection:
         self.relative: set[str] = set()
         self.inodes: set[tuple[int, int]] = set()
         self.left_out: list[str] = []
+        root = f"{str(source).rstrip('/')}/"
         for place in places:
-            if place == source or place in source.parents:
+            if root.startswith(f"{str(place).rstrip('/')}/"):
                 raise HarnessError(
                     f"{source} can't be the workspace: it lies in {place}, which the agent must not see",
                     help="move the workspace out of the directory of hidden files",
                 )
-            if place.is_relative_to(source):
-                self.relative.add(place.relative_to(source).as_posix())
+            if str(place).startswith(root):
+                self.relative.add(str(place)[len(root) :])
             self._remember_inode(place)
         # A copy into itself would not end.
         inside = destination is not None and destination.is_relative_to(source)

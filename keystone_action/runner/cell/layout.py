@@ -37,7 +37,7 @@ def hidden_places(loaded: LoadedSpec, options: RunOptions) -> set[Path]:
 
 def results_places(directory: Path, options: RunOptions) -> set[Path]:
     """Where results are, this run's (`directory`) and earlier ones: they may lie inside of what is copied."""
-    return {directory.resolve(), options.directory.resolve() / ".keystone"}
+    return {Path(os.path.realpath(directory)), Path(os.path.realpath(options.directory)) / ".keystone"}
 
 
 def copy_task_files(files: Sequence[str], directory: Path, workspace: Path, withheld: Collection[Path]) -> None:
