@@ -13,7 +13,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import AnyStr
+from typing import Any, AnyStr
 from urllib.parse import quote, quote_plus
 
 MINIMUM = 4
@@ -49,6 +49,16 @@ class Masker:
                 pieces[index] = self._edges(pieces[index], _least(pieces[index - 1]), _least(pieces[index + 1]))
             text = "".join(pieces)
         return _masked(text, self._texts, MASK)
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with every text in it masked, names of keys too."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        return value
 
     def bytes(self, data: builtins.bytes) -> builtins.bytes:
         """The bytes without the values (in UTF-8)."""

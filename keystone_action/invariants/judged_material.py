@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from keystone_action.command import WHOLE_LIMIT
 from keystone_action.evidence.fields import Missing, look_up, parse_field
+from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import Evidence, LongText
 from keystone_action.files.entries import FileState
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
@@ -51,7 +52,8 @@ def collect(evidence: Evidence, source: str) -> Material:
     found = _gather(evidence, source, MATERIAL_LIMIT + _SPARE)
     if not found.text.strip():
         raise NothingToJudge(f"{source} is empty: there is nothing to judge")
-    masked = _without_secrets(found.text, evidence.secrets).encode("utf-8", "surrogatepass")
+    # What goes to a model provider must not carry the run's secrets, even if the agent printed them.
+    masked = Masker(evidence.secrets).text(found.text).encode("utf-8", "surrogatepass")
     size = found.size or (len(masked) if len(masked) > MATERIAL_LIMIT else 0)
     return Material(masked[:MATERIAL_LIMIT].decode("utf-8", "ignore"), found.notes, size)
 
@@ -225,14 +227,6 @@ def _text(content: bytes, *, cut: bool) -> str | None:
         if cut and error.start >= len(content) - 3:
             return content[: error.start].decode()
         return None
-
-
-def _without_secrets(text: str, secrets: tuple[str, ...]) -> str:
-    """What goes to a model provider must not carry the run's secrets, whatever the agent printed."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:
-            text = text.replace(secret, "***")
-    return text
 
 
 _SOURCES: dict[str, Callable[[Evidence, int | None], Material]] = {

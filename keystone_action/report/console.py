@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO
 
+from keystone_action.evidence.masking import Masker
 from keystone_action.report import view, words
 from keystone_action.report.compared import baseline_lines, gate_lines
 from keystone_action.report.escape import excerpt, first_line, log_line
@@ -48,7 +49,7 @@ class RichProgress:
         self._total = 0
         self._done = 0
         self._running: dict[str, str] = {}
-        self._secrets: tuple[str, ...] = ()
+        self._masker = Masker(())
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -89,7 +90,7 @@ class RichProgress:
             self._say(f"[{self._done}/{max(self._total, self._done)}] {line}")
         else:
             with contextlib.suppress(OSError, ValueError):  # what is not written now is written, or fails, at the end
-                write_line(self._report, log_line(self._masked(line)))
+                write_line(self._report, log_line(self._masker.text(line)))
                 self.reported.add(result.id)
         self._update()
 
@@ -99,18 +100,12 @@ class RichProgress:
 
     def secrets(self, values: tuple[str, ...]) -> None:
         """Values that no line of ours may show from here on."""
-        # Longest first: a value that contains another one must not leave its rest behind.
-        self._secrets = tuple(sorted({*self._secrets, *(value for value in values if value)}, key=len, reverse=True))
-
-    def _masked(self, text: str) -> str:
-        for value in self._secrets:
-            text = text.replace(value, "***")
-        return text
+        self._masker = Masker(values)
 
     def _say(self, line: str) -> None:
         if self._quiet:
             return
-        text = log_line(self._masked(line))
+        text = log_line(self._masker.text(line))
         with contextlib.suppress(OSError, ValueError):  # a closed stderr must not end the run
             if self._bar is None:
                 write_line(self._file, text)
@@ -139,7 +134,7 @@ class RichProgress:
             return
         shown = [f"{name}: {phase}" for name, phase in list(self._running.items())[:2]]
         more = f" and {len(self._running) - 2} more" if len(self._running) > 2 else ""
-        description = log_line(self._masked("; ".join(shown) + more))
+        description = log_line(self._masker.text("; ".join(shown) + more))
         with contextlib.suppress(OSError, ValueError):
             self._bar.update(self._task, completed=self._done, description=description)
 

@@ -10,7 +10,7 @@ from support.context import make_evidence
 from keystone_action.errors import OutputError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.cell.artifacts import CellFiles, bounded, masked
+from keystone_action.runner.cell.artifacts import CellFiles, bounded
 from keystone_action.runner.cell.checks import Graded
 from keystone_action.scoring.results import InvariantResult
 
@@ -52,7 +52,7 @@ def test_a_folder_that_can_not_be_made_is_a_sentence(tmp_path: Path) -> None:
 
 def test_names_and_values_at_any_depth_are_masked() -> None:
     given = {SECRET: [{"a": (SECRET, 1, None)}], "b": True}
-    assert masked(given, Masker([SECRET])) == {MASK: [{"a": [MASK, 1, None]}], "b": True}
+    assert Masker([SECRET]).value(given) == {MASK: [{"a": [MASK, 1, None]}], "b": True}
 
 
 @pytest.mark.parametrize("length", [0, 9, 10])

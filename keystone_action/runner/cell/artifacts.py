@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from keystone_action.files.removal import remove_tree
 from keystone_action.runner.parts.journal import output_error
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class CellFiles:
     def start(self) -> None:
         """Make the folder; what an earlier attempt at this cell left is removed."""
         try:
-            if self.directory.exists():
-                shutil.rmtree(self.directory)
+            remove_tree(self.directory)
             self.directory.mkdir(parents=True)
         except OSError as error:
             raise output_error(self.directory, error) from error
@@ -72,14 +71,3 @@ def bounded(text: str, limit: int = OUTPUT_LIMIT) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters cut …]\n{text[-half:]}"
-
-
-def masked(value: Any, masker: Masker) -> Any:
-    """A JSON value with every text in it masked, names of keys too."""
-    if isinstance(value, str):
-        return masker.text(value)
-    if isinstance(value, dict):
-        return {masked(key, masker): masked(item, masker) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [masked(item, masker) for item in value]
-    return value

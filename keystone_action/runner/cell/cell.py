@@ -20,7 +20,7 @@ from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import changes, snapshot, write_patch
-from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bounded, masked
+from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bounded
 from keystone_action.runner.cell.boot import Booted, boot
 from keystone_action.runner.cell.checks import Graded, judge_changes, run_checks
 from keystone_action.runner.cell.context import CheckWorld
@@ -253,4 +253,4 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
 
 
 def _masked_result(result: InvariantResult, masker: Masker) -> InvariantResult:
-    return replace(result, message=masker.text(result.message), details=masked(result.details, masker))
+    return replace(result, message=masker.text(result.message), details=masker.value(result.details))

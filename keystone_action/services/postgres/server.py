@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
+from keystone_action.files.removal import remove_tree
 from keystone_action.services.postgres.binaries import reachable_binaries
 from keystone_action.services.postgres.cells import PRISTINE, Before
 from keystone_action.services.postgres.reader import keywords, session_options
@@ -203,7 +203,7 @@ class PostgresServer:
         process, self._process = self._process, None
         if process is not None:
             await process.stop(_STOP_SECONDS, signal.SIGQUIT)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        remove_tree(self._directory)
 
     def failure(self, problem: str) -> ServiceError:
         """A ServiceError about this service, with what it printed last."""
