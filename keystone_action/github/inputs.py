@@ -13,6 +13,7 @@ from keystone_action.errors import UsageError
 from keystone_action.github.api.errors import BadSetting
 from keystone_action.github.api.tls import read_ca_bundle
 from keystone_action.github.reader import InputReader, variable
+from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.registry_names import parse_mirror
 from keystone_action.spec.walking import walk
 
@@ -23,7 +24,7 @@ RESULTS = ("results.json", "journal.jsonl")
 DEFAULT_ANNOTATIONS = 9
 MAX_ANNOTATIONS = 50
 """What GitHub shows of one job."""
-DENIED_PREFIXES = ("GITHUB_", "ACTIONS_", "INPUT_", "RUNNER_", "STATE_")
+DENIED_PREFIXES = (*HIDDEN_VARIABLES, "RUNNER_", "STATE_")
 """Variables of the runner itself, its tokens among them: no input can pass them on."""
 
 Mode = Literal["run", "plan", "merge", "comment"]

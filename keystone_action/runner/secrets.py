@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets as random_source
 import signal
 import subprocess
@@ -18,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SecretError
+from keystone_action.evidence.masking import MINIMUM
 from keystone_action.spec.expressions import ExpressionError, interpolate, references
+from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.loading.annotations import leaves
 
 if TYPE_CHECKING:
@@ -29,29 +30,17 @@ GENERATED_BYTES = 32
 COMMAND_SECONDS = 60.0
 SIZE_LIMIT = 1 << 20
 """Bytes of a file or of a command's output that can be a secret."""
-SHORTEST_MASKED = 4
-"""Characters; a shorter value is not masked, it would blank out ordinary text (spec 5.1)."""
 
 KEY_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
 """How names of variables end that hold what nobody else may read."""
 
-_FORBIDDEN = re.compile(r"(GITHUB|ACTIONS|INPUT)_", re.IGNORECASE)
-
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """values: name → value, "" for an optional secret that isn't there. warnings: sentences for the report's head.
-    masked: the values to mask wherever we write, longest first."""
+    """values: name → value, "" for an optional secret that isn't there. warnings: sentences for the report's head."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
-
-    @property
-    def masked(self) -> tuple[str, ...]:
-        """Every line of a value counts on its own as well: a log shows a key of many lines line by line."""
-        parts = {part for value in self.values.values() for part in (value, *value.splitlines())}
-        long_enough = {part.strip() for part in parts if len(part.strip()) >= SHORTEST_MASKED}
-        return tuple(sorted(long_enough, key=lambda part: (-len(part), part)))
 
 
 class _Unresolved(Exception):  # noqa: N818 - turned into a SecretError that names the secret
@@ -88,9 +77,9 @@ def resolve(
                 problems.append((f"secret {secret.name} can't be resolved: {problem}", problem.remedy))
             value = ""
         values[secret.name] = value
-        if 0 < len(value) < SHORTEST_MASKED:
+        if 0 < len(value) < MINIMUM:
             warnings.append(
-                f"secret {secret.name} has fewer than {SHORTEST_MASKED} characters and is not masked in what is written"
+                f"secret {secret.name} has fewer than {MINIMUM} characters and is not masked in what is written"
             )
     if problems:
         remedies = list(dict.fromkeys(remedy for _, remedy in problems))
@@ -152,7 +141,7 @@ def _given(name: str, origin: str) -> str:
 
 
 def _from_environment(variable: str, environ: Mapping[str, str], otherwise: str) -> str:
-    if _FORBIDDEN.match(variable):
+    if variable.upper().startswith(HIDDEN_VARIABLES):
         raise _Unresolved(
             f"{variable} belongs to the workflow's runner and is never a secret's source",
             "Pass the value to the step under another name.",

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from keystone_action.evidence.model import Address
 from keystone_action.plan import Cell
 from keystone_action.spec.expressions import interpolate
+from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.loading.loader import LoadedSpec
 
 Value = TypeVar("Value")
-
-_HOST_PREFIXES = ("GITHUB_", "ACTIONS_", "INPUT_")
 
 
 def cell_names(
@@ -29,7 +28,7 @@ def cell_names(
         "secrets": dict(secrets),
         "workspace": workspace,
         "cell": {"id": cell.id, "replica": cell.replica, "seed": cell.seed},
-        "env": {name: value for name, value in environ.items() if not name.startswith(_HOST_PREFIXES)},
+        "env": {name: value for name, value in environ.items() if not name.startswith(HIDDEN_VARIABLES)},
         "task": {"system": spec.task.system or ""},
         "agent": {"dir": str(agent_directory) if agent_directory else ""},
         "services": {},

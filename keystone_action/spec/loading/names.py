@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.spec.expressions import ExpressionError, Reference, references
+from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.loading.annotations import Leaf, item_of
 from keystone_action.spec.loading.diagnostics import listed, nearest
 from keystone_action.spec.loading.problems import Problem
@@ -20,8 +21,6 @@ CELL = ("id", "replica", "seed")
 TASK = ("prompt", "system")
 ADDRESS = ("host", "port", "url", "user", "password", "database")
 HTTP_ADDRESS = ("host", "port", "url")
-HIDDEN_VARIABLES = ("GITHUB_", "ACTIONS_", "INPUT_")
-"""What the runner sets for us never reaches an agent, not by name either."""
 _SECTIONS = frozenset({"task", "agent", "services", "setup", "fixtures", "invariants", "scenarios", "secrets"})
 _ROOTS = ("params", "services", "secrets", "task", "record", "workspace", "agent", "cell")
 _FROM_DATA = ("record", "task")
