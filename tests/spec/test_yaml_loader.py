@@ -11,7 +11,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.spec.loading import yaml_loader
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.yaml_loader import MAX_DEPTH, Source, construct, parse, resolve_plain
 
@@ -29,15 +28,6 @@ def errors_in(text: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
         data_of(text)
     return [f"{one.line}:{one.column}: {one.sentence}" for one in caught.value.diagnostics]
-
-
-@pytest.fixture(params=["libyaml", "pure"])
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "pure":
-        monkeypatch.setattr(yaml_loader, "_Parser", yaml_loader._PureParser)
-    else:
-        assert yaml.__with_libyaml__
-    return str(request.param)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +67,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         ("", None),
     ],
 )
-def test_scalars_are_what_the_core_schema_says(parser: str, text: str, value: object) -> None:
+def test_scalars_are_what_the_core_schema_says(text: str, value: object) -> None:
     found = data_of(f"key: {text}\n")["key"]
     assert found == value
     assert type(found) is type(value)
@@ -112,7 +102,7 @@ def test_not_a_number_is_a_float() -> None:
         ('a: "x\\0y"\n', ["1:4: the escape of a character that no file, command or variable can hold"]),
     ],
 )
-def test_what_a_spec_may_not_hold(parser: str, text: str, expected: list[str] | None) -> None:
+def test_what_a_spec_may_not_hold(text: str, expected: list[str] | None) -> None:
     found = errors_in(text)
     assert len(found) == 1
     if expected is not None:
@@ -131,7 +121,7 @@ def test_all_errors_of_a_tree_come_at_once() -> None:
 @pytest.mark.parametrize(
     "text", ["a: b: c", "a: 'x", "a: [1", "a: *nowhere", "a: @x", "- a\nb: 1", "a: |x\n", "%FOO", "{"]
 )
-def test_syntax_errors_have_a_place_and_no_traceback(parser: str, text: str) -> None:
+def test_syntax_errors_have_a_place_and_no_traceback(text: str) -> None:
     (found,) = errors_in(text)
     assert found[0].isdigit()
 
@@ -139,12 +129,12 @@ def test_syntax_errors_have_a_place_and_no_traceback(parser: str, text: str) -> 
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "- " * 5_000, "{a: " * 5_000, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)]
 )
-def test_deep_nesting_is_an_error_and_not_a_crash(parser: str, text: str) -> None:
-    (found,) = errors_in(text[: 20_000 if parser == "pure" else None])
+def test_deep_nesting_is_an_error_and_not_a_crash(text: str) -> None:
+    (found,) = errors_in(text)
     assert "nested deeper than 100 levels" in found
 
 
-def test_an_alias_bomb_is_counted_and_not_built(parser: str) -> None:
+def test_an_alias_bomb_is_counted_and_not_built() -> None:
     rows = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
     rows += [f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]" for i in range(20)]
     (found,) = errors_in("\n".join(rows))

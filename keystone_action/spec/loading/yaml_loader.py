@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import yaml
+from yaml._yaml import CParser
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError, shown
@@ -219,29 +220,8 @@ class _NamedText:
         return taken
 
 
-class _PureParser(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml.composer.Composer, _Hooks):
-    """The same without libyaml: slower, otherwise alike."""
-
-    resolve = _Hooks.resolve
-    descend_resolver = _Hooks.descend_resolver
-    ascend_resolver = _Hooks.ascend_resolver
-
-    def __init__(self, stream: Any) -> None:
-        yaml.reader.Reader.__init__(self, stream)
-        yaml.scanner.Scanner.__init__(self)
-        yaml.parser.Parser.__init__(self)
-        yaml.composer.Composer.__init__(self)
-
-
-def _parser_class() -> Any:
-    if not yaml.__with_libyaml__:  # wheels of PyYAML bring libyaml; a build from source may not
-        return _PureParser
-    from yaml._yaml import CParser
-
-    return type("_FastParser", (_Hooks, CParser), {})
-
-
-_Parser = _parser_class()
+class _Parser(_Hooks, CParser):
+    """libyaml's, with our hooks first."""
 
 
 def _parser(source: Source) -> Any:
