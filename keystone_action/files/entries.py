@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,3 +26,34 @@ class Change:
     change: Literal["added", "modified", "removed", "mode"]
     before: FileState | None = None
     after: FileState | None = None
+
+
+def changes(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
+    """Every path that differs, sorted.
+
+    `modified` is other content, another link target or another kind; `mode` is the same content with other
+    permissions. As in git a directory is no entry of its own: made or removed it shows in what it holds, and only its
+    permissions are reported. A file that became a directory is `removed`, the reverse `added`.
+    """
+    found = []
+    for path in before.keys() | after.keys():
+        old, new = before.get(path), after.get(path)
+        what = _change(old, new)
+        if what is not None:
+            found.append(Change(path, what, old, new))
+    return tuple(sorted(found, key=lambda change: change.path))
+
+
+def _change(old: FileState | None, new: FileState | None) -> Literal["added", "modified", "removed", "mode"] | None:
+    if old == new:
+        return None
+    old_entry = old is not None and old.kind != "directory"
+    new_entry = new is not None and new.kind != "directory"
+    if old is None or new is None or old_entry != new_entry:
+        if old_entry:
+            return "removed"
+        return "added" if new_entry else None
+    if (old.kind, old.size, old.digest, old.target) != (new.kind, new.size, new.digest, new.target):
+        return "modified"
+    # A link's own permissions mean nothing.
+    return None if old.kind == "link" else "mode"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keystone_action.errors import HarnessError
 from keystone_action.files.copying import Copied, copy_entries
-from keystone_action.files.diff import changes
+from keystone_action.files.entries import changes
 from keystone_action.files.git.disarm import GitDirectories
 from keystone_action.files.patch import write_patch
 from keystone_action.files.paths import PathEscape, PathProblem, display_path, resolve_inside

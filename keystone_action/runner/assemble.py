@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from keystone_action import __version__
 from keystone_action.runner.engine import Facilities
 from keystone_action.runner.script_helpers import script_folders
+from keystone_action.scoring.aggregate import weakest
 from keystone_action.scoring.baseline import no_baseline_notice
 from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecChanges, SpecResult
-from keystone_action.scoring.sandboxes import weakest
 from keystone_action.scoring.shard_run import shard_notice
 
 if TYPE_CHECKING:

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
 from keystone_action.scoring.composite import TOLERANCE, below
-from keystone_action.scoring.results import CellResult, GroupResult, PassRate, RunResult, SpecResult, Verdict
+from keystone_action.scoring.results import (
+    CellResult,
+    GroupResult,
+    PassRate,
+    RunResult,
+    SandboxInfo,
+    SpecResult,
+    Verdict,
+)
 
 Aggregation = Literal["all", "any", "majority", "mean"] | int
 """The rule for replicas; a number k is `{at_least: k}`."""
@@ -132,3 +140,18 @@ def exit_code(run: RunResult, fail_on: str = "threshold") -> int:
     if run.verdict == "fail":
         return EXIT_PASS if fail_on in ("error", "never") else EXIT_FAIL
     return EXIT_PASS
+
+
+def weakest(sandboxes: Collection[SandboxInfo]) -> SandboxInfo:
+    """What isolated every agent: of several machines, calls or sandboxes only what all of them had."""
+    processes = [sandbox for sandbox in sandboxes if sandbox.kind == "process"]
+    chosen = processes or list(sandboxes)
+    if not chosen:
+        return SandboxInfo()
+    isolation = tuple(name for name in chosen[0].isolation if all(name in one.isolation for one in chosen))
+    return SandboxInfo(
+        kind=chosen[0].kind,
+        isolation=isolation or ("none",),
+        limits="watched" if any(sandbox.limits == "watched" for sandbox in chosen) else "enforced",
+        not_enforced=tuple(dict.fromkeys(sentence for sandbox in chosen for sentence in sandbox.not_enforced)),
+    )

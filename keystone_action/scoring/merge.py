@@ -15,10 +15,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from keystone_action.errors import HarnessError, UsageError
+from keystone_action.scoring.aggregate import weakest
 from keystone_action.scoring.cell_rules import shown
 from keystone_action.scoring.decide import decide_run, decide_spec
 from keystone_action.scoring.results import CellResult, RunResult, SpecChanges, SpecResult
-from keystone_action.scoring.sandboxes import weakest
 from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed, shard_notice
 
 _NAMED = 20

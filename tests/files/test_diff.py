@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.files.diff import changes
-from keystone_action.files.entries import FileState
+from keystone_action.files.entries import FileState, changes
 
 FILE = FileState("file", 0o644, 1, "a")
 OTHER = FileState("file", 0o644, 1, "b")

@@ -15,8 +15,7 @@ import pytest
 
 from keystone_action.errors import HarnessError
 from keystone_action.files import snapshot as module
-from keystone_action.files.diff import changes
-from keystone_action.files.entries import FileState
+from keystone_action.files.entries import FileState, changes
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.snapshot import UNREAD, snapshot
 
