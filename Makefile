@@ -5,7 +5,7 @@ PYTHON ?= python3
 UV := .venv/bin/uv
 BIN := .venv/bin
 
-.PHONY: help demo run-demo test hostile faults lint bench format
+.PHONY: help demo run-demo test test-fast hostile faults lint bench format
 
 # The broken demo must end with the exit code of `keystone run`, 1. Make turns every failing recipe into 2; the only 1
 # it knows is the answer of `make -q` for a goal that is not up to date, and lines with a `+` run even then.
@@ -14,7 +14,7 @@ MAKEFLAGS += -q
 endif
 
 help: ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 .venv/.ready: pyproject.toml uv.lock tools/bootstrap
 	+@bash tools/bootstrap $(PYTHON)
@@ -26,10 +26,17 @@ demo: run-demo ## run examples/reconcile against a real PostgreSQL and a recordi
 run-demo: .venv/.ready
 	+@bash tools/demo
 
-# Four workers on two cores: tests of containers and databases mostly wait for those.
+# Four workers on two cores: tests of containers and databases mostly wait for those. Where writing byte code is switched
+# off, each worker would rewrite the asserts of all tests at every start.
 test: .venv/.ready ## run all tests, installing what they need
 	@bash tools/test-requirements
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal
+
+# What is left out is in tests/README.md: engine, databases, browser, the process sandbox, whole commands. Properties are
+# tried with 20 examples instead of 100.
+test-fast: .venv/.ready ## run the tests that need nothing but this Python and git; no proof before a merge
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -q --hypothesis-profile=fast \
+		-m "not (docker or database or browser or sandbox or command or slow)"
 
 hostile: .venv/.ready ## every attack on the product and its honest twin, as one table
 	@bash tools/test-requirements

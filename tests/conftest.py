@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from support.docker_engine import engine
 from support.images import image
 from support.pytest_packages import packages
+from support.tiers import mark_tiers
 
 __all__ = ["engine", "image", "packages"]
 
 # A slow machine is no defect: hypothesis' own time limits would be timing assertions.
 settings.register_profile("keystone", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("keystone"), max_examples=20)
 settings.load_profile("keystone")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_tiers(items)  # first: `-m` chooses by the marks

@@ -22,6 +22,8 @@ from keystone_action.errors import HarnessError, NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.spec.models.agents import Agent
 
+pytestmark = pytest.mark.sandbox
+
 _AGENTS: TypeAdapter[Any] = TypeAdapter(Agent)
 
 

@@ -50,6 +50,7 @@ def test_opens_what_a_listing_found_in_any_order(tmp_path: Path) -> None:
         os.close(root)
 
 
+@pytest.mark.slow
 def test_keeps_few_descriptors_and_closes_them(deep: Path) -> None:
     before = opened_descriptors()
     root = os.open(deep, os.O_RDONLY)
@@ -69,6 +70,7 @@ def opened_descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir() if path.exists()}
 
 
+@pytest.mark.slow
 def test_a_deep_tree_is_taken_whole(deep: Path, tmp_path: Path) -> None:
     taken = snapshot(deep)
     end = "/".join([*["d"] * LEVELS, "end"])
@@ -81,6 +83,7 @@ def test_a_deep_tree_is_taken_whole(deep: Path, tmp_path: Path) -> None:
     remove_tree(tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_gives_every_level_and_no_file_with_names_elsewhere(deep: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         return  # owners are given by root only

@@ -178,6 +178,7 @@ def configuration_that_cannot_be_read(trap: Trap) -> str:
     return "."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lay",
     [

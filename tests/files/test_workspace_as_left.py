@@ -87,6 +87,7 @@ def _nest(directory: Path, depth: int) -> None:
     os.close(fd)
 
 
+@pytest.mark.slow
 def test_trees_deeper_than_any_path_are_copied_and_removed(tmp_path: Path) -> None:
     (tmp_path / "left").mkdir()
     _nest(tmp_path / "left", 1500)
@@ -125,6 +126,7 @@ def test_removing_takes_files_links_and_nothing(tmp_path: Path) -> None:
     assert _names(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folders", [1, 700])
 def test_removing_many_files_follows_nothing_either(tmp_path: Path, folders: int) -> None:
     outside = tmp_path / "outside"

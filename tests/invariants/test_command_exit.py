@@ -12,6 +12,8 @@ from keystone_action.command import Capture, Limits
 from keystone_action.invariants.captured import tail
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 
+pytestmark = pytest.mark.sandbox
+
 
 def run(command: object, workspace: Path, **fields: object):  # type: ignore[no-untyped-def]
     given = {

@@ -20,6 +20,8 @@ from keystone_action.evidence.model import Address
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.check_result import BadResult, read_result
 
+pytestmark = pytest.mark.sandbox
+
 SEED_SCRIPT = Path(__file__).parent.parent / "data" / "seed_checks" / "validate_api_responses.py.txt"
 """The source document's script, byte for byte: `.txt` keeps formatters away."""
 

@@ -19,6 +19,8 @@ from support.served import APP, RAW
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.http.exchange import BadRequest, Target, encode
 
+pytestmark = pytest.mark.sandbox
+
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:

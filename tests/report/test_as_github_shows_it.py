@@ -16,6 +16,8 @@ from keystone_action.report.summary import render_summary
 from tools.github_page import PHONE, Page, Seen, draw
 from tools.github_page.pictures import IMAGES, SOURCES, digests, pages
 
+pytestmark = pytest.mark.browser
+
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = ("summary.md", "comment.md")

@@ -20,6 +20,8 @@ from keystone_action.errors import HarnessError
 from keystone_action.runner.cell.setup import PythonEnvironment, make_environment, run_commands, write_files
 from keystone_action.spec.models.spec import Setup
 
+pytestmark = pytest.mark.sandbox
+
 
 def run(document: Mapping[str, Any], directory: Path, **links: str) -> dict[str, tuple[bytes, int, int]]:
     """The files of the workspace after the setup: contents, mode, owner (by name of the file)."""

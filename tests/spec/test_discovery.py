@@ -59,6 +59,7 @@ def deep(top: Path, name: str, levels: int) -> None:
     os.close(here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "levels"), [("d", 5000), ("d" * 255, 5000)])
 def test_a_deep_folder_is_searched_as_far_as_paths_reach(tmp_path: Path, name: str, levels: int) -> None:
     (tmp_path / "keystone.yaml").touch()

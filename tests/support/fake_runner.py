@@ -3,6 +3,7 @@ runner's own rules for what a step leaves behind."""
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 from support.runner_rules import Issue, ReadLog, RunnerRejects, parse_env_file, read_log, read_summary
@@ -42,6 +43,12 @@ _FILE_COMMANDS = {
     "GITHUB_STATE": "save_state_",
     "GITHUB_STEP_SUMMARY": "step_summary_",
 }
+
+
+@functools.cache
+def action_definition() -> Mapping[str, Any]:
+    """action.yml, read once: every step asks for it."""
+    return cast(Mapping[str, Any], yaml.safe_load((ROOT / "action.yml").read_text("utf-8")))
 
 
 @dataclass
@@ -200,7 +207,7 @@ class FakeRunner:
     ) -> StepResult:
         """What runs at the end of the job, whatever became of the step: a new container of the same image with another
         entrypoint, the step's inputs, and what the step has kept (`state`) as STATE_…"""
-        runs = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]
+        runs = action_definition()["runs"]
         kept = {f"STATE_{name}": value for name, value in state.items()}
         environ = {**(env or {}), **kept}
         entrypoint = runs["post-entrypoint"]
@@ -262,7 +269,7 @@ class FakeRunner:
         }
 
     def _inputs(self, given: Mapping[str, str]) -> dict[str, str]:
-        declared = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+        declared = action_definition()["inputs"]
         values = {name: self._expand(str(entry.get("default", ""))) for name, entry in declared.items()}
         if self.github is None:
             values |= {"comment": "never", "status-context": ""}

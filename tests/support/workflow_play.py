@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from support.artifacts import ArtifactError, Artifacts
-from support.fake_runner import EVENTS, ROOT, TOKEN, FakeRunner, StepResult
+from support.fake_runner import EVENTS, TOKEN, FakeRunner, StepResult, action_definition
 from support.runner_rules import parse_env_file
 from support.workflow_expressions import Function, Open, as_text, condition, interpolate, value_of
 
@@ -299,7 +299,7 @@ class Player:
 
 
 def _refuse_unknown(inputs: Mapping[str, str]) -> None:
-    unknown = set(inputs) - set(yaml.safe_load((ROOT / "action.yml").read_text())["inputs"])
+    unknown = set(inputs) - set(action_definition()["inputs"])
     assert not unknown, f"the action has no inputs {unknown}"
 
 

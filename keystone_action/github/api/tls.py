@@ -3,6 +3,7 @@ often signed by a company's own authority (input `ca-bundle`)."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import ssl
@@ -53,7 +54,16 @@ def _read(path: Path, shown: str) -> str:
 
 
 def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """The usual authorities (SSL_CERT_FILE and SSL_CERT_DIR are honoured), and those of `read_ca_bundle`."""
+    """The usual authorities (SSL_CERT_FILE and SSL_CERT_DIR are honoured), and those of `read_ca_bundle`.
+
+    A step makes several clients, and reading the authorities takes 30 ms each time.
+    """
+    return _context(ca_bundle, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@functools.lru_cache(maxsize=4)
+def _context(ca_bundle: str | None, _file: str | None, _directory: str | None) -> ssl.SSLContext:
+    """One for all clients with the same settings. The last two are what httpx reads by itself."""
     import httpx
 
     context = httpx.create_ssl_context()
