@@ -122,9 +122,8 @@ class _Ours:
         async with limit:
             audit = AuditLog(directory / "audit.jsonl")
             scope = CellScope(f"cell-{number}", directory, directory, audit, exclusive=False)
-            attached = await service.attach(scope)
-            await service.seal(attached)
-            database = attached.database
-            assert database is not None
-            await anyio.to_thread.run_sync(lambda: database.query("SELECT 1", timeout=10))
-            await service.detach(attached)
+            async with service.attach(scope) as place:
+                await place.seal()
+                database = place.database
+                assert database is not None
+                await anyio.to_thread.run_sync(lambda: database.query("SELECT 1", timeout=10))

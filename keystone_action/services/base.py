@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
 
@@ -35,23 +37,50 @@ class CellScope:
     in_network: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """A service as one cell has it. `for_agent` and `for_host` are the addresses valid there.
+class Place:
+    """A service as one cell has it, for as long as the block of `RunningService.attach` lasts.
 
-    settle: called when the agent has ended, before anything is observed: what its clients left running on the server
-    ends too, and what they have sent is on record. Blocking; raises KeystoneError. said: what a report should say of it
-    besides the notices, known once it was sealed.
+    for_agent, for_host: the addresses valid there. database: what checks ask by sql, where it is one. requests: what it
+    recorded of this cell, where it records. notices: what a report should say of it.
+
+    A kind of service with more to it has a class of its own and overrides what it does otherwise.
     """
 
-    name: str
-    for_agent: Address
-    for_host: Address
-    database: Database | None = None
-    requests: RequestLog | None = None
-    notices: tuple[str, ...] = field(default=())
-    settle: Callable[[], None] | None = None
-    said: Callable[[], tuple[str, ...]] = field(default=lambda: ())
+    kind = "a service"
+    """What it is called where somebody takes it for a database."""
+
+    def __init__(
+        self,
+        name: str,
+        for_agent: Address,
+        for_host: Address,
+        *,
+        database: Database | None = None,
+        requests: RequestLog | None = None,
+        notices: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.for_agent = for_agent
+        self.for_host = for_host
+        self.database = database
+        self.requests = requests
+        self.notices = notices
+
+    async def run_sql(self, script: str) -> None:  # noqa: ARG002
+        """For sql fixtures: run a script with the rights of the database's owner. Raises ServiceError."""
+        raise ServiceError(f"service {self.name} is {self.kind}; sql needs a database")
+
+    async def seal(self) -> None:
+        """Just before the agent starts: what stands now (by fixtures and setup) stood before it. Raises
+        ServiceError."""
+
+    def notices_once_sealed(self) -> tuple[str, ...]:
+        """What a report should say of it besides `notices`, known once it was sealed."""
+        return ()
+
+    def settle(self) -> None:
+        """Called when the agent has ended, before anything is observed: what its clients left running on the server
+        ends too, and what they have sent is on record. Blocking; raises KeystoneError."""
 
 
 class RunningService(Protocol):
@@ -65,18 +94,21 @@ class RunningService(Protocol):
         """Start and wait for readiness (a real query or request). Raises ServiceError that says which service, what
         it printed last and how long it was given."""
 
-    async def attach(self, scope: CellScope) -> Attached:
-        """Make it ready for one cell: reset or fresh state. Raises ServiceError."""
-
-    async def run_sql(self, attached: Attached, script: str) -> None:
-        """For sql fixtures: run a script with the rights of the database's owner. Raises ServiceError."""
-
-    async def seal(self, attached: Attached) -> None:
-        """Just before the agent starts: what stands now (by fixtures and setup) stood before it. Raises
-        ServiceError."""
-
-    async def detach(self, attached: Attached) -> None:
-        """The cell has been graded."""
+    def attach(self, scope: CellScope) -> AbstractAsyncContextManager[Place]:
+        """Ready for one cell, with reset or fresh state. Leave the block when the cell has been graded, in any task;
+        nothing else remembers the place. Entering raises ServiceError."""
 
     async def stop(self) -> None:
         """End it and remove what it kept. Never raises."""
+
+
+@asynccontextmanager
+async def undoing(undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Undo something when the block is left, to the end, also where that is because of a cancellation."""
+    import anyio
+
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await undo()

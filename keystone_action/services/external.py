@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.egress.relay import Relays
 from keystone_action.services.egress.relay import Target as RelayTarget
@@ -44,7 +44,6 @@ class External:
     def __init__(self, definition: ExternalService, thread: LoopThread | None = None) -> None:
         self._definition = definition
         self._target = Target.from_url(definition.name, definition.url)
-        self._cells: dict[int, Asking] = {}
         self._relays = Relays(thread)
 
     @property
@@ -69,45 +68,30 @@ class External:
                     ) from None
             await anyio.sleep(_PAUSE_SECONDS)
 
-    async def attach(self, scope: CellScope) -> Attached:
-        """See RunningService. Several cells at a time share it, which is said."""
-        asking = self._target.asking()
-        await self._seal(asking.watch)
-        shared = f"service {self.name} is external: its state is shared by all cells and never reset"
-        notices = () if scope.exclusive else (shared,)
-        address, network = self._target.address, scope.network
-        attached = Attached(
-            self.name, address, address, self._database(asking), notices=notices, said=partial(self._said, asking)
-        )
-        if network is None or not scope.in_network or not await self._is_behind_us(network):
-            self._cells[id(attached)] = asking
-            return attached
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
+        """See RunningService. Several cells at a time share it, which is said. After the cell it stays as it is,
+        without roles of ours; then the way there closes."""
+        place = ExternalPlace(self.name, self._target, exclusive=scope.exclusive)
+        await place.look()
+        async with AsyncExitStack() as way:
+            if scope.network is not None and scope.in_network and await self._is_behind_us(scope.network):
+                place.for_agent = await self._open_way(scope.network, way)
+            async with undoing(place.drop_roles):
+                yield place
+
+    async def _open_way(self, network: Network, way: AsyncExitStack) -> Address:
+        """The address by which containers of this network reach it through us. Raises ServiceError."""
+        address = self._target.address
         try:
             self._target.refuse_relay()
-            relay = await self._relays.open(network, RelayTarget(address.host, address.port or 0))
-            for_agent = self._target.through(self.name, relay.port)
+            opened = self._relays.open(network, RelayTarget(address.host, address.port or 0))
+            relay = await way.enter_async_context(opened)
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
+        for_agent = self._target.through(self.name, relay.port)
         network.hosts[for_agent.host] = network.host_address
-        attached = replace(attached, for_agent=for_agent)
-        self._relays.keep(relay, attached)
-        self._cells[id(attached)] = asking
-        return attached
-
-    def _said(self, asking: Asking) -> tuple[str, ...]:
-        role, user = asking.role, self._target.address.user or "the user of its url"
-        if role is None or not role.refusal:
-            return ()
-        sentence = f"checks ask service {self.name} as {user}, as whom the agent can act too: no role of our own"
-        return (f"{sentence} can be had there ({role.refusal})",)
-
-    async def _seal(self, watch: Watch) -> None:
-        import anyio.to_thread
-
-        try:
-            await anyio.to_thread.run_sync(watch.seal)
-        except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that has gone
-            raise ServiceError(f"service {self.name} went away: {_sentence(error)}") from None
+        return for_agent
 
     async def _is_behind_us(self, network: Network) -> bool:
         """Whether a container of this network can't get there without us: there is no way out of it, or the address
@@ -120,60 +104,72 @@ class External:
             return True  # whoever could reach it in `start` may again
         return not all(address.is_global for address in found)
 
-    async def run_sql(self, attached: Attached, script: str) -> None:
-        """See RunningService. With the rights of the URL's user."""
+    async def stop(self) -> None:
+        """It runs on."""
+        await self._relays.stop()
+
+
+class ExternalPlace(Place):
+    """A service of somebody else's as one cell has it, and how its checks ask it."""
+
+    def __init__(self, name: str, target: Target, *, exclusive: bool) -> None:
+        shared = f"service {name} is external: its state is shared by all cells and never reset"
+        self._target = target
+        self._watch, self._role = target.asking()
+        notices = () if exclusive else (shared,)
+        super().__init__(name, target.address, target.address, database=self._reader(), notices=notices)
+
+    def _reader(self) -> Database | None:
+        watch, role, keywords = self._watch, self._role, self._target.keywords
+        if role is None:
+            return None
+        if self._target.kind == "postgresql":
+            return PostgresReader(
+                keywords, lambda: watch.path, prepare=watch.stand_in, changes=watch.changes, lent=role.lent
+            )
+        return MysqlReader(keywords, watch.changes, role.lent)
+
+    async def look(self) -> None:
+        """What its user sees now stood before the agent. Raises ServiceError."""
+        import anyio.to_thread
+
+        try:
+            await anyio.to_thread.run_sync(self._watch.seal)
+        except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that has gone
+            raise ServiceError(f"service {self.name} went away: {_sentence(error)}") from None
+
+    async def run_sql(self, script: str) -> None:
+        """See Place. With the rights of the URL's user."""
         import anyio.to_thread
 
         try:
             await anyio.to_thread.run_sync(self._target.run_script, script)
         except Exception as error:  # noqa: BLE001 - as above
             raise ServiceError(f"service {self.name} refused a fixture: {_sentence(error)}") from None
-        await self._seal(self._cells[id(attached)].watch)
+        await self.look()
 
-    async def seal(self, attached: Attached) -> None:
-        """See RunningService. Of all that its user sees; and whether a role of ours can be had is found out."""
+    async def seal(self) -> None:
+        """See Place. Finds out, too, whether a role of ours can be had."""
         import anyio.to_thread
 
-        asking = self._cells[id(attached)]
-        await self._seal(asking.watch)
-        if asking.role is not None:
-            await anyio.to_thread.run_sync(asking.role.try_out)
+        await self.look()
+        if self._role is not None:
+            await anyio.to_thread.run_sync(self._role.try_out)
 
-    async def detach(self, attached: Attached) -> None:
-        """It stays as it is, without roles of ours; the way there closes."""
-        await self._forget(id(attached))
-        await self._relays.let_go(attached)
+    def notices_once_sealed(self) -> tuple[str, ...]:
+        """See Place. Where checks ask as the URL's user, for want of a role of ours."""
+        role, user = self._role, self._target.address.user or "the user of its url"
+        if role is None or not role.refusal:
+            return ()
+        sentence = f"checks ask service {self.name} as {user}, as whom the agent can act too: no role of our own"
+        return (f"{sentence} can be had there ({role.refusal})",)
 
-    async def _forget(self, attached: int) -> None:
+    async def drop_roles(self) -> None:
+        """Those of ours that queries left. Never raises."""
         import anyio.to_thread
 
-        asking = self._cells.pop(attached, None)
-        if asking is not None and asking.role is not None:
-            await anyio.to_thread.run_sync(asking.role.drop)
-
-    async def stop(self) -> None:
-        """It runs on."""
-        for attached in list(self._cells):
-            await self._forget(attached)
-        await self._relays.stop()
-
-    def _database(self, asking: Asking) -> Database | None:
-        watch, role = asking.watch, asking.role
-        if role is None:
-            return None
-        if self._target.kind == "postgresql":
-            return PostgresReader(
-                self._target.keywords, lambda: watch.path, prepare=watch.stand_in, changes=watch.changes, lent=role.lent
-            )
-        return MysqlReader(self._target.keywords, watch.changes, role.lent)
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How checks of one cell ask. role: None for what is no database."""
-
-    watch: Watch
-    role: OwnRole | None
+        if self._role is not None:
+            await anyio.to_thread.run_sync(self._role.drop)
 
 
 @dataclass(frozen=True)
@@ -264,8 +260,8 @@ class Target:
         else:
             raise TypeError("it is no database")
 
-    def asking(self) -> Asking:
-        """For one cell: nothing was looked at and no role made yet."""
+    def asking(self) -> tuple[Watch, OwnRole | None]:
+        """How checks of one cell ask, a role where it is a database: nothing was looked at and none made yet."""
         role: OwnRole
         if self.kind == "postgresql":
             from keystone_action.services.postgres.own_role import PostgresRole
@@ -276,8 +272,8 @@ class Target:
 
             role = MysqlRole(self.keywords)
         else:
-            return Asking(Watch(self.look), None)
-        return Asking(Watch(lambda path: role.again(lambda: self.look(path))), role)
+            return Watch(self.look), None
+        return Watch(lambda path: role.again(lambda: self.look(path))), role
 
     def look(self, path: tuple[str, ...] | None = None) -> Looked:
         """What stands in a database; of anything else nothing. path: the schemas that its user's names are looked up

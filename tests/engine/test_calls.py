@@ -68,7 +68,7 @@ def test_by_tcp_it_is_as_by_its_socket(containers: ContainerWorld, kind: str) ->
     world = replace(containers, engine=client, networks=Networks(client, containers.run_id), _started=[], _cells=[])
     try:
         cell = world.cell(world.start(name="svc", **KINDS[kind]))
-        if cell.attached.database is not None:
+        if cell.place.database is not None:
             cell.fixture("CREATE TABLE kept (id int); INSERT INTO kept VALUES (7)")
             assert cell.query("SELECT id FROM kept").rows == ((7,),)
         assert world.containers(kind="service")
@@ -94,17 +94,18 @@ def test_an_engine_that_goes_away_is_said_and_holds_nothing_up(
     else:
         proxy.close()
     with pytest.raises(ServiceError) as failed:
-        far.portal.call(service.attach, cell.scope)
+        far.portal.call(service.attach(cell.scope).__aenter__)
     assert "the container engine does not answer" in failed.value.message
     assert "docker info" in failed.value.help
 
     async def end() -> None:
-        with anyio.fail_after(15):
-            await service.detach(cell.attached)
-            await service.stop()
-            await far.networks.close_all()
+        await service.stop()
+        await far.networks.close_all()
 
+    began = time.monotonic()
+    cell.leave()
     far.portal.call(end)
+    assert time.monotonic() - began < 15
     with pytest.raises(ServiceError, match=r"network .* can't be removed: the container engine d"):
         cell.close()
     if kind == "container":

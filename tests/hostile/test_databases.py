@@ -309,7 +309,7 @@ ELSEWHERE = "a partition, at any depth, whose rows come from another server"
 
 
 def superuser(postgres: PostgresForTests, cell: PostgresCell, statements: Sequence[str]) -> None:
-    with postgres.service._server.admin(cell.attached.for_agent.database) as session:
+    with postgres.service._server.admin(cell.place.for_agent.database) as session:
         for statement in statements:
             session.execute(statement.encode())
 
@@ -320,7 +320,7 @@ def two_roles(postgres: PostgresForTests, cell: PostgresCell) -> PostgresCell:
     cell.fixture("CREATE TABLE deliveries (id int)")
     wrapper = ("CREATE FOREIGN DATA WRAPPER away", "CREATE SERVER elsewhere FOREIGN DATA WRAPPER away")
     superuser(postgres, cell, (*wrapper, "GRANT USAGE ON FOREIGN SERVER elsewhere TO PUBLIC"))
-    postgres.portal.call(cell.service.seal, cell.attached)
+    postgres.portal.call(cell.place.seal)
     with cell.agent() as session:
         for statement in PARTITIONS:
             session.execute(statement.encode())

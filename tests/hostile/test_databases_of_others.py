@@ -34,15 +34,15 @@ SESSIONS = "a session that goes on and ends every other one of the URL's user"
 
 
 def user_of(world: DatabaseWorld) -> str:
-    assert world.attached is not None
-    return str(urlsplit(world.attached.for_host.url).username)
+    assert world.own is not None
+    return str(urlsplit(world.own.for_host.url).username)
 
 
 def roles(world: DatabaseWorld) -> set[str]:
     """Of the whole server, as the URL's user sees them; where it may see no other's, none."""
-    assert world.attached is not None
+    assert world.own is not None
     if world.dialect == "postgres":
-        with psycopg.connect(world.attached.for_host.url) as session:
+        with psycopg.connect(world.own.for_host.url) as session:
             return {str(row[0]) for row in session.execute("SELECT rolname FROM pg_roles").fetchall()}
     with _mysql(world) as session, session.cursor() as cursor:
         cursor.execute("SELECT DISTINCT grantee FROM information_schema.user_privileges")
@@ -50,8 +50,8 @@ def roles(world: DatabaseWorld) -> set[str]:
 
 
 def _mysql(world: DatabaseWorld) -> Any:
-    assert world.attached is not None
-    address = world.attached.for_host
+    assert world.own is not None
+    address = world.own.for_host
     return pymysql.connect(
         host=address.host, port=address.port or 0, user=address.user, password=address.password, autocommit=True
     )
@@ -63,15 +63,15 @@ def test_a_role_of_ours_asks_and_is_gone_after_that(world: DatabaseWorld) -> Non
     world.lay_out()
     before = roles(world)
     world.agent(["DELETE FROM customers WHERE id = 3", "CREATE TABLE notes (id int)", "INSERT INTO notes VALUES (7)"])
-    assert world.attached is not None
-    assert world.attached.said() == ()
+    assert world.own is not None
+    assert world.own.notices_once_sealed() == ()
     assert world.ask(ALL, equals=2).status == "pass"
     assert world.ask("SELECT id FROM notes", equals=7).status == "pass"
     asked = world.ask("SELECT CURRENT_USER", matches="^cell_[0-9a-f]{16}")
     assert asked.status == "pass", asked.message
     assert user_of(world) not in asked.message
     assert roles(world) == before
-    world.detach()
+    world.leave()
     assert roles(world) == before
 
 
@@ -87,8 +87,8 @@ def test_the_role_may_read_and_nothing_else(world: DatabaseWorld) -> None:
 @WITHOUT
 def test_where_no_role_can_be_had_the_urls_user_asks_and_that_is_said(world: DatabaseWorld) -> None:
     world.lay_out()
-    assert world.attached is not None
-    (said,) = world.attached.said()
+    assert world.own is not None
+    (said,) = world.own.notices_once_sealed()
     assert said.startswith(f"checks ask service db as {user_of(world)}, as whom the agent can act too: no role of our")
     assert world.ask(ALL, equals=3).status == "pass"
     assert world.ask("SELECT CURRENT_USER", matches=f"^{user_of(world)}").status == "pass"
@@ -97,8 +97,8 @@ def test_where_no_role_can_be_had_the_urls_user_asks_and_that_is_said(world: Dat
 @CREATES_ROLES
 def test_a_role_that_would_not_see_all_rows_does_not_ask(world: DatabaseWorld) -> None:
     world.lay_out("ALTER TABLE customers ENABLE ROW LEVEL SECURITY")
-    assert world.attached is not None
-    (said,) = world.attached.said()
+    assert world.own is not None
+    (said,) = world.own.notices_once_sealed()
     assert "would not see all rows of public.customers (row level security)" in said
     assert world.ask(ALL, equals=3).status == "pass"
 
@@ -119,8 +119,8 @@ def test_settings_of_the_urls_role_are_not_ours(world: DatabaseWorld) -> None:
         assert world.ask(ALL, equals=0).status == "fail"
         assert world.ask(ALL, equals=3).status == "pass"
     finally:
-        assert world.attached is not None
-        with psycopg.connect(world.attached.for_host.url, autocommit=True, options="-c role=none") as session:
+        assert world.own is not None
+        with psycopg.connect(world.own.for_host.url, autocommit=True, options="-c role=none") as session:
             session.execute(f'DROP OWNED BY "{clerk}"; DROP ROLE "{clerk}"'.encode())
 
 
@@ -155,8 +155,8 @@ def test_who_takes_away_the_right_to_grant_fails(world: DatabaseWorld) -> None:
 
 
 def _database(world: DatabaseWorld) -> str:
-    assert world.attached is not None
-    return str(world.attached.for_host.database)
+    assert world.own is not None
+    return str(world.own.for_host.database)
 
 
 @contextmanager
@@ -182,9 +182,9 @@ def going_on(work: Callable[[], None]) -> Iterator[None]:
 @EVERY
 def test_sessions_of_the_urls_user_are_not_ours(world: DatabaseWorld) -> None:
     world.lay_out()
-    assert world.attached is not None
+    assert world.own is not None
     if world.dialect == "postgres":
-        mine: Any = psycopg.connect(world.attached.for_host.url, autocommit=True)
+        mine: Any = psycopg.connect(world.own.for_host.url, autocommit=True)
         others = "WHERE usename = CURRENT_USER AND pid <> pg_backend_pid()"
         statement, slowly = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity {others}", "pg_sleep(1)"
 

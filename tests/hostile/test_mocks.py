@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import httpx
 import pytest
 from support.attacks import honest, hostile
 from support.mocks import RunningMock, model, running_mock, scope_in
+from support.places import attached
 
 from keystone_action.errors import OutputError
 from keystone_action.services.http_mock import server as http_server
@@ -78,21 +78,20 @@ def test_a_busy_client_holds_up_nobody_elses_evidence(tmp_path: Path, monkeypatc
     (tmp_path / "other").mkdir()
     with running_mock(tmp_path) as mock:
         other = HttpMock(model(), mock.server, tmp_path)
-        attached = asyncio.run(other.attach(scope_in(tmp_path / "other")))
-        assert attached.requests is not None
-        httpx.get(attached.for_agent.url)
-        done = threading.Event()
+        with attached(other, scope_in(tmp_path / "other")) as place:
+            requests = place.requests
+            assert requests is not None
+            httpx.get(place.for_agent.url)
+            done = threading.Event()
 
-        def read() -> None:
-            assert attached.requests is not None
-            if len(attached.requests.requests()) == 1:
-                done.set()
+            def read() -> None:
+                if len(requests.requests()) == 1:
+                    done.set()
 
-        with busy_client(mock):
-            reader = threading.Thread(target=read, daemon=True)
-            reader.start()
-            assert done.wait(60)
-        asyncio.run(other.detach(attached))
+            with busy_client(mock):
+                reader = threading.Thread(target=read, daemon=True)
+                reader.start()
+                assert done.wait(60)
 
 
 @hostile("services", BUSY, held_by="evidence that does not end is an error of the cell", sandbox="none")

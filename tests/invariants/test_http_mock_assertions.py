@@ -81,7 +81,7 @@ def test_email_sent_once(tmp_path, sent, status):
     with running_mock(tmp_path, name="smtp") as mock:
         for path, body in sent:
             httpx.post(mock.url + path, json=body)
-        found = grade(tmp_path, check, smtp=mock.attached.requests)
+        found = grade(tmp_path, check, smtp=mock.place.requests)
     assert (found.status, found.score) == (status, 1.0 if status == "pass" else 0.0)
 
 
@@ -103,7 +103,7 @@ def test_summary_sent_once(tmp_path, send, status):
     check = make_check(yaml.safe_load(SUMMARY_SENT_ONCE)["check"])
     with running_mock(tmp_path, name="smtp") as mock:
         httpx.post(f"{mock.url}/api/messages", **send)
-        found = grade(tmp_path, check, smtp=mock.attached.requests)
+        found = grade(tmp_path, check, smtp=mock.place.requests)
     assert found.status == status, found.message
 
 

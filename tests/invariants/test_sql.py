@@ -56,9 +56,9 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 
 def make_postgres(request: pytest.FixtureRequest, _path: Path, _stack: contextlib.ExitStack) -> Engine:
     cell: PostgresCell = request.getfixturevalue("cell")
-    assert cell.attached.database is not None
+    assert cell.place.database is not None
     session = cell.agent()
-    return Engine("postgres", cell.attached.database, lambda sql: session.execute(sql.encode()))
+    return Engine("postgres", cell.place.database, lambda sql: session.execute(sql.encode()))
 
 
 def make_mariadb(request: pytest.FixtureRequest, _path: Path, stack: contextlib.ExitStack) -> Engine:
@@ -273,8 +273,8 @@ def test_dates_and_times_compare_by_what_they_mean(engine: Engine, tmp_path: Pat
     ],
 )
 def test_types_of_postgresql(cell: PostgresCell, tmp_path: Path, query: str, expected: object) -> None:
-    assert cell.attached.database is not None
-    engine = Engine("postgres", cell.attached.database, None)
+    assert cell.place.database is not None
+    engine = Engine("postgres", cell.place.database, None)
     outcome = ask(engine, tmp_path, query, equals=expected)
     if "numeric" in query:  # a float can't say it exactly, and is not rounded to fit
         assert outcome.status == "fail"

@@ -34,18 +34,18 @@ def failure(containers: ContainerWorld, **fields: object) -> str:
 
 def test_it_is_reached_by_name_in_its_cells_network_once_its_ports_are_open(containers: ContainerWorld) -> None:
     cell = containers.cell(containers.start(name="web", image=BASE, command=web(delay=1), ports=[8000]))
-    assert cell.attached.for_agent.url == "http://web:8000"
-    assert cell.agent(FETCH.format(url=cell.attached.for_agent.url)) == (0, "200\n")
-    assert cell.attached.for_host.port == 8000
-    assert cell.agent(FETCH.format(url=cell.attached.for_host.url)) == (0, "200\n")
+    assert cell.place.for_agent.url == "http://web:8000"
+    assert cell.agent(FETCH.format(url=cell.place.for_agent.url)) == (0, "200\n")
+    assert cell.place.for_host.port == 8000
+    assert cell.agent(FETCH.format(url=cell.place.for_host.url)) == (0, "200\n")
 
 
 def test_every_cell_has_a_container_that_no_other_cell_reaches(containers: ContainerWorld) -> None:
     service = containers.start(name="web", image=BASE, command=web(), ports=[8000])
     first, second = containers.cell(service), containers.cell(service)
-    assert first.attached.for_host.host != second.attached.for_host.host
+    assert first.place.for_host.host != second.place.for_host.host
     assert len(containers.containers(kind="service")) == 2
-    exit_code, printed = second.agent(FETCH.format(url=first.attached.for_host.url))
+    exit_code, printed = second.agent(FETCH.format(url=first.place.for_host.url))
     assert exit_code != 0
     assert "timed out" in printed or "unreachable" in printed
     first.close()
@@ -57,7 +57,7 @@ def test_with_isolation_database_all_cells_share_one_container_and_are_told(cont
     service = containers.start(name="web", image=BASE, command=web(), ports=[8000], isolation="database")
     first, second = containers.cell(service), containers.cell(service)
     assert len(containers.containers(kind="service")) == 1
-    assert "never reset" in first.attached.notices[0]
+    assert "never reset" in first.place.notices[0]
     for cell in (first, second):
         assert cell.agent(FETCH.format(url="http://web:8000")) == (0, "200\n")
     first.close()

@@ -65,7 +65,7 @@ def test_of_a_long_log_both_ends_are_kept_and_what_the_engine_lost_is_said(conta
     while written.logs(tail=1) != f"line {lines} of many\n".encode():
         time.sleep(0.05)
     began = time.monotonic()
-    containers.portal.call(service.detach, cell.attached)
+    cell.leave()
     [log] = containers.logs().values()
     if "could not be had" in log:
         assert time.monotonic() - began > 1

@@ -34,26 +34,26 @@ def mock(containers: ContainerWorld, **fields: object) -> ServedCell:
 
 
 def paths(cell: ServedCell) -> list[str]:
-    assert cell.attached.requests is not None
-    return [request.path for request in cell.attached.requests.requests()]
+    assert cell.place.requests is not None
+    return [request.path for request in cell.place.requests.requests()]
 
 
 @pytest.mark.parametrize("internal", [False, True])
 def test_a_container_of_the_cell_reaches_it_by_name(containers: ContainerWorld, internal: bool) -> None:
     cell = mock(containers, internal=internal)
-    url = cell.attached.for_agent.url
+    url = cell.place.for_agent.url
     assert url.startswith("http://crm_api:")
     exit_code, printed = cell.agent(ASK.format(url=f"{url}/customers/7"))
     assert (exit_code, json.loads(printed)) == (0, {"id": "7"})
-    assert httpx.get(f"{cell.attached.for_host.url}/customers/8", trust_env=False).json() == {"id": "8"}
+    assert httpx.get(f"{cell.place.for_host.url}/customers/8", trust_env=False).json() == {"id": "8"}
     assert paths(cell) == ["/customers/7", "/customers/8"]
-    assert cell.attached.requests is not None
-    assert cell.attached.requests.requests()[0].url == f"{url}/customers/7"
+    assert cell.place.requests is not None
+    assert cell.place.requests.requests()[0].url == f"{url}/customers/7"
 
 
 def test_a_container_of_another_cell_is_refused_and_not_recorded(containers: ContainerWorld) -> None:
     ours, theirs = mock(containers), mock(containers)
-    port = ours.attached.for_agent.port
+    port = ours.place.for_agent.port
     for address in (ours.network.host_address, theirs.network.host_address):
         exit_code, printed = theirs.agent(ASK.format(url=f"http://{address}:{port}/customers/1"))
         assert exit_code != 0, printed
@@ -65,7 +65,7 @@ def test_a_container_of_another_cell_is_refused_and_not_recorded(containers: Con
 
 def test_a_container_outside_of_all_cells_is_refused(containers: ContainerWorld) -> None:
     cell = mock(containers)
-    address, port = cell.network.host_address, cell.attached.for_agent.port
+    address, port = cell.network.host_address, cell.place.for_agent.port
     with pytest.raises(Exception, match="non-zero exit status"):
         containers.engine.containers.run(
             BASE, ["sh", "-c", ASK.format(url=f"http://{address}:{port}/customers/1")], remove=True,
@@ -77,7 +77,7 @@ def test_a_container_outside_of_all_cells_is_refused(containers: ContainerWorld)
 def test_a_process_of_this_machine_is_refused_at_the_networks_address(containers: ContainerWorld) -> None:
     cell = mock(containers)
     with pytest.raises(httpx.HTTPError):
-        httpx.get(f"http://{cell.network.host_address}:{cell.attached.for_agent.port}/customers/1", trust_env=False)
+        httpx.get(f"http://{cell.network.host_address}:{cell.place.for_agent.port}/customers/1", trust_env=False)
     assert paths(cell) == []
 
 
@@ -89,7 +89,7 @@ def test_a_container_that_cells_share_does_not_speak_for_one_of_them(containers:
     joined = containers.cell(shared, network=cell.network)
     assert joined.network.shared
     [container] = containers.containers(kind="service", service="relay")
-    script = RELAY.format(host=cell.network.host_address, port=cell.attached.for_agent.port)
+    script = RELAY.format(host=cell.network.host_address, port=cell.place.for_agent.port)
     result = containers.engine.containers.get(container["Id"]).exec_run(["python3", "-c", script])
     assert b"HTTP/1" not in result.output
     assert paths(cell) == []
@@ -103,15 +103,15 @@ def test_an_address_that_is_not_ours_is_said(containers: ContainerWorld) -> None
     private.mkdir()
     scope = CellScope("elsewhere", private, private, AuditLog(private / "audit.jsonl"), True, network=elsewhere)
     with pytest.raises(ServiceError, match=r"service crm_api: 192\.0\.2\.1 is no address of this machine") as failed:
-        containers.portal.call(cell.service.attach, scope)
+        containers.portal.call(cell.service.attach(scope).__aenter__)
     assert "engine must run on this machine" in failed.value.help
 
 
 def test_after_the_cell_nothing_listens(containers: ContainerWorld) -> None:
     cell = mock(containers)
     network = cell.network
-    port = cell.attached.for_agent.port
-    containers.portal.call(cell.service.detach, cell.attached)
+    port = cell.place.for_agent.port
+    cell.leave()
     exit_code, printed = containers.run(network, ASK.format(url=f"http://{network.host_address}:{port}/"))
     assert exit_code != 0
     assert "refused" in printed

@@ -47,7 +47,7 @@ def cell(shared_containers: ContainerWorld, server: RunningService) -> Iterator[
 
 def session(cell: ServedCell, **fields: Any) -> Any:
     """As the agent's, from where the test runs."""
-    address = cell.attached.for_host
+    address = cell.place.for_host
     keywords: dict[str, Any] = {
         "host": address.host, "port": address.port, "user": address.user, "password": address.password,
         "database": address.database, "autocommit": True,
@@ -63,7 +63,7 @@ def execute(connection: Any, statement: str) -> Any:
 
 @pytest.mark.docker
 def test_an_agent_in_its_cells_network_works_by_name_and_checks_see_it(cell: ServedCell, image_name: str) -> None:
-    address = cell.attached.for_agent
+    address = cell.place.for_agent
     assert address.url == f"mysql://{address.user}:{address.password}@db:3306/{address.database}"
     script = (
         f"{CLIENTS[image_name]} -h {address.host} -P {address.port} -u {address.user} -p'{address.password}' "
@@ -83,7 +83,7 @@ def test_alone_a_cell_has_exactly_what_env_says_and_nothing_of_the_one_before(
 ) -> None:
     for _ in range(2):
         cell = shared_containers.cell(server, exclusive=True)
-        address = cell.attached.for_agent
+        address = cell.place.for_agent
         assert (address.user, address.password, address.database) == ("app", "s3cret/@:", "shop_1")
         assert address.url == "mysql://app:s3cret%2F%40%3A@db:3306/shop_1"
         with session(cell) as agent:
@@ -134,7 +134,7 @@ def test_cells_do_not_reach_each_others_databases(
 ) -> None:
     other = shared_containers.cell(server)
     with pytest.raises(pymysql.err.OperationalError, match="denied"):
-        session(cell, database=other.attached.for_host.database)
+        session(cell, database=other.place.for_host.database)
     other.close()
 
 

@@ -30,7 +30,7 @@ def server(shared_containers: ContainerWorld) -> RunningService:
 def cell(shared_containers: ContainerWorld, server: RunningService) -> Iterator[ServedCell]:
     made = shared_containers.cell(server)
     made.fixture("CREATE TABLE customers (id int PRIMARY KEY, email text); INSERT INTO customers VALUES (1, 'a@b')")
-    shared_containers.portal.call(server.seal, made.attached)
+    made.seal()
     yield made
     made.close()
 
@@ -53,11 +53,11 @@ def image_with(containers: ContainerWorld, directory: Path, init: str) -> Iterat
 
 def session(cell: ServedCell) -> psycopg.Connection[Any]:
     """As the agent's, from where the test runs."""
-    return psycopg.connect(cell.attached.for_host.url, autocommit=True)
+    return psycopg.connect(cell.place.for_host.url, autocommit=True)
 
 
 def test_an_agent_in_its_cells_network_works_by_name_and_checks_see_it(cell: ServedCell) -> None:
-    url = cell.attached.for_agent.url
+    url = cell.place.for_agent.url
     assert "@db:5432/" in url
     script = f"psql '{url}' -tAc \"INSERT INTO customers VALUES (2, 'c@d') RETURNING id\""
     exit_code, printed = cell.agent(script, image=POSTGRES)
@@ -73,7 +73,7 @@ def test_alone_a_cell_has_exactly_what_env_says_and_nothing_of_the_one_before(
 ) -> None:
     for _ in range(2):
         cell = shared_containers.cell(server, exclusive=True)
-        address = cell.attached.for_agent
+        address = cell.place.for_agent
         assert (address.user, address.password, address.database) == ("app", "s3cret/@:", "shop")
         with session(cell) as agent:
             assert agent.execute("SELECT count(*) FROM pg_class WHERE relname = 'mine'").fetchone() == (0,)
@@ -106,16 +106,16 @@ def test_the_agent_is_no_superuser(
 @pytest.mark.parametrize("database", ["keystone", "keystone_template", "template1", "postgres"])
 def test_the_agent_reaches_no_other_database(cell: ServedCell, database: str) -> None:
     with pytest.raises(psycopg.OperationalError, match=r"permission denied|not currently accepting|does not exist"):
-        psycopg.connect(cell.attached.for_host.url.rsplit("/", 1)[0] + f"/{database}")
+        psycopg.connect(cell.place.for_host.url.rsplit("/", 1)[0] + f"/{database}")
 
 
 def test_cells_reach_neither_each_others_databases_nor_each_other(
     shared_containers: ContainerWorld, server: RunningService, cell: ServedCell
 ) -> None:
     other = shared_containers.cell(server)
-    theirs = other.attached.for_agent
+    theirs = other.place.for_agent
     with pytest.raises(psycopg.OperationalError, match="permission denied"):
-        psycopg.connect(f"{cell.attached.for_host.url.rsplit('/', 1)[0]}/{theirs.database}")
+        psycopg.connect(f"{cell.place.for_host.url.rsplit('/', 1)[0]}/{theirs.database}")
     cell.close()
     assert other.agent(f"psql '{theirs.url}' -c 'SELECT 1'", image=POSTGRES)[0] == 0
 
@@ -135,7 +135,7 @@ def test_nobody_gets_in_without_a_password_not_even_from_within(cell: ServedCell
 def test_trust_lets_in_the_user_of_env_and_no_superuser(containers: ContainerWorld) -> None:
     env = {"POSTGRES_HOST_AUTH_METHOD": "trust", "POSTGRES_DB": "shop"}
     cell = containers.cell(containers.start(name="db", image=POSTGRES, env=env), exclusive=True)
-    at = f"host={cell.attached.for_host.host} dbname=shop"
+    at = f"host={cell.place.for_host.host} dbname=shop"
     with psycopg.connect(f"{at} user=postgres") as agent:
         assert agent.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'postgres'").fetchone() == (False,)
         names = [row[0] for row in agent.execute("SELECT rolname FROM pg_roles WHERE rolsuper").fetchall()]
@@ -197,7 +197,7 @@ def test_an_image_that_has_dropped_template1_is_served_too(containers: Container
             cell = containers.cell(service)
             with session(cell) as agent:
                 agent.execute("INSERT INTO mine VALUES (1)")
-                other = f"{cell.attached.for_host.url.rsplit('/', 1)[0]}/keystone"
+                other = f"{cell.place.for_host.url.rsplit('/', 1)[0]}/keystone"
             assert cell.query("SELECT count(*) FROM mine").rows == ((1,),)
             with pytest.raises(psycopg.OperationalError, match="permission denied"):
                 psycopg.connect(other)
@@ -208,8 +208,8 @@ def test_a_server_for_each_cell_with_isolation_container(containers: ContainerWo
     service = containers.start(name="db", image=POSTGRES, env=ENV, isolation="container")
     assert containers.containers(kind="service") == []
     first, second = containers.cell(service), containers.cell(service)
-    assert first.attached.for_agent == second.attached.for_agent
-    assert first.attached.for_host.host != second.attached.for_host.host
+    assert first.place.for_agent == second.place.for_agent
+    assert first.place.for_host.host != second.place.for_host.host
     with session(first) as agent:
         agent.execute("CREATE TABLE mine (id int)")
     assert first.query("SELECT count(*) FROM mine").rows == ((0,),)
@@ -252,7 +252,7 @@ def test_one_that_died_is_started_again_for_the_next_cell(containers: ContainerW
     second.fixture("CREATE TABLE t (id int)")
     assert second.query("SELECT count(*) FROM t").rows == ((0,),)
     third = containers.cell(service)
-    assert third.attached.for_host.host == second.attached.for_host.host
+    assert third.place.for_host.host == second.place.for_host.host
     with pytest.raises(ServiceError, match=r"service db .* went away"):
         first.settle()
 

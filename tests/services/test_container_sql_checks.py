@@ -34,14 +34,14 @@ def server(request: pytest.FixtureRequest, shared_containers: ContainerWorld) ->
 def cell(shared_containers: ContainerWorld, server: RunningService) -> Iterator[ServedCell]:
     made = shared_containers.cell(server, exclusive=True)
     made.fixture("CREATE TABLE customers (id int PRIMARY KEY, email text); INSERT INTO customers VALUES (1, 'a@b')")
-    shared_containers.portal.call(server.seal, made.attached)
+    made.seal()
     yield made
     made.close()
 
 
 def agent(cell: ServedCell, *statements: str) -> None:
     """What the agent does by the address that it was given, and then its end."""
-    address = cell.attached.for_host
+    address = cell.place.for_host
     assert (address.user, address.password, address.database) == ("app", "p", "shop")
     with (
         pymysql.connect(
@@ -60,9 +60,9 @@ def agent(cell: ServedCell, *statements: str) -> None:
 
 
 def ask(cell: ServedCell, workspace: Path, query: str, *, timeout: float = 20.0, **operators: Any) -> Outcome:
-    assert cell.attached.database is not None
+    assert cell.place.database is not None
     document = {"type": "sql", "service": "db", "query": query, **operators}
-    return grade(document, workspace, evidence={"databases": {"db": cell.attached.database}}, timeout=timeout)
+    return grade(document, workspace, evidence={"databases": {"db": cell.place.database}}, timeout=timeout)
 
 
 def test_what_the_agent_left_is_seen_its_own_tables_too(cell: ServedCell, tmp_path: Path) -> None:

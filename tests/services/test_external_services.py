@@ -6,17 +6,19 @@ import http.server
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 from support.databases import PostgresForTests
 from support.mariadb import MariaDb
+from support.places import attached
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place
 from keystone_action.services.external import External, Target
 from keystone_action.spec.models.services import ExternalService
 
@@ -27,12 +29,12 @@ def external(url: str, ready_timeout: float = 10.0) -> External:
     )
 
 
-def attach(service: External, tmp_path: Path, *, exclusive: bool = True) -> Attached:
-    async def run() -> Attached:
-        await service.start()
-        return await service.attach(CellScope("cell", tmp_path, tmp_path, AuditLog(tmp_path / "audit"), exclusive))
-
-    return anyio.run(run)
+@contextmanager
+def started(service: External, tmp_path: Path, *, exclusive: bool = True) -> Iterator[Place]:
+    anyio.run(service.start)
+    scope = CellScope("cell", tmp_path, tmp_path, AuditLog(tmp_path / "audit"), exclusive)
+    with attached(service, scope) as place:
+        yield place
 
 
 @pytest.mark.parametrize(
@@ -85,20 +87,20 @@ def test_a_bad_address_is_refused_without_its_password(url: str, message: str) -
 def test_postgresql_is_asked_by_its_own_user(postgres: PostgresForTests, tmp_path: Path) -> None:
     cell = postgres.attach()
     try:
-        service = external(cell.attached.for_agent.url)
-        attached = attach(service, tmp_path)
-        assert attached.for_agent == cell.attached.for_agent
-        anyio.run(service.run_sql, attached, "CREATE TABLE t (id int); INSERT INTO t VALUES (7);")
-        assert attached.database is not None
-        assert attached.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
-        cell.agent().execute("CREATE SCHEMA evil")
-        cell.agent().execute("CREATE TABLE evil.t (id int)")
-        cell.agent().execute("ALTER ROLE CURRENT_USER SET search_path = evil")
-        assert attached.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
-        with pytest.raises(QueryFailed, match="read-only"):
-            attached.database.query("DELETE FROM t", timeout=10)
-        with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
-            anyio.run(service.run_sql, attached, "SELECT * FROM nowhere")
+        service = external(cell.place.for_agent.url)
+        with started(service, tmp_path) as place:
+            assert place.for_agent == cell.place.for_agent
+            anyio.run(place.run_sql, "CREATE TABLE t (id int); INSERT INTO t VALUES (7);")
+            assert place.database is not None
+            assert place.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
+            cell.agent().execute("CREATE SCHEMA evil")
+            cell.agent().execute("CREATE TABLE evil.t (id int)")
+            cell.agent().execute("ALTER ROLE CURRENT_USER SET search_path = evil")
+            assert place.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
+            with pytest.raises(QueryFailed, match="read-only"):
+                place.database.query("DELETE FROM t", timeout=10)
+            with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
+                anyio.run(place.run_sql, "SELECT * FROM nowhere")
     finally:
         cell.close()
 
@@ -106,29 +108,31 @@ def test_postgresql_is_asked_by_its_own_user(postgres: PostgresForTests, tmp_pat
 def test_a_look_that_fails_before_the_agent_is_an_error(postgres: PostgresForTests, tmp_path: Path) -> None:
     """What stood before it would not be known, and so not what it redefined."""
     cell = postgres.attach()
-    service = external(cell.attached.for_agent.url)
-    attached = attach(service, tmp_path)
-    anyio.run(service.seal, attached)
-    cell.close()
-    with pytest.raises(ServiceError, match="service db went away"):
-        anyio.run(service.seal, attached)
+    service = external(cell.place.for_agent.url)
+    with started(service, tmp_path) as place:
+        anyio.run(place.seal)
+        cell.close()
+        with pytest.raises(ServiceError, match="service db went away"):
+            anyio.run(place.seal)
 
 
 def test_mariadb_is_asked_by_its_own_user(mariadb: MariaDb, tmp_path: Path) -> None:
     database, user, password = mariadb.make_database()
     service = external(f"mysql://{user}:{password}@127.0.0.1:{mariadb.port}/{database}")
-    attached = attach(service, tmp_path)
-    anyio.run(service.run_sql, attached, "CREATE TABLE t (id int); INSERT INTO t VALUES (7); SELECT 1;")
-    assert attached.database is not None
-    assert attached.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
-    with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
-        anyio.run(service.run_sql, attached, "INSERT INTO t VALUES (8); SELECT * FROM nowhere")
+    with started(service, tmp_path) as place:
+        anyio.run(place.run_sql, "CREATE TABLE t (id int); INSERT INTO t VALUES (7); SELECT 1;")
+        assert place.database is not None
+        assert place.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
+        with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
+            anyio.run(place.run_sql, "INSERT INTO t VALUES (8); SELECT * FROM nowhere")
 
 
 def test_several_cells_at_once_are_told_that_they_share_it(mariadb: MariaDb, tmp_path: Path) -> None:
     url = f"mysql://tester:{mariadb.password}@127.0.0.1:{mariadb.port}/mysql"
-    assert attach(external(url), tmp_path).notices == ()
-    (notice,) = attach(external(url), tmp_path, exclusive=False).notices
+    with started(external(url), tmp_path) as alone:
+        assert alone.notices == ()
+    with started(external(url), tmp_path, exclusive=False) as one_of_several:
+        (notice,) = one_of_several.notices
     assert "shared by all cells and never reset" in notice
 
 
@@ -146,15 +150,16 @@ def web() -> Iterator[int]:
 
 def test_any_answer_makes_a_web_service_ready(web: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    attached = attach(external(f"http://127.0.0.1:{web}/"), tmp_path)
-    assert attached.database is None
-    assert attached.for_host.port == web
+    with started(external(f"http://127.0.0.1:{web}/"), tmp_path) as place:
+        assert place.database is None
+        assert place.for_host.port == web
 
 
 def test_other_protocols_are_ready_when_they_accept(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        assert attach(external(f"redis://127.0.0.1:{port}"), tmp_path).for_agent.port == port
+        with started(external(f"redis://127.0.0.1:{port}"), tmp_path) as place:
+            assert place.for_agent.port == port
 
 
 def test_a_service_that_starts_late_is_waited_for(tmp_path: Path) -> None:
@@ -164,7 +169,8 @@ def test_a_service_that_starts_late_is_waited_for(tmp_path: Path) -> None:
         timer = threading.Timer(0.5, reserved.listen)
         timer.start()
         try:
-            assert attach(external(f"redis://127.0.0.1:{port}"), tmp_path).for_agent.port == port
+            with started(external(f"redis://127.0.0.1:{port}"), tmp_path) as place:
+                assert place.for_agent.port == port
         finally:
             timer.join()
 

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import httpx
 import pytest
 from support.mocks import RunningMock, model, read_all, running_mock, scope_in
+from support.places import attached
 
 from keystone_action.errors import OutputError, ServiceError
 from keystone_action.services.http_mock import cell as mock_cell
@@ -94,7 +96,7 @@ def test_another_user_is_turned_away_and_counted(tmp_path):
 
 def test_where_users_do_not_tell_cells_apart_this_is_said(tmp_path):
     with running_mock(tmp_path, scope=scope_in(tmp_path, allowed_users=None)) as mock:
-        assert mock.attached.notices == (SHARED_USER,)
+        assert mock.place.notices == (SHARED_USER,)
         assert httpx.get(mock.url).status_code == 200
         if os.geteuid() == 0:
             assert call_as(STRANGER, mock.port) == ""
@@ -147,25 +149,23 @@ def test_cells_of_one_service_share_nothing(tmp_path):
     server = MockServer()
     service = HttpMock(model(routes=[{"path": "/a", "times": 1}]), server, tmp_path)
 
-    async def attach(name: str) -> RunningMock:
+    def enter(stack: ExitStack, name: str) -> RunningMock:
         scope = scope_in(tmp_path / name)
-        return RunningMock(service, server, await service.attach(scope), scope)
+        return RunningMock(service, server, stack.enter_context(attached(service, scope)), scope)
 
-    async def run() -> tuple[RunningMock, RunningMock]:
-        await service.start()
-        return await attach("one"), await attach("two")
-
-    one, two = asyncio.run(run())
+    asyncio.run(service.start())
     try:
+        first, second = ExitStack(), ExitStack()
+        one, two = enter(first, "one"), enter(second, "two")
         assert [httpx.get(f"{one.url}/a").status_code for _ in range(2)] == [200, 404]
         assert httpx.get(f"{two.url}/a").status_code == 200
         assert (len(one.requests()), len(two.requests())) == (2, 1)
-        asyncio.run(service.detach(one.attached))
+        first.close()
         with pytest.raises(httpx.ConnectError):
             httpx.get(one.url)
         assert httpx.get(f"{two.url}/a").status_code == 404
         assert len(one.requests()) == 2
-        asyncio.run(service.detach(one.attached))
+        second.close()
         asyncio.run(service.stop())
         with pytest.raises(httpx.ConnectError):
             httpx.get(two.url)
@@ -178,16 +178,15 @@ def test_attaching_again_starts_an_empty_journal(tmp_path):
     with running_mock(tmp_path) as mock:
         httpx.get(mock.url)
         assert len(mock.requests()) == 1
-        again = asyncio.run(mock.service.attach(mock.scope))
-        assert again.requests is not None
-        assert len(again.requests.requests()) == 0
-        asyncio.run(mock.service.detach(again))
+        with attached(mock.service, mock.scope) as again:
+            assert again.requests is not None
+            assert len(again.requests.requests()) == 0
 
 
 def test_a_mock_that_does_not_record_is_still_audited(tmp_path):
     with running_mock(tmp_path, record=False) as mock:
         httpx.get(f"{mock.url}/x")
-        assert mock.attached.requests is None
+        assert mock.place.requests is None
         assert [event["details"]["method"] for event in mock.audit()] == ["GET"]
         assert not (mock.scope.private / "api.requests.jsonl").exists()
 
@@ -226,24 +225,22 @@ def test_several_mocks_write_whole_lines_into_one_audit_log(tmp_path):
     server = MockServer()
     services = [HttpMock(model(name=f"m{number}"), server, tmp_path) for number in range(3)]
 
-    async def start() -> list[str]:
-        for service in services:
-            await service.start()
-        return [(await service.attach(scope_in(tmp_path))).for_agent.url for service in services]
-
-    urls = asyncio.run(start())
+    for service in services:
+        asyncio.run(service.start())
 
     def call(url: str) -> None:
         with httpx.Client() as client:
             for number in range(30):
                 client.post(url, content="x" * number * 5_000)
 
-    threads = [threading.Thread(target=call, args=(url,)) for url in urls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    server.stop()
+    with ExitStack() as stack:
+        places = [stack.enter_context(attached(service, scope_in(tmp_path))) for service in services]
+        threads = [threading.Thread(target=call, args=(place.for_agent.url,)) for place in places]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        server.stop()
     events = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert sorted(event["details"]["service"] for event in events) == [f"m{n}" for n in range(3) for _ in range(30)]
 
@@ -260,7 +257,7 @@ def test_what_was_sent_and_abandoned_is_in_the_record_when_it_is_read(tmp_path):
 def test_a_record_that_can_not_be_written_is_an_error_and_never_silent(tmp_path):
     scope = scope_in(tmp_path)
     with running_mock(tmp_path, scope=scope) as mock:
-        (cell,) = mock.service._cells.values()
+        cell = mock.place._cell
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, cell._journal._file._descriptor)
         os.close(full)
@@ -314,31 +311,26 @@ def test_errors_of_the_service(tmp_path):
     server = MockServer()
     service = HttpMock(model(), server, tmp_path)
     with pytest.raises(ServiceError, match="does not run"):
-        asyncio.run(service.attach(scope_in(tmp_path)))
+        attached(service, scope_in(tmp_path)).__enter__()
     (tmp_path / "file").write_text("")
     asyncio.run(service.start())
     with pytest.raises(ServiceError, match="service api: its record can't be written"):
-        asyncio.run(service.attach(replace(scope_in(tmp_path), private=tmp_path / "file")))
-    attached = asyncio.run(service.attach(scope_in(tmp_path)))
-    with pytest.raises(ServiceError, match="sql needs a database"):
-        asyncio.run(service.run_sql(attached, "SELECT 1"))
-    server.stop()
-    asyncio.run(service.detach(attached))
+        attached(service, replace(scope_in(tmp_path), private=tmp_path / "file")).__enter__()
+    with attached(service, scope_in(tmp_path)) as place:
+        with pytest.raises(ServiceError, match="service api is an http_mock; sql needs a database"):
+            asyncio.run(place.run_sql("SELECT 1"))
+        server.stop()
     asyncio.run(service.stop())
 
 
 def test_a_service_without_a_server_has_one_of_its_own_and_ends_it(tmp_path):
     service = HttpMock(model(), None, tmp_path)
-
-    async def run() -> str:
-        await service.start()
-        return (await service.attach(scope_in(tmp_path))).for_agent.url
-
-    url = asyncio.run(run())
-    assert httpx.get(url).status_code == 200
-    asyncio.run(service.stop())
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url)
+    asyncio.run(service.start())
+    with attached(service, scope_in(tmp_path)) as place:
+        assert httpx.get(place.for_agent.url).status_code == 200
+        asyncio.run(service.stop())
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(place.for_agent.url)
 
 
 def test_a_defect_while_serving_makes_the_record_incomplete(tmp_path, monkeypatch):

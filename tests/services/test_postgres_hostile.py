@@ -41,7 +41,7 @@ def test_the_agents_role_is_no_superuser(cell: PostgresCell, statement: str) -> 
 
 @pytest.mark.parametrize("database", ["keystone", "template1", "postgres"])
 def test_the_agent_reaches_no_other_database(cell: PostgresCell, database: str) -> None:
-    address = cell.attached.for_agent
+    address = cell.place.for_agent
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(address.url.rsplit("/", 1)[0] + f"/{database}")
 
@@ -50,9 +50,9 @@ def test_cells_do_not_reach_each_other(postgres: PostgresForTests) -> None:
     first, second = postgres.attach(), postgres.attach()
     try:
         first.agent().execute("CREATE TABLE mine (id int)")
-        theirs = second.attached.for_agent
+        theirs = second.place.for_agent
         with pytest.raises(psycopg.OperationalError, match="permission denied"):
-            psycopg.connect(f"{first.attached.for_agent.url.rsplit('/', 1)[0]}/{theirs.database}")
+            psycopg.connect(f"{first.place.for_agent.url.rsplit('/', 1)[0]}/{theirs.database}")
         with pytest.raises(QueryFailed) as missing:
             second.query("SELECT * FROM mine")
         assert missing.value.by_agent
@@ -62,7 +62,7 @@ def test_cells_do_not_reach_each_other(postgres: PostgresForTests) -> None:
 
 
 def test_a_wrong_password_is_refused(cell: PostgresCell) -> None:
-    address = cell.attached.for_agent
+    address = cell.place.for_agent
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(host=address.host, port=address.port, user=address.user, password="no", dbname=address.database)
 
@@ -131,18 +131,18 @@ def test_settings_of_the_database_do_not_reach_the_checks_session(cell: Postgres
     agent = cell.agent()
     agent.execute("CREATE SCHEMA evil")
     agent.execute("CREATE TABLE evil.customers (id int, email varchar)")
-    agent.execute(f'ALTER DATABASE "{cell.attached.for_agent.database}" {settings}'.encode())
+    agent.execute(f'ALTER DATABASE "{cell.place.for_agent.database}" {settings}'.encode())
     assert count(cell) == 3
 
 
 def test_null_equals_stays_null(cell: PostgresCell) -> None:
-    database = cell.attached.for_agent.database
+    database = cell.place.for_agent.database
     cell.agent().execute(f'ALTER DATABASE "{database}" SET transform_null_equals = on'.encode())
     assert count(cell, "email = NULL") == 0
 
 
 def test_a_search_path_of_a_fixture_stays(cell: PostgresCell) -> None:
-    database = cell.attached.for_agent.database
+    database = cell.place.for_agent.database
     cell.fixture(
         f'CREATE SCHEMA app; CREATE TABLE app.orders (id int); ALTER DATABASE "{database}" SET search_path = app;'
     )
@@ -155,7 +155,7 @@ def test_a_search_path_of_a_fixture_stays(cell: PostgresCell) -> None:
 
 def test_a_schema_named_like_the_role_is_not_searched(cell: PostgresCell) -> None:
     agent = cell.agent()
-    agent.execute(f'CREATE SCHEMA "{cell.attached.for_agent.user}"'.encode())
+    agent.execute(f'CREATE SCHEMA "{cell.place.for_agent.user}"'.encode())
     agent.execute("CREATE TABLE customers (id int, email varchar)")
     assert agent.execute("SELECT count(*) FROM customers").fetchone() == (0,)
     assert count(cell) == 3
@@ -187,7 +187,7 @@ def test_revoked_rights_are_given_back(cell: PostgresCell) -> None:
     agent.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
     agent.execute("REVOKE ALL ON customers FROM PUBLIC")
     for (name,) in reader:
-        database = cell.attached.for_agent.database
+        database = cell.place.for_agent.database
         agent.execute(f'REVOKE ALL ON DATABASE "{database}" FROM "{name}"'.encode())
     assert len(reader) >= 1
     assert count(cell) == 3

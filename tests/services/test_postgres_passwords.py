@@ -58,6 +58,6 @@ def test_clients_that_ask_for_the_usual_number_of_iterations_can_log_in(cell: Po
     """RFC 7677, 4, has servers ask for 4,096; most releases of the JDBC driver refuse to log in with fewer."""
     with cell.service._server.admin() as admin:
         query = "SELECT rolpassword FROM pg_authid WHERE rolname = %s"
-        row = admin.execute(query, (cell.attached.for_agent.user,)).fetchone()
+        row = admin.execute(query, (cell.place.for_agent.user,)).fetchone()
     assert row is not None
     assert row[0].startswith("SCRAM-SHA-256$4096:")

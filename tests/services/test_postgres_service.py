@@ -25,6 +25,7 @@ from keystone_action.services.postgres import binaries as postgres_binaries
 from keystone_action.services.postgres import databases as postgres_databases
 from keystone_action.services.postgres import server as postgres_server
 from keystone_action.services.postgres.binaries import Binaries, find_binaries, reachable_binaries
+from keystone_action.services.postgres.databases import PostgresPlace
 from keystone_action.services.postgres.embedded import EmbeddedPostgres, credentials_from_env
 from keystone_action.spec.models.services import ContainerService, PostgresService
 
@@ -35,7 +36,7 @@ def define(**fields: Any) -> PostgresService:
 
 def test_one_cell_at_a_time_gets_exactly_the_names_of_env_and_fresh_state(postgres: PostgresForTests) -> None:
     first = postgres.attach(exclusive=True)
-    address = first.attached.for_agent
+    address = first.place.for_agent
     assert (address.user, address.password, address.database) == ("app", "s3cret/@:", "shop")
     assert address.host == "127.0.0.1"
     assert address.url == f"postgresql://app:s3cret%2F%40%3A@127.0.0.1:{address.port}/shop"
@@ -44,7 +45,7 @@ def test_one_cell_at_a_time_gets_exactly_the_names_of_env_and_fresh_state(postgr
     first.close()
 
     second = postgres.attach(exclusive=True)
-    assert second.attached.for_agent == address
+    assert second.place.for_agent == address
     assert second.agent().execute("SELECT to_regclass('left_behind')").fetchone() == (None,)
     assert second.agent().execute("SHOW work_mem").fetchone() == ("4MB",)
     second.close()
@@ -57,13 +58,15 @@ def test_a_cell_that_was_never_detached_is_cleared_by_the_next(postgres: Postgre
     after = postgres.attach(exclusive=True)
     assert after.agent().execute("SELECT to_regclass('left_behind')").fetchone() == (None,)
     after.close()
+    abandoned.close()
 
 
 def test_servers_that_can_not_drop_by_force_drop_all_the_same(postgres: PostgresForTests) -> None:
     """Versions 11 and 12; the sessions of a cell may still be there."""
     left = postgres.attach(exclusive=True)
     left.agent().execute("SELECT 1")
-    cell = next(one for one in postgres.service._databases._cells.values() if one.database == "shop")
+    cell = cast(PostgresPlace, left.place).cell
+    assert cell.database == "shop"
     with cell.server.admin() as admin:
         statements: list[str] = []
 
@@ -80,7 +83,7 @@ def test_servers_that_can_not_drop_by_force_drop_all_the_same(postgres: Postgres
 
 def test_several_cells_at_once_get_a_database_and_a_role_each(postgres: PostgresForTests) -> None:
     cells = [postgres.attach() for _ in range(3)]
-    addresses = [cell.attached.for_agent for cell in cells]
+    addresses = [cell.place.for_agent for cell in cells]
     assert len({address.database for address in addresses}) == 3
     assert len({address.user for address in addresses}) == 3
     assert len({address.password for address in addresses}) == 3
@@ -93,16 +96,15 @@ def test_a_cell_that_is_over_lets_nobody_in_any_more(postgres: PostgresForTests)
     cell = postgres.attach()
     session = cell.agent()
     session.execute("CREATE TABLE left_behind (id int)")
-    portal, service, attached = postgres.portal, postgres.service, cell.attached
-    portal.call(service.detach, attached)
+    cell.leave()
     with pytest.raises(psycopg.OperationalError):
         session.execute("SELECT 1")
     with pytest.raises(psycopg.OperationalError, match="not permitted to log in"):
-        psycopg.connect(attached.for_agent.url)
+        psycopg.connect(cell.place.for_agent.url)
     after = postgres.attach()
-    database = attached.for_agent.database
+    database = cell.place.for_agent.database
     with pytest.raises(psycopg.OperationalError, match=r"permission denied|not currently accepting"):
-        psycopg.connect(f"{after.attached.for_agent.url.rsplit('/', 1)[0]}/{database}")
+        psycopg.connect(f"{after.place.for_agent.url.rsplit('/', 1)[0]}/{database}")
     after.close()
 
 
@@ -116,12 +118,12 @@ def test_databases_of_cells_that_are_over_are_dropped_once_they_take_too_much(
             return [row[0] for row in admin.execute(query.encode(), {"name": name}).fetchall()]
 
     first, second = postgres.attach(), postgres.attach()
-    name = first.attached.for_agent.database
+    name = first.place.for_agent.database
     first.close()
     assert there(name) == [name, name]
     monkeypatch.setattr(postgres_databases, "KEPT_BYTES", 1 << 20)
     second.close()
-    assert there(name) == there(second.attached.for_agent.database) == []
+    assert there(name) == there(second.place.for_agent.database) == []
 
 
 def test_the_name_postgres_makes_no_superuser(
@@ -132,7 +134,7 @@ def test_the_name_postgres_makes_no_superuser(
     try:
         server = PostgresForTests(portal, service, tmp_path)
         cell = server.attach(exclusive=True)
-        address = cell.attached.for_agent
+        address = cell.place.for_agent
         assert (address.user, address.database) == ("postgres", "postgres")
         assert len(address.password) >= 16
         agent = cell.agent()
@@ -152,7 +154,7 @@ def test_trust_lets_the_named_role_in_without_a_password(
     portal.call(service.start)
     try:
         cell = PostgresForTests(portal, service, tmp_path).attach(exclusive=True)
-        port = cell.attached.for_agent.port
+        port = cell.place.for_agent.port
         with psycopg.connect(host="127.0.0.1", port=port, user='o"dd', dbname="x") as session:
             assert session.execute("SELECT current_user").fetchone() == ('o"dd',)
             others = session.execute("SELECT rolname FROM pg_roles WHERE rolsuper").fetchall()
@@ -167,7 +169,7 @@ def test_trust_lets_the_named_role_in_without_a_password(
 def test_the_server_listens_on_the_loopback_only_and_inherits_nothing(cell: PostgresCell) -> None:
     agent = cell.agent()
     assert agent.execute("SHOW listen_addresses").fetchone() == ("127.0.0.1",)
-    assert f".s.PGSQL.{cell.attached.for_agent.port}" not in Path("/proc/net/unix").read_text()
+    assert f".s.PGSQL.{cell.place.for_agent.port}" not in Path("/proc/net/unix").read_text()
     pid = agent.execute("SELECT pg_backend_pid()").fetchone()
     assert pid is not None
     own = Path(f"/proc/{pid[0]}")
@@ -338,11 +340,10 @@ def test_a_server_that_died_is_started_again_for_the_next_cell(
     first = own_server.attach()
     first.fixture("CREATE TABLE t (id int)")
     kill(portal, own_server.service)
-    assert first.attached.settle is not None
     with pytest.raises(ServiceError, match="service db: the embedded PostgreSQL went away"):
-        first.attached.settle()
+        first.place.settle()
     cells = [own_server.attach() for _ in range(2)]
-    assert len({cell.attached.for_agent.port for cell in cells}) == 1
+    assert len({cell.place.for_agent.port for cell in cells}) == 1
     cells[0].fixture("CREATE TABLE t (id int)")
     assert cells[0].query("SELECT count(*) FROM t").rows == ((0,),)
     for one in (first, *cells):
@@ -352,7 +353,7 @@ def test_a_server_that_died_is_started_again_for_the_next_cell(
 def test_a_server_that_runs_serves_the_next_cell(own_server: PostgresForTests) -> None:
     first = own_server.attach()
     second = own_server.attach()
-    assert first.attached.for_agent.port == second.attached.for_agent.port
+    assert first.place.for_agent.port == second.place.for_agent.port
     first.close()
     second.close()
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from support import egress as stage
 from support.containers import ContainerWorld, ServedCell
+from support.databases import PostgresForTests
 from support.egress import exchange
 from support.images import POSTGRES
+from support.places import attached
 
 from keystone_action.engine.networks import Network
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place
 from keystone_action.services.egress.relay import Relay, Relays
 from keystone_action.services.egress.relay import Target as RelayTarget
 from keystone_action.services.external import External, Target
@@ -109,27 +112,23 @@ def test_an_address_that_is_not_ours_is_said(thread: LoopThread) -> None:
         open_relay(thread, network, "127.0.0.1", 1)
 
 
-def test_relays_of_a_service_end_with_it() -> None:
+def test_each_relay_of_a_service_ends_with_its_block() -> None:
     relays = Relays()
-    with stage.serving(stage.echo) as server:
+    with stage.serving(stage.echo) as server, start_blocking_portal() as portal:
 
-        async def run() -> tuple[int, int]:
-            first = await relays.open(stage.loopback_network(), RelayTarget("127.0.0.1", server.port))
-            second = await relays.open(stage.loopback_network(), RelayTarget("127.0.0.1", server.port))
-            one, two = object(), object()
-            relays.keep(first, one)
-            relays.keep(second, two)
-            ports = first.port, second.port
-            await relays.let_go(one)
-            return ports
+        def open_one() -> AbstractContextManager[Relay]:
+            target = RelayTarget("127.0.0.1", server.port)
+            return portal.wrap_async_context_manager(relays.open(stage.loopback_network(), target))
 
-        first, second = asyncio.run(run())
+        with open_one() as second:
+            with open_one() as first:
+                ports = first.port, second.port
+            with pytest.raises(ConnectionRefusedError):
+                stage.connect(ports[0])
+            assert exchange(ports[1], b"x") == b"x"
         with pytest.raises(ConnectionRefusedError):
-            stage.connect(first)
-        assert exchange(second, b"x") == b"x"
-        asyncio.run(relays.stop())
-        with pytest.raises(ConnectionRefusedError):
-            stage.connect(second)
+            stage.connect(ports[1])
+        portal.call(relays.stop)
 
 
 @pytest.mark.parametrize(
@@ -162,20 +161,25 @@ def external(url: str) -> External:
     return External(ExternalService.model_validate(definition))
 
 
-def attach(service: External, tmp_path: Path, network: Network | None, *, in_network: bool = True) -> Attached:
+@contextmanager
+def used(service: External, tmp_path: Path, network: Network | None, *, in_network: bool = True) -> Iterator[Place]:
     scope = CellScope("c", tmp_path, tmp_path, AuditLog(tmp_path / "a"), True, network=network, in_network=in_network)
-    return asyncio.run(service.attach(scope))
+    with attached(service, scope) as place:
+        yield place
 
 
 def test_an_agent_that_reaches_it_itself_needs_no_relay(tmp_path: Path) -> None:
     network = stage.loopback_network()
     with stage.serving(stage.hello) as server:
         url = f"http://localhost:{server.port}/"
-        assert attach(external(url), tmp_path, None).for_agent.url == url
-        assert attach(external(url), tmp_path, network, in_network=False).for_agent.url == url
+        with used(external(url), tmp_path, None) as place:
+            assert place.for_agent.url == url
+        with used(external(url), tmp_path, network, in_network=False) as place:
+            assert place.for_agent.url == url
     network.internal = False
     public = external("http://93.184.216.34/")
-    assert attach(public, tmp_path, network).for_agent.url == "http://93.184.216.34/"
+    with used(public, tmp_path, network) as place:
+        assert place.for_agent.url == "http://93.184.216.34/"
     assert network.hosts == {}
 
 
@@ -185,27 +189,28 @@ def test_an_agent_in_a_container_gets_an_address_that_is_valid_there(tmp_path: P
     network.internal = internal
     with stage.serving(stage.hello) as server:
         service = external(f"http://localhost:{server.port}/x")
-        attached = attach(service, tmp_path, network)
-        assert attached.for_host.url == f"http://localhost:{server.port}/x"
-        assert attached.for_agent.url == f"http://svc:{attached.for_agent.port}/x"
-        assert network.hosts == {"svc": "127.0.0.1"}
-        assert attached.for_agent.port is not None
-        assert exchange(attached.for_agent.port, b"GET / HTTP/1.0\r\n\r\n").endswith(b"hello")
-        asyncio.run(service.detach(attached))
+        with used(service, tmp_path, network) as place:
+            assert place.for_host.url == f"http://localhost:{server.port}/x"
+            assert place.for_agent.url == f"http://svc:{place.for_agent.port}/x"
+            assert network.hosts == {"svc": "127.0.0.1"}
+            assert place.for_agent.port is not None
+            assert exchange(place.for_agent.port, b"GET / HTTP/1.0\r\n\r\n").endswith(b"hello")
         with pytest.raises(ConnectionRefusedError):
-            stage.connect(attached.for_agent.port)
+            stage.connect(place.for_agent.port)
         asyncio.run(service.stop())
 
 
 def test_parameters_that_would_pass_a_relay_by_are_refused(tmp_path: Path, postgres_url: str) -> None:
     service = external(f"{postgres_url}?hostaddr=127.0.0.1")
     with pytest.raises(ServiceError, match=r"service svc: .* by a relay, which its parameter hostaddr would pass by"):
-        attach(service, tmp_path, stage.loopback_network())
+        used(service, tmp_path, stage.loopback_network()).__enter__()
 
 
 @pytest.fixture
-def postgres_url(postgres: object) -> str:
-    return postgres.attach().attached.for_host.url  # type: ignore[attr-defined, no-any-return]
+def postgres_url(postgres: PostgresForTests) -> Iterator[str]:
+    cell = postgres.attach()
+    yield cell.place.for_host.url
+    cell.close()
 
 
 @pytest.mark.docker
@@ -215,7 +220,7 @@ def test_a_container_reaches_a_service_of_this_machine_s_loopback(containers: Co
         service = containers.start(name="api", type="external", url=f"http://127.0.0.1:{server.port}/")
         ours = containers.cell(service, internal=internal)
         theirs = containers.cell(service, internal=internal)
-        url = ours.attached.for_agent.url
+        url = ours.place.for_agent.url
         assert url == f"http://api:{server.port}/"
         before = len(server.received)
         assert ours.agent(ASK.format(url=url)) == (0, "hello\n")
@@ -250,9 +255,9 @@ def test_a_container_reaches_its_own_database_of_the_embedded_postgresql(
     def psql(cell: ServedCell, url: str) -> tuple[int, str]:
         return cell.agent(f"psql '{url}' -X -A -t -c 'SELECT current_database()' 2>&1", image=POSTGRES)
 
-    ours, theirs = first.attached.for_agent, second.attached.for_agent
+    ours, theirs = first.place.for_agent, second.place.for_agent
     assert ours.host == "db"
-    assert first.attached.for_host.host == "127.0.0.1"
+    assert first.place.for_host.host == "127.0.0.1"
     assert psql(first, ours.url) == (0, f"{ours.database}\n")
     # Another cell's database by one's own way there: no password, no entry.
     for url in (
@@ -281,7 +286,7 @@ def test_a_way_that_can_t_be_opened_leaves_no_database_behind(
         in_network=True,
     )  # fmt: skip
     with pytest.raises(ServiceError, match=r"service db: 192\.0\.2\.1 is no address of this machine"):
-        containers.portal.call(embedded.attach, scope)
+        containers.portal.call(embedded.attach(scope).__aenter__)
     count = cell.query("SELECT count(*) FROM pg_database WHERE datname LIKE 'cell_%'")
     assert list(count.rows) == [(1,)]
 

@@ -10,21 +10,22 @@ from pathlib import Path
 
 import pytest
 from anyio.from_thread import BlockingPortal
+from support.places import attached
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place
 from keystone_action.services.sqlite.service import SqliteFile
 from keystone_action.spec.models.services import SqliteService
 
 
 @dataclass
-class Place:
+class SqliteCell:
     portal: BlockingPortal
     service: SqliteFile
-    attached: Attached
+    place: Place
     workspace: Path
     private: Path
 
@@ -33,15 +34,15 @@ class Place:
         return self.workspace / "data.db"
 
     def fixture(self, script: str) -> None:
-        self.portal.call(self.service.run_sql, self.attached, script)
+        self.portal.call(self.place.run_sql, script)
 
     def query(self, sql: str, timeout: float = 10.0) -> QueryResult:
-        assert self.attached.database is not None
-        return self.attached.database.query(sql, timeout=timeout)
+        assert self.place.database is not None
+        return self.place.database.query(sql, timeout=timeout)
 
 
 @pytest.fixture
-def place(portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path: Path) -> Iterator[Place]:
+def cell(portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path: Path) -> Iterator[SqliteCell]:
     workspace, private = tmp_path / "workspace", tmp_path / "private"
     workspace.mkdir()
     private.mkdir()
@@ -49,85 +50,84 @@ def place(portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path:
     service = SqliteFile(definition, sandboxes)
     scope = CellScope("cell", private, workspace, AuditLog(private / "audit.jsonl"), exclusive=False)
     portal.call(service.start)
-    attached = portal.call(service.attach, scope)
-    yield Place(portal, service, attached, workspace, private)
-    portal.call(service.detach, attached)
+    with attached(service, scope, portal) as place:
+        yield SqliteCell(portal, service, place, workspace, private)
     portal.call(service.stop)
 
 
-def test_a_fixture_makes_the_file_and_checks_read_it(place: Place) -> None:
-    place.fixture("CREATE TABLE t (id INTEGER, name TEXT); INSERT INTO t VALUES (1, 'one'), (2, NULL);")
-    place.fixture("INSERT INTO t VALUES (3, 'three');")
-    assert place.file.stat().st_uid == place.workspace.stat().st_uid
-    assert [entry.name for entry in place.workspace.iterdir()] == ["data.db"]
-    result = place.query("SELECT id, name FROM t ORDER BY id")
+def test_a_fixture_makes_the_file_and_checks_read_it(cell: SqliteCell) -> None:
+    cell.fixture("CREATE TABLE t (id INTEGER, name TEXT); INSERT INTO t VALUES (1, 'one'), (2, NULL);")
+    cell.fixture("INSERT INTO t VALUES (3, 'three');")
+    assert cell.file.stat().st_uid == cell.workspace.stat().st_uid
+    assert [entry.name for entry in cell.workspace.iterdir()] == ["data.db"]
+    result = cell.query("SELECT id, name FROM t ORDER BY id")
     assert result.columns == ("id", "name")
     assert result.rows == ((1, "one"), (2, None), (3, "three"))
     assert result.boolean_as_number
 
 
-def test_the_address_is_relative_to_the_workspace(place: Place) -> None:
-    assert place.attached.for_agent.as_mapping() == {"url": "sqlite:///data.db", "database": "data.db"}
+def test_the_address_is_relative_to_the_workspace(cell: SqliteCell) -> None:
+    assert cell.place.for_agent.as_mapping() == {"url": "sqlite:///data.db", "database": "data.db"}
 
 
-def test_a_fixture_that_fails_names_the_service(place: Place) -> None:
+def test_a_fixture_that_fails_names_the_service(cell: SqliteCell) -> None:
     with pytest.raises(ServiceError, match=r"service db refused a fixture: .*syntax"):
-        place.fixture("CREATE NONSENSE")
+        cell.fixture("CREATE NONSENSE")
 
 
-def test_a_fixture_does_not_write_through_a_link(place: Place, tmp_path: Path) -> None:
+def test_a_fixture_does_not_write_through_a_link(cell: SqliteCell, tmp_path: Path) -> None:
     outside = tmp_path / "outside.db"
     sqlite3.connect(outside).close()
-    place.file.symlink_to(outside)
+    cell.file.symlink_to(outside)
     with pytest.raises(ServiceError, match="out of the workspace"):
-        place.fixture("CREATE TABLE t (id INTEGER)")
+        cell.fixture("CREATE TABLE t (id INTEGER)")
     assert outside.stat().st_size == 0
 
 
-def test_a_write_ahead_log_that_was_never_folded_in_is_read(place: Place) -> None:
-    writer = sqlite3.connect(place.file)
+def test_a_write_ahead_log_that_was_never_folded_in_is_read(cell: SqliteCell) -> None:
+    writer = sqlite3.connect(cell.file)
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("CREATE TABLE t (id INTEGER)")
     writer.execute("INSERT INTO t VALUES (7)")
     writer.commit()
-    assert (place.workspace / "data.db-wal").stat().st_size > 0
-    before = place.file.read_bytes()
-    assert place.query("SELECT id FROM t").rows == ((7,),)
-    assert place.file.read_bytes() == before
+    assert (cell.workspace / "data.db-wal").stat().st_size > 0
+    before = cell.file.read_bytes()
+    assert cell.query("SELECT id FROM t").rows == ((7,),)
+    assert cell.file.read_bytes() == before
     writer.close()
 
 
 @pytest.mark.parametrize("sql", ["SELECT * FROM nowhere", "SELECT no_such_thing FROM sqlite_master"])
-def test_missing_tables_and_columns_are_the_agents_fault(place: Place, sql: str) -> None:
-    place.fixture("CREATE TABLE t (id INTEGER)")
+def test_missing_tables_and_columns_are_the_agents_fault(cell: SqliteCell, sql: str) -> None:
+    cell.fixture("CREATE TABLE t (id INTEGER)")
     with pytest.raises(QueryFailed) as missing:
-        place.query(sql)
+        cell.query(sql)
     assert missing.value.by_agent
 
 
-def test_no_file_is_the_agents_fault(place: Place) -> None:
+def test_no_file_is_the_agents_fault(cell: SqliteCell) -> None:
     with pytest.raises(QueryFailed, match=r"data\.db does not exist") as missing:
-        place.query("SELECT 1")
+        cell.query("SELECT 1")
     assert missing.value.by_agent
 
 
-def test_a_file_that_is_no_database_is_the_agents_fault(place: Place) -> None:
-    place.file.write_text("certainly not a database, but long enough to look at" * 100)
+def test_a_file_that_is_no_database_is_the_agents_fault(cell: SqliteCell) -> None:
+    cell.file.write_text("certainly not a database, but long enough to look at" * 100)
     with pytest.raises(QueryFailed, match="not a database") as bad:
-        place.query("SELECT 1 FROM sqlite_master")
+        cell.query("SELECT 1 FROM sqlite_master")
     assert bad.value.by_agent
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "link"])
-def test_things_that_are_no_files_are_refused_without_waiting(place: Place, kind: str) -> None:
+def test_things_that_are_no_files_are_refused_without_waiting(cell: SqliteCell, kind: str) -> None:
     if kind == "fifo":
-        os.mkfifo(place.file)
+        os.mkfifo(cell.file)
     elif kind == "directory":
-        place.file.mkdir()
+        cell.file.mkdir()
     else:
-        place.file.symlink_to("/etc/passwd")
+        cell.file.symlink_to("/etc/passwd")
     with pytest.raises(QueryFailed) as refused:
-        place.query("SELECT 1")
+        cell.query("SELECT 1")
     assert refused.value.by_agent
 
 
@@ -146,45 +146,45 @@ def test_things_that_are_no_files_are_refused_without_waiting(place: Place, kind
         "BEGIN",
     ],
 )
-def test_a_query_can_only_read(place: Place, sql: str) -> None:
-    place.fixture("CREATE TABLE t (id INTEGER)")
+def test_a_query_can_only_read(cell: SqliteCell, sql: str) -> None:
+    cell.fixture("CREATE TABLE t (id INTEGER)")
     with pytest.raises(QueryFailed) as refused:
-        place.query(sql)
+        cell.query(sql)
     assert not refused.value.by_agent
-    assert place.query("SELECT count(*) FROM t").rows == ((0,),)
+    assert cell.query("SELECT count(*) FROM t").rows == ((0,),)
 
 
-def test_a_query_that_never_ends_hits_the_time_limit(place: Place) -> None:
-    place.fixture("CREATE VIEW v AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r")
-    place.portal.call(place.service.seal, place.attached)
+def test_a_query_that_never_ends_hits_the_time_limit(cell: SqliteCell) -> None:
+    cell.fixture("CREATE VIEW v AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r")
+    cell.portal.call(cell.place.seal)
     with pytest.raises(QueryFailed, match=r"time limit of 1 s") as late:
-        place.query("SELECT count(*) FROM v", timeout=1)
+        cell.query("SELECT count(*) FROM v", timeout=1)
     assert not late.value.by_agent
 
 
-def test_a_journal_can_not_have_a_file_of_ours_deleted(place: Place) -> None:
+def test_a_journal_can_not_have_a_file_of_ours_deleted(cell: SqliteCell) -> None:
     """A hot journal names a super-journal, which SQLite deletes when no child journal refers to it any more."""
-    place.fixture("CREATE TABLE t (id INTEGER); INSERT INTO t VALUES (1);")
-    victim = place.private / "victim"
+    cell.fixture("CREATE TABLE t (id INTEGER); INSERT INTO t VALUES (1);")
+    victim = cell.private / "victim"
     victim.write_bytes(b"")
     name = str(victim).encode()
     header = bytes.fromhex("d9d505f920a163d7") + (1).to_bytes(4) + b"\0" * 4 + (1).to_bytes(4) + (512).to_bytes(4)
     checksum = sum(byte if byte < 128 else byte - 256 for byte in name) & 0xFFFFFFFF
     trailer = b"\0\0\0\1" + name + len(name).to_bytes(4) + checksum.to_bytes(4) + bytes.fromhex("d9d505f920a163d7")
-    (place.workspace / "data.db-journal").write_bytes(header.ljust(512, b"\0") + trailer)
+    (cell.workspace / "data.db-journal").write_bytes(header.ljust(512, b"\0") + trailer)
     with pytest.raises(QueryFailed, match="several databases"):
-        place.query("SELECT id FROM t")
+        cell.query("SELECT id FROM t")
     assert victim.exists()
 
 
-def test_text_that_is_no_utf_8_comes_as_bytes(place: Place) -> None:
-    place.fixture("CREATE TABLE t (v TEXT); INSERT INTO t VALUES (CAST(x'ff41' AS TEXT));")
-    assert place.query("SELECT v FROM t").rows == ((b"\xffA",),)
+def test_text_that_is_no_utf_8_comes_as_bytes(cell: SqliteCell) -> None:
+    cell.fixture("CREATE TABLE t (v TEXT); INSERT INTO t VALUES (CAST(x'ff41' AS TEXT));")
+    assert cell.query("SELECT v FROM t").rows == ((b"\xffA",),)
 
 
-def test_a_huge_result_is_cut_and_says_so(place: Place) -> None:
-    place.fixture("CREATE TABLE t (id INTEGER)")
-    result = place.query(
+def test_a_huge_result_is_cut_and_says_so(cell: SqliteCell) -> None:
+    cell.fixture("CREATE TABLE t (id INTEGER)")
+    result = cell.query(
         "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 20000) SELECT n FROM r"
     )
     assert len(result.rows) == 10_000

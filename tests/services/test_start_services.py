@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.base import CellScope, RunningService
+from keystone_action.services.base import CellScope, Place, RunningService
 from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.start import refuse_unsupported, start_services, stop_services
 from keystone_action.spec.models.services import Service
@@ -42,21 +43,20 @@ def test_every_kind_starts_and_hands_out_an_address(
             {"name": "cache", "type": "external", "url": f"redis://127.0.0.1:{listener.getsockname()[1]}"},
         )
 
-        async def run() -> tuple[list[RunningService], list[Any]]:
+        async def run() -> tuple[list[RunningService], list[Place]]:
             running = await start_services(definitions, provider=sandboxes, directory=tmp_path, mocks=mocks)
             scope = CellScope("cell", tmp_path, tmp_path, AuditLog(tmp_path / "audit.jsonl"), exclusive=True)
-            attached = [await service.attach(scope) for service in running]
-            for service, one in zip(running, attached, strict=True):
-                await service.detach(one)
+            async with AsyncExitStack() as stack:
+                places = [await stack.enter_async_context(service.attach(scope)) for service in running]
             await stop_services(running)
-            return running, attached
+            return running, places
 
-        running, attached = portal.call(run)
+        running, places = portal.call(run)
     assert [service.name for service in running] == ["db", "smtp", "file", "cache"]
-    assert [one.name for one in attached] == ["db", "smtp", "file", "cache"]
-    assert all(one.for_agent.url for one in attached)
-    assert [one.database is not None for one in attached] == [True, False, True, False]
-    assert [one.requests is not None for one in attached] == [False, True, False, False]
+    assert [one.name for one in places] == ["db", "smtp", "file", "cache"]
+    assert all(one.for_agent.url for one in places)
+    assert [one.database is not None for one in places] == [True, False, True, False]
+    assert [one.requests is not None for one in places] == [False, True, False, False]
     assert not [path for path in sandboxes.root.iterdir() if path.name.startswith("postgres-")]
 
 

@@ -17,12 +17,13 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from pydantic import TypeAdapter
 from support.images import BASE
+from support.places import attached
 
 from keystone_action.engine.networks import Network, Networks
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
-from keystone_action.services.base import Attached, CellScope, RunningService
+from keystone_action.services.base import CellScope, Place, RunningService
 from keystone_action.services.container.host import make_host
 from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.start import build_service
@@ -45,23 +46,32 @@ class ServedCell:
     service: RunningService
     network: Network
     scope: CellScope
-    attached: Attached
-    closing: ExitStack = field(default_factory=ExitStack)
+    place: Place
+    closing: ExitStack
+    """What ends with the cell."""
+    placing: ExitStack
+    """What ends with its place alone."""
 
     def fixture(self, script: str) -> None:
-        self.world.portal.call(self.service.run_sql, self.attached, script)
+        self.world.portal.call(self.place.run_sql, script)
 
     def query(self, sql: str) -> QueryResult:
-        assert self.attached.database is not None
-        return self.attached.database.query(sql, timeout=10)
+        assert self.place.database is not None
+        return self.place.database.query(sql, timeout=10)
 
     def settle(self) -> None:
-        assert self.attached.settle is not None
-        self.attached.settle()
+        self.place.settle()
 
     def agent(self, script: str, image: str = BASE) -> tuple[int, str]:
         """What a shell script in the cell's network prints, and how it ends."""
         return self.world.run(self.network, script, image=image)
+
+    def seal(self) -> None:
+        self.world.portal.call(self.place.seal)
+
+    def leave(self) -> None:
+        """The service is over for this cell; its network is still there."""
+        self.placing.close()
 
     def close(self) -> None:
         self.closing.close()
@@ -129,12 +139,12 @@ class ContainerWorld:
             cell_id, private, private, AuditLog(private / "audit.jsonl"), exclusive, network=network, in_network=True
         )
         try:
-            attached = self.portal.call(service.attach, scope)
+            placing = closing.enter_context(ExitStack())
+            place = placing.enter_context(attached(service, scope, self.portal))
         except BaseException:
             closing.close()
             raise
-        closing.callback(self.portal.call, service.detach, attached)
-        made = ServedCell(self, service, network, scope, attached, closing)
+        made = ServedCell(self, service, network, scope, place, closing, placing)
         self._cells.append(made)
         return made
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import anyio
 import psycopg
 import pymysql
 import pytest
@@ -20,11 +19,12 @@ from support.context import grade
 from support.databases import PostgresForTests
 from support.images import MARIADB, MYSQL, POSTGRES
 from support.mariadb import MariaDb, let_create_users
+from support.places import attached
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Database
 from keystone_action.invariants.base import Outcome
-from keystone_action.services.base import Attached, CellScope, RunningService
+from keystone_action.services.base import CellScope, Place, RunningService
 from keystone_action.services.external import External
 from keystone_action.services.sqlite.service import SqliteFile
 from keystone_action.spec.models.services import ExternalService, SqliteService
@@ -61,9 +61,9 @@ class DatabaseWorld:
     seal: Callable[[], None]
     agent: Callable[[Sequence[str]], None]
     workspace: Path
-    attached: Attached | None = None
+    own: Place | None = None
     """Of one that is external."""
-    detach: Callable[[], None] = lambda: None
+    leave: Callable[[], None] = lambda: None
 
     def lay_out(self, *more: str) -> None:
         """What stands before the agent."""
@@ -90,34 +90,36 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseWo
         elif kind.startswith("external mariadb"):
             server: MariaDb = request.getfixturevalue("mariadb")
             name, user, password = server.make_database(creates_users=kind in OWN_ROLES)
-            yield _external("mysql", f"mysql://{user}:{password}@127.0.0.1:{server.port}/{name}", tmp_path)
+            url = f"mysql://{user}:{password}@127.0.0.1:{server.port}/{name}"
+            yield _external(request, "mysql", url, tmp_path, stack)
         else:
             postgres: PostgresForTests = request.getfixturevalue("postgres")
             cell = postgres.attach()
             stack.callback(cell.close)
             if kind.startswith("external postgres"):
-                url = cell.attached.for_agent.url
+                url = cell.place.for_agent.url
                 right = {POSTGRES_OWN_ROLES[0]: "CREATEROLE", POSTGRES_OWN_ROLES[1]: "SUPERUSER"}.get(kind)
                 if right is not None:
                     with postgres.service._server.admin() as admin:
                         admin.execute(f'ALTER ROLE "{urlsplit(url).username}" {right}'.encode())
-                yield _external("postgres", url, tmp_path)
+                yield _external(request, "postgres", url, tmp_path, stack)
             else:
-                url = cell.attached.for_agent.url
-                assert cell.attached.database is not None
+                url = cell.place.for_agent.url
+                assert cell.place.database is not None
                 yield DatabaseWorld(
                     "postgres",
-                    cell.attached.database,
+                    cell.place.database,
                     cell.fixture,
-                    lambda: postgres.portal.call(cell.service.seal, cell.attached),
+                    lambda: postgres.portal.call(cell.place.seal),
                     lambda statements: _postgres_agent(url, statements),
                     tmp_path,
                 )
 
 
-def _external(dialect: str, url: str, place: Path) -> DatabaseWorld:
+def _external(request: pytest.FixtureRequest, dialect: str, url: str, place: Path, stack: ExitStack) -> DatabaseWorld:
     service = External(ExternalService.model_validate({"type": "external", "name": "db", "url": url}))
-    return _of_service(dialect, service, place, _postgres_agent if dialect == "postgres" else _mysql_agent)
+    agent = _postgres_agent if dialect == "postgres" else _mysql_agent
+    return _of_service(request, dialect, service, place, agent, stack)
 
 
 def _sqlite(request: pytest.FixtureRequest, place: Path, stack: ExitStack) -> DatabaseWorld:
@@ -134,48 +136,49 @@ def _sqlite(request: pytest.FixtureRequest, place: Path, stack: ExitStack) -> Da
             session.execute(statement)
         session.close()
 
-    made = _of_service("sqlite", service, place, agent, portal.call)
     stack.callback(portal.call, service.stop)
-    return made
+    return _of_service(request, "sqlite", service, place, agent, stack)
 
 
 def _of_service(
+    request: pytest.FixtureRequest,
     dialect: str,
     service: RunningService,
     place: Path,
     agent: Callable[[str, Sequence[str]], None],
-    call: Callable[..., Any] = anyio.run,
+    stack: ExitStack,
 ) -> DatabaseWorld:
-    """call: runs what a service does in an event loop; one that goes on, where the service needs it afterwards."""
-    call(service.start)
+    portal: BlockingPortal = request.getfixturevalue("portal")
+    portal.call(service.start)
     scope = CellScope("cell", place / "private", place / "workspace", AuditLog(place / "audit"), exclusive=True)
-    attached = call(service.attach, scope)
-    assert attached.database is not None
+    placing = stack.enter_context(ExitStack())
+    own = placing.enter_context(attached(service, scope, portal))
+    assert own.database is not None
     return DatabaseWorld(
         dialect,
-        attached.database,
-        lambda script: call(service.run_sql, attached, script),
-        lambda: call(service.seal, attached),
-        lambda statements: agent(attached.for_host.url, statements),
+        own.database,
+        lambda script: portal.call(own.run_sql, script),
+        lambda: portal.call(own.seal),
+        lambda statements: agent(own.for_host.url, statements),
         place,
-        attached,
-        lambda: call(service.detach, attached),
+        own,
+        placing.close,
     )
 
 
 def _external_image(request: pytest.FixtureRequest, kind: str, place: Path, stack: ExitStack) -> DatabaseWorld:
     """A database of the image's, whose user may make roles there, as if somebody else ran it."""
     cell = _cell_in_container(request, kind, stack)
-    url = cell.attached.for_host.url
+    url = cell.place.for_host.url
     user, database = urlsplit(url).username, urlsplit(url).path[1:]
-    used: Any = cell.service._used[-1]  # type: ignore[attr-defined]
+    own: Any = cell.place
     if kind == "postgres image":
-        with used[1].server.admin() as admin:
+        with own.cell.server.admin() as admin:
             admin.execute(f'ALTER ROLE "{user}" SUPERUSER'.encode())
-        return _external("postgres", url, place)
-    with used.seat.server.admin() as admin:
+        return _external(request, "postgres", url, place, stack)
+    with own._server.admin() as admin:
         let_create_users(admin, database, str(user))
-    return _external("mysql", url, place)
+    return _external(request, "mysql", url, place, stack)
 
 
 def _cell_in_container(request: pytest.FixtureRequest, kind: str, stack: ExitStack) -> ServedCell:
@@ -188,20 +191,19 @@ def _cell_in_container(request: pytest.FixtureRequest, kind: str, stack: ExitSta
 
 
 def _in_container(request: pytest.FixtureRequest, kind: str, place: Path, stack: ExitStack) -> DatabaseWorld:
-    containers: ContainerWorld = request.getfixturevalue("shared_containers")
     cell = _cell_in_container(request, kind, stack)
     dialect = "postgres" if kind.startswith("postgres") else "mysql"
     run = _postgres_agent if dialect == "postgres" else _mysql_agent
 
     def agent(statements: Sequence[str]) -> None:
-        run(cell.attached.for_host.url, statements)
+        run(cell.place.for_host.url, statements)
         cell.settle()
 
     return DatabaseWorld(
         dialect,
-        cell.attached.database,
+        cell.place.database,
         cell.fixture,
-        lambda: containers.portal.call(cell.service.seal, cell.attached),
+        cell.seal,
         agent,
         place,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from support.mariadb import MariaDb, running_mariadb
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryResult
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place
 from keystone_action.services.postgres.embedded import EmbeddedPostgres
 from keystone_action.spec.models.services import PostgresService
 
@@ -29,29 +30,33 @@ class PostgresCell:
     """One cell's database, and both sides of it: the agent's connection and a check's query."""
 
     portal: BlockingPortal
-    service: EmbeddedPostgres
-    attached: Attached
+    place: Place
+    _block: AbstractAsyncContextManager[Place]
     _sessions: list[Any] = field(default_factory=list)
 
     def agent(self, **fields: Any) -> psycopg.Connection[Any]:
         """A connection as the agent has it, each statement its own transaction."""
-        session = psycopg.connect(self.attached.for_agent.url, **{"autocommit": True, **fields})
+        session = psycopg.connect(self.place.for_agent.url, **{"autocommit": True, **fields})
         self._sessions.append(session)
         return session
 
     def fixture(self, script: str) -> None:
         """What an sql fixture of the spec does before the agent starts."""
-        self.portal.call(self.service.run_sql, self.attached, script)
+        self.portal.call(self.place.run_sql, script)
 
     def query(self, sql: str, timeout: float = 10.0, *, redefined: bool = False) -> QueryResult:
         """What a check asks."""
-        assert self.attached.database is not None
-        return self.attached.database.query(sql, timeout=timeout, redefined=redefined)
+        assert self.place.database is not None
+        return self.place.database.query(sql, timeout=timeout, redefined=redefined)
 
     def close(self) -> None:
         for session in self._sessions:
             session.close()
-        self.portal.call(self.service.detach, self.attached)
+        self.leave()
+
+    def leave(self) -> None:
+        """The cell is over; its sessions go on as long as they can."""
+        self.portal.call(self._block.__aexit__, None, None, None)
 
 
 @dataclass
@@ -68,7 +73,8 @@ class PostgresForTests:
         private = self.root / f"cell-{next(self._numbers)}"
         private.mkdir()
         scope = CellScope("cell", private, private, AuditLog(private / "audit.jsonl"), exclusive)
-        return PostgresCell(self.portal, self.service, self.portal.call(self.service.attach, scope))
+        block = self.service.attach(scope)
+        return PostgresCell(self.portal, self.portal.call(block.__aenter__), block)
 
 
 @pytest.fixture(scope="session")

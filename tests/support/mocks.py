@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.places import attached
+
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import RecordedRequest
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place
 from keystone_action.services.http_mock.server import HOST, MockServer
 from keystone_action.services.http_mock.service import HttpMock
 from keystone_action.spec.models.services import HttpMockService
@@ -25,29 +27,28 @@ class RunningMock:
 
     service: HttpMock
     server: MockServer
-    attached: Attached
+    place: Place
     scope: CellScope
 
     @property
     def url(self) -> str:
-        return self.attached.for_agent.url
+        return self.place.for_agent.url
 
     @property
     def port(self) -> int:
-        assert self.attached.for_agent.port is not None
-        return self.attached.for_agent.port
+        assert self.place.for_agent.port is not None
+        return self.place.for_agent.port
 
     def requests(self) -> Sequence[RecordedRequest]:
-        assert self.attached.requests is not None
-        return self.attached.requests.requests()
+        assert self.place.requests is not None
+        return self.place.requests.requests()
 
     def audit(self) -> list[dict[str, Any]]:
         self.settle()
         return [json.loads(line) for line in self.scope.audit_log.path.read_text().splitlines()]
 
     def settle(self) -> None:
-        assert self.attached.settle is not None
-        self.attached.settle()
+        self.place.settle()
 
     def connect(self) -> socket.socket:
         connection = socket.create_connection((HOST, self.port))
@@ -110,9 +111,8 @@ def running_mock(
     where = scope or scope_in(directory)
     try:
         asyncio.run(service.start())
-        attached = asyncio.run(service.attach(where))
-        yield RunningMock(service, server, attached, where)
-        asyncio.run(service.detach(attached))
+        with attached(service, where) as place:
+            yield RunningMock(service, server, place, where)
         assert server.defects == []
     finally:
         server.stop()

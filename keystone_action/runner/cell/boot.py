@@ -34,7 +34,7 @@ from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.runner.readable_folders import readable_folders
 from keystone_action.sandbox.base import Sandbox, SandboxProvider
 from keystone_action.sandbox.processes.sandboxes import unenforced
-from keystone_action.services.base import Attached
+from keystone_action.services.base import Place
 from keystone_action.spec.expressions import interpolate
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Booted:
     run_agent: Callable[[], Awaitable[AgentRun]]
     prompt: str
     names: Mapping[str, Any] | None
-    attached: Mapping[str, Attached]
+    places: Mapping[str, Place]
     originals: Path | None
     before: Snapshot
     light: bool
@@ -118,8 +118,8 @@ class _Boot:
         secrets = self._secrets()
         names = self._names(secrets, agent_directory)
         enter("services")
-        attached = await self.reach.services(names, audit_log)
-        names = with_services(names, {name: one.for_agent for name, one in attached.items()})
+        places = await self.reach.services(names, audit_log)
+        names = with_services(names, {name: place.for_agent for name, place in places.items()})
         prompt = self._prompt(names)
         names["task"] = {**names["task"], "prompt": prompt}
         enter("fixtures")
@@ -144,7 +144,7 @@ class _Boot:
             run_agent=partial(self._run_agent, agent, opened.sandbox, prompt, inputs, agent_directory, names),
             prompt=prompt,
             names=names if self.cell.loaded.has_expressions else None,
-            attached=attached,
+            places=places,
             originals=originals,
             before=before,
             light=self.light,

@@ -119,9 +119,8 @@ class _Life:
 
     def _observe(self, booted: Booted, agent: AgentRun) -> tuple[Evidence, str]:
         before = booted.before
-        for attached in booted.attached.values():
-            if attached.settle is not None:
-                attached.settle()
+        for place in booted.places.values():
+            place.settle()
         after = snapshot(self.roots.workspace, None if judge_changes(booted.invariants.values()) else before)
         self.unreadable = unreadable(before.unreadable, after.unreadable) or getattr(booted.sandbox, "lost", "")
         found = changes(before, after)
@@ -138,9 +137,9 @@ class _Life:
             changes=found,
             before=before,
             after=after,
-            services={name: attached.for_agent for name, attached in booted.attached.items()},
-            databases={n: a.database for n, a in booted.attached.items() if a.database is not None},
-            request_logs={n: a.requests for n, a in booted.attached.items() if a.requests is not None},
+            services={name: place.for_agent for name, place in booted.places.items()},
+            databases={n: p.database for n, p in booted.places.items() if p.database is not None},
+            request_logs={n: p.requests for n, p in booted.places.items() if p.requests is not None},
             audit_log=booted.audit_log,
             trace=booted.trace,
             secrets=tuple(booted.secrets.values()),
@@ -159,7 +158,7 @@ class _Life:
             limits=booted.limits,
             readable=booted.readable,
             environment=booted.check_environment,
-            host_services={name: attached.for_host.as_mapping() for name, attached in booted.attached.items()},
+            host_services={name: place.for_host.as_mapping() for name, place in booted.places.items()},
             missing_programs=booted.missing_programs,
             judge=self.world.judge,
             author_files=self.world.author_files,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from keystone_action.runner.cell.layout import names_a_cell, shielded
 from keystone_action.runner.cell.names import with_services
 from keystone_action.runner.cell.opening import CellNetwork
 from keystone_action.runner.service_pool import Definition
-from keystone_action.services.base import Attached, CellScope, RunningService
+from keystone_action.services.base import CellScope, Place, RunningService
 from keystone_action.spec.expressions import interpolate, references
 from keystone_action.spec.loading.annotations import leaves
 
@@ -43,15 +43,15 @@ class Reach:
         self._in_container = self._spec.id in world.images
         self._users: set[int] = set()
         self._network: Network | None = None
-        self._running: dict[str, RunningService] = {}
-        self._attached: dict[str, Attached] = {}
+        self._places: dict[str, Place] = {}
+        self._blocks: list[AbstractAsyncContextManager[Place]] = []
         self._proxy: EgressCell | None = None
 
     @property
     def _denied(self) -> bool:
         return self._spec.network.egress.default == "deny"
 
-    async def services(self, names: Mapping[str, Any], audit_log: Path) -> dict[str, Attached]:
+    async def services(self, names: Mapping[str, Any], audit_log: Path) -> dict[str, Place]:
         """Every service ready for this cell, in the order of the spec. Raises HarnessError."""
         try:
             audit = AuditLog(audit_log)
@@ -76,7 +76,7 @@ class Reach:
             network=self._network,
             in_network=self._in_container,
         )
-        self._stack.push_async_callback(shielded, self._detach)
+        self._stack.push_async_callback(shielded, self._leave)
         # A container is made knowing the names of mocks, so these come first; and containers in the order of the
         # spec, so that one may need another that is named before it.
         containers = {service.name for service in services if service.kind == "container"}
@@ -89,9 +89,9 @@ class Reach:
             filled = interpolate(service, with_services(names, addresses))
             # It may know what only this cell has, so no other cell shares its definition.
             await self._attach(await self._acquire([filled], last=True), scope)
-        self._attached = {service.name: self._attached[service.name] for service in self._spec.services}
-        self._notices += [notice for one in self._attached.values() for notice in one.notices]
-        return self._attached
+        self._places = {service.name: self._places[service.name] for service in self._spec.services}
+        self._notices += [notice for place in self._places.values() for notice in place.notices]
+        return self._places
 
     async def _acquire(self, services: Sequence[Service], *, last: bool) -> Sequence[RunningService]:
         pool = self._world.services
@@ -101,12 +101,11 @@ class Reach:
         last = last or (alone and self._company.single)
         running = await pool.acquire(definition)
         self._stack.push_async_callback(shielded, partial(pool.release, definition, last=last))
-        self._running |= {service.name: service for service in running}
         return running
 
     def _in_network(self, name: str) -> Address:
         """The address of an attached service for containers of this cell. Raises ServiceError."""
-        address = self._attached[name].for_agent
+        address = self._places[name].for_agent
         service = next(one for one in self._spec.services if one.name == name)
         if self._in_container or service.kind in ("sqlite", "external"):
             return address
@@ -141,13 +140,13 @@ class Reach:
 
     async def _attach(self, services: Sequence[RunningService], scope: CellScope) -> None:
         if len(services) == 1:
-            self._attached[services[0].name] = await services[0].attach(scope)
+            await self._enter(services[0], scope)
             return
         failures: list[KeystoneError] = []
 
         async def attach(service: RunningService) -> None:
             try:
-                self._attached[service.name] = await service.attach(scope)
+                await self._enter(service, scope)
             except KeystoneError as error:
                 failures.append(error)
                 group.cancel_scope.cancel()
@@ -158,20 +157,26 @@ class Reach:
         if failures:
             raise failures[0]
 
-    async def _detach(self) -> None:
+    async def _enter(self, service: RunningService, scope: CellScope) -> None:
+        block = service.attach(scope)
+        self._places[service.name] = await block.__aenter__()
+        self._blocks.append(block)
+
+    async def _leave(self) -> None:
+        # All at once, which a stack would not do: to remove a container takes a while.
         async with anyio.create_task_group() as group:
-            for name, attached in self._attached.items():
-                group.start_soon(self._running[name].detach, attached)
+            for block in self._blocks:
+                group.start_soon(block.__aexit__, None, None, None)
 
     async def run_sql(self, service: str, script: str) -> None:
         """For sql fixtures. Raises ServiceError."""
-        await self._running[service].run_sql(self._attached[service], script)
+        await self._places[service].run_sql(script)
 
     async def seal(self) -> None:
         """What stands now stood before the agent. Raises ServiceError."""
-        for name, attached in self._attached.items():
-            await self._running[name].seal(attached)
-            self._notices += attached.said()
+        for place in self._places.values():
+            await place.seal()
+            self._notices += place.notices_once_sealed()
 
     def network(self) -> CellNetwork:
         """How containers of this cell are connected, once its services are ready."""

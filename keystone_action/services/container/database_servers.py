@@ -6,12 +6,14 @@ names of `env`, with several, or by `isolation: database`, by names that no othe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from keystone_action.engine.pulling import ensure_image
-from keystone_action.services.base import CellScope
+from keystone_action.services.base import CellScope, undoing
 from keystone_action.services.container.service import remove_all
 
 if TYPE_CHECKING:
@@ -38,15 +40,13 @@ class DatabaseServer(Protocol):
 S = TypeVar("S", bound=DatabaseServer)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Seat(Generic[S]):
-    """What a cell has of the servers. by_env: it has the names of `env`. joined: its network, to which a server that
-    is shared was added."""
+    """What a cell has of the servers. by_env: it has the names of `env`."""
 
     server: S
     shared: bool
     by_env: bool
-    joined: Network | None
 
 
 class DatabaseServers(Generic[S]):
@@ -64,9 +64,8 @@ class DatabaseServers(Generic[S]):
         self._host = host
         self._new = new
         self._shared: S | None = None
-        self._ended: list[S] = []
+        self._servers: set[S] = set()
         self._one_at_a_time: anyio.Lock | None = None
-        self._seats: list[Seat[S]] = []
 
     async def start(self) -> None:
         """Have the image, and where cells share one, the server. Raises ServiceError."""
@@ -77,22 +76,26 @@ class DatabaseServers(Generic[S]):
     async def _started(self, network: Network, cell: str = "") -> S:
         server, definition = self._new(), self._definition
         await server.start(network, definition.ready_timeout, wait_for=definition.wait_for, cell=cell)
+        self._servers.add(server)
         return server
 
-    async def enter(self, scope: CellScope) -> Seat[S]:
-        """A server for a cell. Raises ServiceError."""
-        server = self._shared
-        if server is None:
-            own = await self._started(scope.network or await self._host.group.enter(), scope.cell_id)
-            seat = Seat(own, shared=False, by_env=True, joined=None)
-        else:
-            server = await self._running(server)
-            if scope.network is not None:
-                await self._host.share(scope.network, server.container.id, self._definition.name)
+    async def _remove(self, server: S) -> None:
+        self._servers.discard(server)
+        await server.remove()
+
+    @asynccontextmanager
+    async def seat(self, scope: CellScope) -> AsyncIterator[Seat[S]]:
+        """A server for a cell. After it, its own server is removed, and a shared one taken out of its network. Raises
+        ServiceError."""
+        if self._shared is None:
+            server = await self._started(scope.network or await self._host.group.enter(), scope.cell_id)
+            async with undoing(partial(self._remove, server)):
+                yield Seat(server, shared=False, by_env=True)
+            return
+        server = await self._running(self._shared)
+        async with self._host.sharing(scope.network, server.container.id, self._definition.name):
             by_env = scope.exclusive and self._definition.isolation != "database"
-            seat = Seat(server, shared=True, by_env=by_env, joined=scope.network)
-        self._seats.append(seat)
-        return seat
+            yield Seat(server, shared=True, by_env=by_env)
 
     async def _running(self, server: S) -> S:
         """The shared server, or a new one where it has ended: the cells that were under way have lost theirs, the
@@ -102,26 +105,13 @@ class DatabaseServers(Generic[S]):
         self._one_at_a_time = self._one_at_a_time or anyio.Lock()
         async with self._one_at_a_time:
             if self._shared is server and not await server.container.is_running():
+                # The one that ended is removed with the others: its cells tell how it ended.
                 self._shared = await self._started(await self._host.group.enter())
-                self._ended.append(server)  # its cells tell how it ended; it is removed with the others
             assert self._shared is not None
             return self._shared
 
-    async def leave(self, seat: Seat[S]) -> None:
-        """The cell is over: its own server is removed, a shared one taken out of its network."""
-        if seat not in self._seats:
-            return  # all was stopped meanwhile
-        self._seats.remove(seat)
-        if not seat.shared:
-            await seat.server.remove()
-        elif seat.joined is not None:
-            await self._host.unshare(seat.joined, seat.server.container.id)
-
     async def stop(self) -> None:
         """Remove them all. Never raises."""
-        servers = [seat.server for seat in self._seats] + ([self._shared] if self._shared is not None else [])
-        servers += self._ended
-        self._ended.clear()
-        self._seats.clear()
+        servers, self._servers = self._servers, set()
         self._shared = None
-        await remove_all({id(server): server for server in servers}.values())
+        await remove_all(servers)

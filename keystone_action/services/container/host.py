@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.base import RunningService
+from keystone_action.services.base import RunningService, undoing
 from keystone_action.services.container.kept_logs import KeptLogs
 from keystone_action.spec.models.services import ContainerService, MysqlService, PostgresService, Service
 
@@ -91,18 +93,24 @@ class ContainerHost:
             "on_progress": pull.on_progress,
         }
 
-    async def share(self, network: Network, container: str, alias: str) -> None:
-        """Let a cell reach a container that other cells use too. Raises ServiceError."""
+    @asynccontextmanager
+    async def sharing(self, network: Network | None, container: str, alias: str) -> AsyncIterator[None]:
+        """For the block, a cell reaches a container that other cells use too. network: the cell's, if it has one. What
+        can't be undone after it goes with the network. Raises ServiceError."""
+        if network is None:
+            yield
+            return
         network.shared.add(await self.networks.connect(network, container, alias))
+        async with undoing(partial(self._disconnect, network, container)):
+            yield
+
+    async def _disconnect(self, network: Network, container: str) -> None:
+        with contextlib.suppress(ServiceError):
+            await self.networks.disconnect(network, container)
 
     async def close(self) -> None:
         """Remove what the services of one definition had in common, after they have ended. Never raises."""
         await self.group.leave()
-
-    async def unshare(self, network: Network, container: str) -> None:
-        """Undo `share`. Never raises: what can't be undone now goes with the network."""
-        with contextlib.suppress(ServiceError):
-            await self.networks.disconnect(network, container)
 
 
 def container_service(definition: Service, host: ContainerHost) -> RunningService | None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from keystone_action.engine.pulling import ensure_image
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
 
 if TYPE_CHECKING:
@@ -30,14 +31,6 @@ _GRACE_SECONDS = 0.5
 _SCHEMES = {6379: "redis", 5672: "amqp", 27017: "mongodb", 4222: "nats", 11211: "memcached", 443: "https"}
 
 
-@dataclass
-class _Cell:
-    """The container that a cell uses. joined: the cell's network, where a shared container was added to it."""
-
-    container: ServiceContainer
-    joined: Network | None = field(default=None)
-
-
 class GenericContainer:
     """A `RunningService`."""
 
@@ -45,7 +38,7 @@ class GenericContainer:
         self._definition = definition
         self._host = host
         self._shared: ServiceContainer | None = None
-        self._cells: list[tuple[Address, _Cell]] = []
+        self._running: set[ServiceContainer] = set()
 
     @property
     def name(self) -> str:
@@ -58,30 +51,25 @@ class GenericContainer:
         if self._definition.isolation == "database":
             self._shared = await self._run(await self._host.group.enter())
 
-    async def attach(self, scope: CellScope) -> Attached:
-        """See RunningService. The container is made here; ready when it runs, `wait_for` succeeds and all `ports`
-        accept connections."""
-        if self._shared is not None:
-            await self._shared.must_run("between two cells")
-            cell = _Cell(self._shared, joined=scope.network)
-            if scope.network is not None:
-                await self._host.share(scope.network, self._shared.id, self.name)
-            notice = f"service {self.name} is one container for all cells: its state is never reset"
-            notices = () if scope.exclusive else (notice,)
-        else:
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
+        """See RunningService. The container is made here, and removed after the cell with its volumes; ready when it
+        runs, `wait_for` succeeds and all `ports` accept connections."""
+        if self._shared is None:
             network = scope.network or await self._host.group.enter()
-            cell, notices = _Cell(await self._run(network, scope.cell_id)), ()
-        port = self._port(cell.container)
-        inside = self.name if scope.in_network else cell.container.address
-        attached = Attached(
-            self.name,
-            _address(inside, port),
-            _address(cell.container.address, port),
-            notices=notices,
-            settle=lambda: cell.container.must_not_have_failed("while the agent ran"),
-        )
-        self._cells.append((attached.for_host, cell))
-        return attached
+            container = await self._run(network, scope.cell_id)
+            async with undoing(partial(self._remove, container)):
+                yield self._place(container, scope)
+            return
+        await self._shared.must_run("between two cells")
+        notice = f"service {self.name} is one container for all cells: its state is never reset"
+        async with self._host.sharing(scope.network, self._shared.id, self.name):
+            yield self._place(self._shared, scope, () if scope.exclusive else (notice,))
+
+    def _place(self, container: ServiceContainer, scope: CellScope, notices: tuple[str, ...] = ()) -> Place:
+        port = next(iter(self._definition.ports or container.exposed_ports()), None)
+        inside = self.name if scope.in_network else container.address
+        return ContainerPlace(self.name, inside, port, container, notices)
 
     async def _run(self, network: Network, cell_id: str = "") -> ServiceContainer:
         import anyio
@@ -96,40 +84,38 @@ class GenericContainer:
             with anyio.CancelScope(shield=True):
                 await container.remove()
             raise
+        self._running.add(container)
         return container
 
-    def _port(self, container: ServiceContainer) -> int | None:
-        return next(iter(self._definition.ports or container.exposed_ports()), None)
-
-    async def run_sql(self, attached: Attached, script: str) -> None:  # noqa: ARG002
-        """Raises ServiceError: we know of no database here."""
-        raise ServiceError(f"service {self.name} is a container; sql needs a database that we know")
-
-    async def seal(self, attached: Attached) -> None:
-        """Nothing to remember."""
-
-    async def detach(self, attached: Attached) -> None:
-        """The cell's container is removed, with its volumes."""
-        for entry in list(self._cells):
-            address, cell = entry
-            if address is attached.for_host:
-                self._cells.remove(entry)
-                await self._leave(cell)
-
-    async def _leave(self, cell: _Cell) -> None:
-        if cell.container is not self._shared:
-            await cell.container.remove()
-        elif cell.joined is not None:
-            await self._host.unshare(cell.joined, cell.container.id)
+    async def _remove(self, container: ServiceContainer) -> None:
+        self._running.discard(container)
+        await container.remove()
 
     async def stop(self) -> None:
         """See RunningService."""
-        containers = {id(cell.container): cell.container for _, cell in self._cells}
-        if self._shared is not None:
-            containers[id(self._shared)] = self._shared
-        self._cells.clear()
+        running, self._running = self._running, set()
         self._shared = None
-        await remove_all(containers.values())
+        await remove_all(running)
+
+
+class ContainerPlace(Place):
+    """A container that a cell uses. inside: by what name or address its agent does."""
+
+    kind = "a container"
+
+    def __init__(
+        self, name: str, inside: str, port: int | None, container: ServiceContainer, notices: tuple[str, ...]
+    ) -> None:
+        super().__init__(name, _address(inside, port), _address(container.address, port), notices=notices)
+        self._container = container
+
+    async def run_sql(self, script: str) -> None:  # noqa: ARG002
+        """Raises ServiceError: we know of no database here."""
+        raise ServiceError(f"service {self.name} is a container; sql needs a database that we know")
+
+    def settle(self) -> None:
+        """See Place. Raises ServiceError where it has failed."""
+        self._container.must_not_have_failed("while the agent ran")
 
 
 class Removable(Protocol):

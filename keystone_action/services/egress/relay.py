@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from keystone_action.engine.networks import Network
-from keystone_action.errors import ServiceError
+from keystone_action.services.base import undoing
 from keystone_action.services.egress.guarded_listener import Connection, GuardedListener, both_ways, hung_up
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.loop_thread import LoopThread
@@ -81,30 +82,17 @@ class Relays:
     def __init__(self, thread: LoopThread | None = None) -> None:
         self._owned = thread is None
         self._thread = thread if thread is not None else LoopThread("keystone-relay", "the relay to services")
-        self._open: list[tuple[object, Relay]] = []
 
-    async def open(self, network: Network, target: Target) -> Relay:
-        """A relay that `keep` or `close` takes over. Raises ServiceError."""
+    @asynccontextmanager
+    async def open(self, network: Network, target: Target) -> AsyncIterator[Relay]:
+        """A relay for the block. Raises ServiceError."""
         relay = Relay(self._thread, network, target)
         await relay.open()
-        return relay
-
-    def keep(self, relay: Relay, attached: object) -> None:
-        """Have it until this object is let go of."""
-        self._open.append((attached, relay))
-
-    async def let_go(self, attached: object) -> None:
-        """Close what was kept for this very object."""
-        ours = [relay for kept, relay in self._open if kept is attached]
-        self._open = [(kept, relay) for kept, relay in self._open if kept is not attached]
-        for relay in ours:
-            await relay.close()
+        async with undoing(relay.close):
+            yield relay
 
     async def stop(self) -> None:
-        """Close all. Never raises."""
-        for kept in [kept for kept, _ in self._open]:
-            with contextlib.suppress(ServiceError):
-                await self.let_go(kept)
+        """End a thread of its own. Never raises."""
         if self._owned:
             self._thread.stop(_nothing)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import OutputError, ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.evidence.requests import JournalLog
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.http_mock.cell import MockCell
 from keystone_action.services.http_mock.routes import RouteTable
 from keystone_action.services.http_mock.server import HOST, SETTLE_SECONDS, MockServer
@@ -31,7 +33,6 @@ class HttpMock:
         self._server = server if server is not None else MockServer()
         self._owned = server is None
         self._table = RouteTable(model, directory if directory is not None else Path())
-        self._cells: dict[int, MockCell] = {}
 
     @property
     def name(self) -> str:
@@ -48,26 +49,23 @@ class HttpMock:
             why = f" within {self._model.ready_timeout:g} s" if limit.expired() else f": {error!r}"
             raise ServiceError(f"service {self.name}: the mock server did not answer{why}") from error
 
-    async def attach(self, scope: CellScope) -> Attached:
-        """A port of its own, fresh counters, an empty journal. Raises ServiceError."""
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
+        """A port of its own, fresh counters, an empty journal. The journal stays readable. Raises ServiceError."""
         try:
             cell = MockCell(self.name, self._table, scope, record=self._model.record)
         except OSError as error:
             raise ServiceError(f"service {self.name}: its record can't be written: {error}") from error
         try:
             cell.port = await self._listen(cell, scope)
-        except BaseException:
+            async with undoing(partial(self._server.close, cell.port)):
+                yield MockPlace(self.name, cell, self._server, self._notices(scope), record=self._model.record)
+        finally:
             cell.close()
-            raise
-        self._cells[cell.port] = cell
-        return Attached(
-            name=self.name,
-            for_agent=_address(cell.host, cell.port),
-            for_host=_address(HOST, cell.port),
-            requests=JournalLog(cell.journal_path, lambda: self._complete(cell)) if self._model.record else None,
-            settle=lambda: self._settle(cell),
-            notices=(SHARED_USER,) if scope.allowed_users is None and not scope.in_network else (),
-        )
+
+    @staticmethod
+    def _notices(scope: CellScope) -> tuple[str, ...]:
+        return (SHARED_USER,) if scope.allowed_users is None and not scope.in_network else ()
 
     async def _listen(self, cell: MockCell, scope: CellScope) -> int:
         """In a cell's network too, under this mock's name: containers that are made in it from now on know it."""
@@ -81,9 +79,30 @@ class HttpMock:
         network.hosts[self.name] = network.host_address
         return port
 
-    def _settle(self, cell: MockCell) -> None:
+    async def stop(self) -> None:
+        """A server that others share goes on until `MockServer.stop`. Never raises."""
+        if self._owned:
+            self._server.stop()
+
+
+class MockPlace(Place):
+    """The port of one cell, and the record of what came in there."""
+
+    kind = "an http_mock"
+
+    def __init__(
+        self, name: str, cell: MockCell, server: MockServer, notices: tuple[str, ...], *, record: bool
+    ) -> None:
+        self._cell, self._server = cell, server
+        requests = JournalLog(cell.journal_path, self._complete) if record else None
+        super().__init__(
+            name, _address(cell.host, cell.port), _address(HOST, cell.port), requests=requests, notices=notices
+        )
+
+    def settle(self) -> None:
         """Blocks until all that clients have sent is in journal and audit log. Raises OutputError when they don't stop
         to send."""
+        cell = self._cell
         if cell.endless or not self._server.settle(cell.port):
             cell.endless = True
             raise OutputError(
@@ -91,39 +110,11 @@ class HttpMock:
                 " was waited for"
             )
 
-    def _complete(self, cell: MockCell) -> None:
-        self._settle(cell)
-        cell.check_complete()
+    def _complete(self) -> None:
+        self.settle()
+        self._cell.check_complete()
         if self._server.defects:
             raise OutputError(f"the mock server failed while serving: {self._server.defects[0]}")
-
-    async def run_sql(self, attached: Attached, script: str) -> None:  # noqa: ARG002
-        """Raises ServiceError: there is no database here."""
-        raise ServiceError(f"service {self.name} is an http_mock; sql needs a database")
-
-    async def seal(self, attached: Attached) -> None:
-        """Nothing to remember."""
-
-    async def detach(self, attached: Attached) -> None:
-        """The port closes; the journal stays readable."""
-        port = attached.for_agent.port
-        cell = self._cells.pop(port, None) if port is not None else None
-        if port is None or cell is None:
-            return
-        await self._server.close(port)
-        cell.close()
-
-    async def stop(self) -> None:
-        """Ends what is still attached; a server that others share goes on until `MockServer.stop`. Never raises."""
-        for port, cell in list(self._cells.items()):
-            try:
-                await self._server.close(port)
-            except ServiceError as error:
-                logging.getLogger(__name__).warning("service %s: %s", self.name, error)
-            cell.close()
-        self._cells.clear()
-        if self._owned:
-            self._server.stop()
 
 
 def _address(host: str, port: int) -> Address:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.container.database_servers import DatabaseServers, Seat
+from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ContainerPlan
 from keystone_action.services.mysql.cells import CellDatabase
 from keystone_action.services.mysql.reader import MysqlReader
@@ -33,16 +34,6 @@ _LONGEST_USER = 32
 _LONGEST_DATABASE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Used:
-    """What a cell has."""
-
-    address: Address
-    seat: Seat[MysqlInContainer]
-    cell: CellDatabase
-    watch: Watch
-
-
 class MysqlContainer:
     """A `RunningService`."""
 
@@ -54,7 +45,6 @@ class MysqlContainer:
         self._credentials = credentials_of_image(definition.name, definition.env)
         self._port = definition.ports[0] if definition.ports else _PORT
         self._servers = DatabaseServers(definition, self._image, host, self._server)
-        self._used: list[_Used] = []
 
     @property
     def name(self) -> str:
@@ -71,81 +61,70 @@ class MysqlContainer:
         plan = ContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
         return MysqlInContainer(self._host.container(plan), self._credentials, root, self._port)
 
-    async def attach(self, scope: CellScope) -> Attached:
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
         """See RunningService."""
-        import anyio
-
-        seat = await self._servers.enter(scope)
-        server = seat.server
-        wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
-        cell = CellDatabase(server, wanted.database, wanted.user, wanted.password)
-        for_host = _address(server.container.address, self._port, wanted)
-        used = _Used(for_host, seat, cell, Watch(cell.look))
-        self._used.append(used)
-        try:
-            await self._run(server, "could not make a database for a cell", cell.create)
-            await server.fill(cell)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._leave(used)
-            raise
-        return Attached(
-            self.name,
-            _address(self.name, self._port, wanted) if scope.in_network else for_host,
-            for_host,
-            database=MysqlReader(cell.reader_connection(), used.watch.changes),
-            settle=lambda: self._settle(server, cell),
-        )
-
-    def _settle(self, server: MysqlInContainer, cell: CellDatabase) -> None:
-        import pymysql
-
-        try:
-            cell.settle()
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise server.container.failed(f"went away: {one_line(error)}") from None
-
-    async def run_sql(self, attached: Attached, script: str) -> None:
-        """See RunningService."""
-        used = self._of(attached)
-        assert used is not None
-        await self._run(used.seat.server, "refused a fixture", lambda: used.cell.run_script(script))
-
-    async def seal(self, attached: Attached) -> None:
-        """See RunningService."""
-        used = self._of(attached)
-        assert used is not None
-        await self._run(used.seat.server, "went away", used.watch.seal)
-
-    async def detach(self, attached: Attached) -> None:
-        """See RunningService."""
-        used = self._of(attached)
-        if used is not None:
-            await self._leave(used)
-
-    async def _leave(self, used: _Used) -> None:
-        self._used.remove(used)
-        if used.seat.shared:
-            with contextlib.suppress(ServiceError):  # what can't be dropped now goes with the server
-                await self._run(used.seat.server, "could not drop a cell's database", used.cell.drop)
-        await self._servers.leave(used.seat)
+        async with self._servers.seat(scope) as seat:
+            wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
+            for_host = _address(seat.server.container.address, self._port, wanted)
+            for_agent = _address(self.name, self._port, wanted) if scope.in_network else for_host
+            place = MysqlPlace(self.name, for_agent, for_host, seat.server, wanted)
+            async with undoing(place.drop) if seat.shared else nullcontext():
+                await place.create()
+                yield place
 
     async def stop(self) -> None:
         """See RunningService."""
-        self._used.clear()
         await self._servers.stop()
 
-    def _of(self, attached: Attached) -> _Used | None:
-        return next((one for one in self._used if one.address is attached.for_host), None)
 
-    async def _run(self, server: MysqlInContainer, what: str, call: Callable[[], None]) -> None:
+class MysqlPlace(Place):
+    """One cell's database on a server of ours."""
+
+    def __init__(
+        self, name: str, for_agent: Address, for_host: Address, server: MysqlInContainer, wanted: Credentials
+    ) -> None:
+        self._server = server
+        self._cell = CellDatabase(server, wanted.database, wanted.user, wanted.password)
+        self._watch = Watch(self._cell.look)
+        reader = MysqlReader(self._cell.reader_connection(), self._watch.changes)
+        super().__init__(name, for_agent, for_host, database=reader)
+
+    async def create(self) -> None:
+        """Make it, with what the image filled its own database with. Raises ServiceError."""
+        await self._run("could not make a database for a cell", self._cell.create)
+        await self._server.fill(self._cell)
+
+    async def drop(self) -> None:
+        """Drop it. What can't be dropped now goes with the server. Never raises."""
+        with contextlib.suppress(ServiceError):
+            await self._run("could not drop a cell's database", self._cell.drop)
+
+    async def run_sql(self, script: str) -> None:
+        """See Place."""
+        await self._run("refused a fixture", lambda: self._cell.run_script(script))
+
+    async def seal(self) -> None:
+        """See Place."""
+        await self._run("went away", self._watch.seal)
+
+    def settle(self) -> None:
+        """See Place. Ends the agent's sessions."""
+        import pymysql
+
+        try:
+            self._cell.settle()
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise self._server.container.failed(f"went away: {one_line(error)}") from None
+
+    async def _run(self, what: str, call: Callable[[], None]) -> None:
         import anyio.to_thread
         import pymysql
 
         try:
             await anyio.to_thread.run_sync(call)
         except (pymysql.err.MySQLError, OSError) as error:
-            raise await server.container.failure(f"{what}: {one_line(error)}") from None
+            raise await self._server.container.failure(f"{what}: {one_line(error)}") from None
 
 
 def credentials_of_image(service: str, env: Mapping[str, str]) -> Credentials:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.services.base import Attached, CellScope
-from keystone_action.services.container.database_servers import DatabaseServers, Seat
+from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ContainerPlan
-from keystone_action.services.postgres.databases import CellDatabases, Credentials
+from keystone_action.services.postgres.databases import Credentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.embedded import named_by_env
 from keystone_action.services.postgres.server_in_container import MAINTENANCE, TEMPLATE, PostgresInContainer
 
 if TYPE_CHECKING:
-    from keystone_action.evidence.model import Address
     from keystone_action.services.container.host import ContainerHost
     from keystone_action.services.postgres.cells import Server
     from keystone_action.spec.models.services import ContainerService, PostgresService
@@ -36,8 +37,7 @@ class PostgresContainer:
         self._credentials = credentials_of_image(definition.name, definition.env)
         self._port = port_of(definition, "PGPORT", _PORT)
         self._servers = DatabaseServers(definition, self._image, host, self._server)
-        self._used: list[tuple[Address, Seat[PostgresInContainer]]] = []
-        self._databases = CellDatabases(_failure)
+        self._retired = RetiredDatabases()
 
     @property
     def name(self) -> str:
@@ -54,46 +54,20 @@ class PostgresContainer:
         plan = ContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
         return PostgresInContainer(self._host.container(plan), self._credentials, self._port)
 
-    async def attach(self, scope: CellScope) -> Attached:
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
         """See RunningService."""
-        import anyio
-
-        seat = await self._servers.enter(scope)
-        wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
-        for_host = wanted.address(seat.server.container.address, self._port)
-        for_agent = wanted.address(self.name, self._port) if scope.in_network else for_host
-        try:
-            attached = await self._databases.attach(
-                self.name, seat.server, wanted, for_agent=for_agent, for_host=for_host
-            )
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._servers.leave(seat)
-            raise
-        self._used.append((for_host, seat))
-        return attached
-
-    async def run_sql(self, attached: Attached, script: str) -> None:
-        """See RunningService."""
-        await self._databases.run_sql(attached, script)
-
-    async def seal(self, attached: Attached) -> None:
-        """See RunningService."""
-        await self._databases.seal(attached)
-
-    async def detach(self, attached: Attached) -> None:
-        """See RunningService."""
-        used = next((one for one in self._used if one[0] is attached.for_host), None)
-        if used is None:
-            return
-        self._used.remove(used)
-        if used[1].shared:
-            await self._databases.detach(attached)
-        await self._servers.leave(used[1])
+        async with self._servers.seat(scope) as seat:
+            wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
+            for_host = wanted.address(seat.server.container.address, self._port)
+            for_agent = wanted.address(self.name, self._port) if scope.in_network else for_host
+            place = PostgresPlace(self.name, for_agent, for_host, seat.server, wanted, _failure)
+            await place.create()
+            async with undoing(partial(self._retired.add, place)) if seat.shared else nullcontext():
+                yield place
 
     async def stop(self) -> None:
         """See RunningService."""
-        self._used.clear()
         await self._servers.stop()
 
 

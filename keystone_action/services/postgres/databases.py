@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import Attached
+from keystone_action.services.base import Place
 from keystone_action.services.postgres.cells import CellDatabase, Server
 from keystone_action.services.postgres.reader import PostgresReader
 
@@ -50,70 +50,51 @@ class Credentials:
         )
 
 
-class CellDatabases:
-    """Makes, seals, settles and drops databases of cells. failure: makes the service's error of a problem; may
-    block."""
+class PostgresPlace(Place):
+    """One cell's database. failure: makes the service's error of a problem; may block."""
 
-    def __init__(self, failure: Callable[[Server, str], ServiceError]) -> None:
-        self._failure = failure
-        self._cells: dict[tuple[str, int | None, str], CellDatabase] = {}
-        self._retired: deque[tuple[int, CellDatabase]] = deque()
-
-    async def attach(
-        self, name: str, server: Server, wanted: Credentials, *, for_agent: Address, for_host: Address
-    ) -> Attached:
-        """A fresh database with these names. Raises ServiceError."""
+    def __init__(
+        self,
+        name: str,
+        for_agent: Address,
+        for_host: Address,
+        server: Server,
+        wanted: Credentials,
+        failure: Callable[[Server, str], ServiceError],
+    ) -> None:
         cell = CellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)
-        await self._run(server, "could not make a database for a cell", cell.create)
-        self._cells[_key(for_host)] = cell
         reader = PostgresReader(
             server.address(cell.reader, cell.reader_password, cell.database),
             search_path=lambda: cell.before.schemas,
             prepare=cell.prepare,
             changes=lambda: cell.changes,
         )
-        return Attached(name, for_agent, for_host, database=reader, settle=lambda: self._settle(cell))
+        super().__init__(name, for_agent, for_host, database=reader)
+        self.cell = cell
+        self._failure = failure
 
-    def _settle(self, cell: CellDatabase) -> None:
+    async def create(self) -> None:
+        """A fresh database. Raises ServiceError."""
+        await self._run("could not make a database for a cell", self.cell.create)
+
+    async def run_sql(self, script: str) -> None:
+        """See Place."""
+        await self._run("refused a fixture", lambda: self.cell.run_script(script), script)
+
+    async def seal(self) -> None:
+        """See Place. For when setup has changed the database."""
+        await self._run("went away", self.cell.remember)
+
+    def settle(self) -> None:
+        """See Place. Ends the agent's sessions."""
         import psycopg
 
         try:
-            cell.end_sessions()
+            self.cell.end_sessions()
         except psycopg.Error as error:
-            raise self._failure(cell.server, f"went away: {_one_line(error)}") from None
+            raise self._failure(self.cell.server, f"went away: {_one_line(error)}") from None
 
-    async def run_sql(self, attached: Attached, script: str) -> None:
-        """With the rights of the database's owner. Raises ServiceError."""
-        cell = self._cells[_key(attached.for_host)]
-        await self._run(cell.server, "refused a fixture", lambda: cell.run_script(script), script)
-
-    async def seal(self, attached: Attached) -> None:
-        """Just before the agent starts, when setup has changed the database: what stands now stood before it.
-        Raises ServiceError."""
-        cell = self._cells[_key(attached.for_host)]
-        await self._run(cell.server, "went away", cell.remember)
-
-    async def detach(self, attached: Attached) -> None:
-        """Close it to everybody, and drop it where its names are for the next cell, or too much is kept. What can't be
-        dropped now goes with the server. Never raises."""
-        import anyio.to_thread
-        import psycopg
-
-        cell = self._cells.pop(_key(attached.for_host), None)
-        if cell is None:
-            return
-        try:
-            if not cell.unique:
-                await anyio.to_thread.run_sync(cell.drop)
-                return
-            self._retired.append((await anyio.to_thread.run_sync(cell.retire), cell))
-            while self._retired and sum(size for size, _ in self._retired) > KEPT_BYTES:
-                _, oldest = self._retired.popleft()
-                await anyio.to_thread.run_sync(oldest.drop)
-        except psycopg.Error:
-            return
-
-    async def _run(self, server: Server, what: str, call: Callable[[], None], script: str = "") -> None:
+    async def _run(self, what: str, call: Callable[[], None], script: str = "") -> None:
         import anyio.to_thread
         import psycopg
 
@@ -121,11 +102,32 @@ class CellDatabases:
             await anyio.to_thread.run_sync(call)
         except psycopg.Error as error:
             problem = f"{what}{_position(error, script)}: {_one_line(error)}"
-            raise await anyio.to_thread.run_sync(self._failure, server, problem) from None
+            raise await anyio.to_thread.run_sync(self._failure, self.cell.server, problem) from None
 
 
-def _key(address: Address) -> tuple[str, int | None, str]:
-    return address.host, address.port, address.database
+class RetiredDatabases:
+    """The databases of cells that are over, of one service."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, CellDatabase]] = deque()
+
+    async def add(self, place: PostgresPlace) -> None:
+        """Close a cell's database to everybody, and drop it where its names are for the next cell, or too much is kept.
+        What can't be dropped now goes with the server. Never raises."""
+        import anyio.to_thread
+        import psycopg
+
+        cell = place.cell
+        try:
+            if not cell.unique:
+                await anyio.to_thread.run_sync(cell.drop)
+                return
+            self._waiting.append((await anyio.to_thread.run_sync(cell.retire), cell))
+            while self._waiting and sum(size for size, _ in self._waiting) > KEPT_BYTES:
+                _, oldest = self._waiting.popleft()
+                await anyio.to_thread.run_sync(oldest.drop)
+        except psycopg.Error:
+            return
 
 
 def _one_line(error: Exception) -> str:

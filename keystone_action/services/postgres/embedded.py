@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.egress.relay import Relays, Target
-from keystone_action.services.postgres.databases import CellDatabases, Credentials
+from keystone_action.services.postgres.databases import Credentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.server import HOST, MAINTENANCE, PostgresServer
 
 if TYPE_CHECKING:
     import anyio
 
     from keystone_action.engine.networks import Network
-    from keystone_action.evidence.model import Address
     from keystone_action.services.loop_thread import LoopThread
     from keystone_action.services.postgres.cells import Server
     from keystone_action.services.server_process import Spawner
@@ -76,7 +77,7 @@ class EmbeddedPostgres:
         self._definition = definition
         self._credentials = credentials_from_env(definition.name, definition.env)
         self._relays = Relays(thread)
-        self._databases = CellDatabases(_failure)
+        self._retired = RetiredDatabases()
         self._directory = directory  # a further server has one beside it
         self._spawner = spawner
         self._server = self._new_server(directory)
@@ -117,47 +118,31 @@ class EmbeddedPostgres:
                 self._server = fresh
             return self._server
 
-    async def attach(self, scope: CellScope) -> Attached:
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
         """See RunningService. With one cell at a time exactly the names of `env`, unless `isolation: database`."""
         by_env = scope.exclusive and self._definition.isolation != "database"
         wanted = self._credentials if by_env else Credentials.of_a_cell()
         server = await self._running()
-        address = wanted.address(HOST, server.port)
-        if scope.network is None or not scope.in_network:
-            return await self._databases.attach(self.name, server, wanted, for_agent=address, for_host=address)
-        return await self._attach_in(scope.network, server, wanted, address)
+        for_agent = for_host = wanted.address(HOST, server.port)
+        async with AsyncExitStack() as way:
+            if scope.network is not None and scope.in_network:
+                for_agent = wanted.address(self.name, await self._open_way(scope.network, server, way))
+            place = PostgresPlace(self.name, for_agent, for_host, server, wanted, _failure)
+            await place.create()
+            # The way there closes first: nobody comes while the database goes.
+            async with undoing(partial(self._retired.add, place)), undoing(way.aclose):
+                yield place
 
-    async def _attach_in(
-        self, network: Network, server: PostgresServer, wanted: Credentials, address: Address
-    ) -> Attached:
-        """For an agent in a container. The relay lets only its cell's containers through; among those that know the
-        way, as on the loopback, a cell's password is what tells them apart."""
+    async def _open_way(self, network: Network, server: PostgresServer, way: AsyncExitStack) -> int:
+        """The port at which an agent in a container reaches the server. The relay lets only its cell's containers
+        through; among those that know the way, as on the loopback, a cell's password is what tells them apart."""
         try:
-            relay = await self._relays.open(network, Target(HOST, server.port))
+            relay = await way.enter_async_context(self._relays.open(network, Target(HOST, server.port)))
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
-        try:
-            for_agent = wanted.address(self.name, relay.port)
-            attached = await self._databases.attach(self.name, server, wanted, for_agent=for_agent, for_host=address)
-        except BaseException:
-            await relay.close()
-            raise
         network.hosts[self.name] = network.host_address
-        self._relays.keep(relay, attached)
-        return attached
-
-    async def run_sql(self, attached: Attached, script: str) -> None:
-        """See RunningService."""
-        await self._databases.run_sql(attached, script)
-
-    async def seal(self, attached: Attached) -> None:
-        """See RunningService."""
-        await self._databases.seal(attached)
-
-    async def detach(self, attached: Attached) -> None:
-        """See RunningService."""
-        await self._relays.let_go(attached)
-        await self._databases.detach(attached)
+        return relay.port
 
     async def stop(self) -> None:
         """See RunningService."""

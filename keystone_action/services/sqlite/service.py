@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.files.paths import PathMissing, PathProblem, write_inside
-from keystone_action.services.base import Attached, CellScope
+from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.sqlite.process import SqliteProcess
 from keystone_action.services.sqlite.reader import SqliteReader, copy_in
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.services import SqliteService
 
 
-@dataclass
+@dataclass(frozen=True)
 class SqliteFile:
     """A `RunningService` without a process of its own. host: confines what reads the file.
 
@@ -31,7 +33,6 @@ class SqliteFile:
 
     definition: SqliteService
     host: ScriptHost
-    _scopes: dict[int, tuple[CellScope, SqliteReader]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -41,59 +42,61 @@ class SqliteFile:
     async def start(self) -> None:
         """Nothing to start."""
 
-    async def attach(self, scope: CellScope) -> Attached:
-        """See RunningService. The file need not exist: the agent, or a fixture, makes it."""
-        path = self.definition.path
-        address = Address(url=f"sqlite:///{path}", database=path)
-        reader = SqliteReader(scope.workspace, path, SqliteProcess(self.host, scope.private))
-        attached = Attached(self.name, address, address, database=reader)
-        self._scopes[id(attached)] = (scope, reader)
-        return attached
-
-    async def run_sql(self, attached: Attached, script: str) -> None:
-        """See RunningService. Run before the agent starts, on a copy that then takes the file's place: what was
-        copied into the workspace may hold links."""
-        import anyio.to_thread
-
-        scope, _ = self._scopes[id(attached)]
-        try:
-            await anyio.to_thread.run_sync(self._run_script, scope, script)
-        except (sqlite3.Error, sqlite3.Warning, PathProblem, OSError) as error:
-            raise ServiceError(f"service {self.name} refused a fixture: {error}") from None
-
-    def _run_script(self, scope: CellScope, script: str) -> None:
-        place = scope.private / f"{secrets.token_hex(8)}.sqlite"
-        try:
-            with contextlib.suppress(PathMissing):
-                copy_in(scope.workspace, self.definition.path, place)
-            _execute(place, script)
-            write_inside(scope.workspace, self.definition.path, place.read_bytes())
-        finally:
-            for path in scope.private.glob(f"{place.name}*"):
-                path.unlink()
-
-    async def seal(self, attached: Attached) -> None:
-        """See RunningService. The file as it stands is kept."""
-        import anyio.to_thread
-
-        _, reader = self._scopes[id(attached)]
-        try:
-            await anyio.to_thread.run_sync(reader.seal)
-        except OSError as error:
-            raise ServiceError(f"service {self.name}: {self.definition.path} can't be kept: {error}") from None
-
-    async def detach(self, attached: Attached) -> None:
-        """See RunningService. The copies go, and whatever still reads them."""
-        _, reader = self._scopes.pop(id(attached), (None, None))
-        if reader is not None:
-            await reader.process.close()
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
+        """See RunningService. The file need not exist: the agent, or a fixture, makes it. After the cell the copies go,
+        and whatever still reads them."""
+        process = SqliteProcess(self.host, scope.private)
+        async with undoing(process.close):
+            yield SqlitePlace(self.name, scope, self.definition.path, process)
 
     async def stop(self) -> None:
         """Nothing to stop."""
 
 
-def _execute(place: Path, script: str) -> None:
-    connection = sqlite3.connect(place, isolation_level=None)
+class SqlitePlace(Place):
+    """The file of one cell's workspace."""
+
+    def __init__(self, name: str, scope: CellScope, path: str, process: SqliteProcess) -> None:
+        self._scope, self._path = scope, path
+        self._reader = SqliteReader(scope.workspace, path, process)
+        address = Address(url=f"sqlite:///{path}", database=path)
+        super().__init__(name, address, address, database=self._reader)
+
+    async def run_sql(self, script: str) -> None:
+        """See Place. Run before the agent starts, on a copy that then takes the file's place: what was copied into the
+        workspace may hold links."""
+        import anyio.to_thread
+
+        try:
+            await anyio.to_thread.run_sync(self._run_script, script)
+        except (sqlite3.Error, sqlite3.Warning, PathProblem, OSError) as error:
+            raise ServiceError(f"service {self.name} refused a fixture: {error}") from None
+
+    def _run_script(self, script: str) -> None:
+        private, workspace = self._scope.private, self._scope.workspace
+        copy = private / f"{secrets.token_hex(8)}.sqlite"
+        try:
+            with contextlib.suppress(PathMissing):
+                copy_in(workspace, self._path, copy)
+            _execute(copy, script)
+            write_inside(workspace, self._path, copy.read_bytes())
+        finally:
+            for path in private.glob(f"{copy.name}*"):
+                path.unlink()
+
+    async def seal(self) -> None:
+        """See Place. The file as it stands is kept."""
+        import anyio.to_thread
+
+        try:
+            await anyio.to_thread.run_sync(self._reader.seal)
+        except OSError as error:
+            raise ServiceError(f"service {self.name}: {self._path} can't be kept: {error}") from None
+
+
+def _execute(file: Path, script: str) -> None:
+    connection = sqlite3.connect(file, isolation_level=None)
     try:
         connection.executescript(script)
         # One file holds everything: a log left open (`PRAGMA journal_mode = WAL`) is folded in.
