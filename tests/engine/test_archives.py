@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -139,8 +139,19 @@ def test_what_was_there_before_is_gone(tmp_path: Path) -> None:
     assert (target / "a").read_text() == "new"
 
 
-def test_a_thousand_levels_survive(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A directory for trees so deep that pytest's own clean-up can't remove them, and would say so in every later
+    run."""
+    try:
+        yield tmp_path
+    finally:
+        for tree in tmp_path.iterdir():
+            remove_tree(tree)
+
+
+def test_a_thousand_levels_survive(deep: Path) -> None:
+    source = deep / "source"
     source.mkdir()
     fd = os.open(source, os.O_RDONLY)
     for _ in range(1000):
@@ -149,18 +160,15 @@ def test_a_thousand_levels_survive(tmp_path: Path) -> None:
         os.close(fd)
         fd = deeper
     os.close(fd)
-    there_and_back(source, tmp_path / "target")
+    there_and_back(source, deep / "target")
     levels = 0
-    fd = os.open(tmp_path / "target", os.O_RDONLY)
+    fd = os.open(deep / "target", os.O_RDONLY)
     while listed(fd):
         deeper = os.open("level", os.O_RDONLY, dir_fd=fd)
         os.close(fd)
         fd = deeper
         levels += 1
     os.close(fd)
-    # pytest's own clean-up can't remove so deep a tree, and would say so in every later run.
-    remove_tree(source)
-    remove_tree(tmp_path / "target")
     assert levels == 1000
 
 
