@@ -15,9 +15,10 @@ from keystone_action.agents.environment import agent_environment
 from keystone_action.agents.run import run_agent
 from keystone_action.command import Limits
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import Address, AgentRun
+from keystone_action.evidence.model import Address, AgentRun, Evidence
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import Snapshot, copy_tree, keep_originals, snapshot
+from keystone_action.runner.cell.context import CheckWorld
 from keystone_action.runner.cell.layout import (
     apart,
     copy_task_files,
@@ -32,7 +33,7 @@ from keystone_action.runner.cell.opening import Opened, Request, missing_words, 
 from keystone_action.runner.cell.reaching import Reach
 from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.runner.readable_folders import readable_folders
-from keystone_action.sandbox.base import Sandbox, SandboxProvider
+from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.processes.sandboxes import unenforced
 from keystone_action.services.base import Place
 from keystone_action.spec.expressions import interpolate
@@ -47,13 +48,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booted:
-    """A cell that is ready for its agent. provider: opens the sandboxes of its checks. incomplete: why evidence that we
-    collect is not whole, empty when it is. names: for the expressions of checks, None where there are none."""
+    """A cell that is ready for its agent. checks: makes what its checks share, of what was observed. incomplete: why
+    evidence that we collect is not whole, empty when it is. names: for the expressions of checks, None where there are
+    none."""
 
     sandbox: Sandbox
-    provider: SandboxProvider
     agent: AgentBase
-    agent_directory: Path | None
     run_agent: Callable[[], Awaitable[AgentRun]]
     prompt: str
     names: Mapping[str, Any] | None
@@ -65,12 +65,8 @@ class Booted:
     trace: Path
     secrets: Mapping[str, str]
     unresolved_secrets: Mapping[str, str]
-    limits: Limits
-    readable: tuple[Path, ...]
-    check_environment: Mapping[str, str]
-    missing_programs: Mapping[str, Path | None]
     invariants: Mapping[str, Invariant]
-    admit: Callable[[Sandbox], None]
+    checks: Callable[[Evidence], CheckWorld]
     incomplete: Callable[[], str]
     notices: tuple[str, ...]
 
@@ -138,9 +134,7 @@ class _Boot:
         )
         return Booted(
             sandbox=opened.sandbox,
-            provider=opened.provider,
             agent=agent,
-            agent_directory=agent_directory,
             run_agent=partial(self._run_agent, agent, opened.sandbox, prompt, inputs, agent_directory, names),
             prompt=prompt,
             names=names if self.cell.loaded.has_expressions else None,
@@ -152,12 +146,25 @@ class _Boot:
             trace=trace,
             secrets=secrets,
             unresolved_secrets=self.world.secrets[self.spec.id].missing,
-            limits=self.limits,
-            readable=opened.readable,
-            check_environment=check_environment,
-            missing_programs=missing,
             invariants=invariants,
-            admit=self.reach.admit,
+            checks=partial(
+                CheckWorld,
+                directory=self.cell.loaded.directory,
+                roots=self.roots,
+                provider=opened.provider,
+                limits=self.limits,
+                readable=opened.readable,
+                environment=check_environment,
+                host_services={name: place.for_host.as_mapping() for name, place in places.items()},
+                missing_programs=missing,
+                judge=self.world.judge,
+                author_files=self.world.author_files,
+                host=self.world.host,
+                originals=originals,
+                admit=self.reach.admit,
+                agent_directory=agent_directory,
+                library=self.cell.loaded.library,
+            ),
             incomplete=self.reach.incomplete,
             notices=tuple(self.notices),
         )

@@ -23,7 +23,6 @@ from keystone_action.files.workspace import changes, snapshot, write_patch
 from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bounded
 from keystone_action.runner.cell.boot import Booted, boot
 from keystone_action.runner.cell.checks import Graded, judge_changes, run_checks
-from keystone_action.runner.cell.context import CheckWorld
 from keystone_action.runner.cell.grading import agent_note, forced_zero, judge_usage, unreadable, usage, verdict_of
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
@@ -150,24 +149,7 @@ class _Life:
         return evidence, patch.text
 
     async def _check(self, booted: Booted, evidence: Evidence) -> None:
-        checks = CheckWorld(
-            evidence=evidence,
-            directory=self.cell.loaded.directory,
-            roots=self.roots,
-            provider=booted.provider,
-            limits=booted.limits,
-            readable=booted.readable,
-            environment=booted.check_environment,
-            host_services={name: place.for_host.as_mapping() for name, place in booted.places.items()},
-            missing_programs=booted.missing_programs,
-            judge=self.world.judge,
-            author_files=self.world.author_files,
-            host=self.world.host,
-            originals=booted.originals,
-            admit=booted.admit,
-            agent_directory=booted.agent_directory,
-            library=self.cell.loaded.library,
-        )
+        checks = booted.checks(evidence)
         try:
             await run_checks(
                 booted.invariants,
