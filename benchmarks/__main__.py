@@ -13,6 +13,7 @@ from benchmarks.container_cells import container_cells
 from benchmarks.containers import containers
 from benchmarks.image import image
 from benchmarks.measure import KEYSTONE, Row, Sample, command, interleaved, spawns
+from benchmarks.usage import usage
 
 CELLS = 200
 _SPEC = """\
@@ -95,6 +96,7 @@ def main() -> int:
             "start": lambda rounds: start_up(Path(name), rounds),
             "cells": lambda rounds: cells(Path(name), max(3, rounds // 2), 1),
             "cells-at-once": lambda rounds: cells(Path(name), max(3, rounds // 2), 2),
+            "usage": lambda rounds: usage(max(3, rounds // 2)),
             "services": lambda rounds: containers(max(3, rounds // 2)),
             "image": image,
             "container-cells": lambda rounds: container_cells(max(3, rounds // 2)),
