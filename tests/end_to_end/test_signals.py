@@ -126,7 +126,7 @@ def driven(tmp_path: Path) -> Iterator[Any]:
 
 
 @BOTH
-@pytest.mark.parametrize("module", ["cli", "arguments", "runner.run"])
+@pytest.mark.parametrize("module", ["cli.main", "cli.arguments", "runner.run"])
 def test_before_anything_has_begun_it_ends_with_a_word(driven: Any, module: str, number: int) -> None:
     run = driven(f"at_import({module!r}, wait)")
     run.until("import")
@@ -175,7 +175,7 @@ def test_a_second_signal_loses_no_result_of_the_first(driven: Any, number: int) 
 @BOTH
 def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any, number: int) -> None:
     second = "only=lambda *_: not once.append(1) and len(once) > 1"
-    run = driven(f"once = []\nat('runner.cell', 'changes', hang, {second})", spec() + TWO)
+    run = driven(f"once = []\nat('runner.cell.cell', 'changes', hang, {second})", spec() + TWO)
     run.until("changes")
     run.process.send_signal(number)
     code, err = run.end()
@@ -204,7 +204,9 @@ def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -
 
 
 @hostile("signals", "code in C keeps the interpreter's lock for ever", held_by="a watchdog process", sandbox="none")
-@pytest.mark.parametrize("place", ["at('runner.cell', 'changes', seize)", "at('report.write', 'render_html', seize)"])
+@pytest.mark.parametrize(
+    "place", ["at('runner.cell.cell', 'changes', seize)", "at('report.write', 'render_html', seize)"]
+)
 def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str) -> None:
     run = driven(place)
     run.until(place.split("'")[3])
@@ -242,7 +244,7 @@ def _runs(number: str) -> bool:
 
 @hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")
 def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
-    run = driven(f"at('runner.cell', 'changes', hang, {FIRST})", spec(resources="{timeout: 2s}") + TWO)
+    run = driven(f"at('runner.cell.cell', 'changes', hang, {FIRST})", spec(resources="{timeout: 2s}") + TWO)
     code, err = run.end()
     assert code == 3, err
     assert run.verdicts == ["error", "pass"]
@@ -251,7 +253,7 @@ def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) 
 
 @honest("signals", "a thread of ours hangs in a cell", sandbox="none")
 def test_a_cell_that_takes_its_time_within_its_limit_passes(driven: Any) -> None:
-    place = f"at('runner.cell', 'changes', lambda name: (open(name + '.reached', 'w'), time.sleep(1)), {FIRST})"
+    place = f"at('runner.cell.cell', 'changes', lambda name: (open(name + '.reached', 'w'), time.sleep(1)), {FIRST})"
     run = driven(place, spec(resources="{timeout: 60s}") + TWO)
     assert run.end()[0] == 0
     assert run.verdicts == ["pass", "pass"]
@@ -259,7 +261,7 @@ def test_a_cell_that_takes_its_time_within_its_limit_passes(driven: Any) -> None
 
 @BOTH
 def test_merging_and_other_commands_end_by_it_too(driven: Any, number: int) -> None:
-    run = driven("at('scaffold', 'write_first_spec', wait)", "", "init", "there")
+    run = driven("at('cli.scaffold', 'write_first_spec', wait)", "", "init", "there")
     run.until("write_first_spec")
     run.process.send_signal(number)
     assert run.end() == (130, "keystone: cancelled\n")
@@ -268,7 +270,7 @@ def test_merging_and_other_commands_end_by_it_too(driven: Any, number: int) -> N
 
 def test_a_signal_that_was_blocked_when_we_were_started_is_not_lost(tmp_path: Path) -> None:
     """As the image does it: blocked by `env`, so that not even the start of the interpreter loses one."""
-    (tmp_path / "driver.py").write_text(DRIVER.replace("{place}", "at_import('cli', wait)"))
+    (tmp_path / "driver.py").write_text(DRIVER.replace("{place}", "at_import('cli.main', wait)"))
     (tmp_path / "keystone.yaml").write_text(spec())
     blocked = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);"
     sent = "os.kill(os.getpid(), signal.SIGTERM); os.execv(sys.executable, [sys.executable, 'driver.py', 'run'])"
