@@ -20,6 +20,8 @@ from keystone_action.github.baseline import MAX_FOUND, artifact_names
 from keystone_action.report.results import render_results
 from keystone_action.scoring.results import PlanInfo
 
+pytestmark = pytest.mark.command
+
 WORKFLOW = "evaluate.yml"
 NAME = "keystone-results-agent"
 SPEC = """

@@ -21,6 +21,8 @@ from keystone_action import __version__
 from keystone_action.github.api.waiting import Limits
 from keystone_action.github.pull_request import reporting
 
+pytestmark = pytest.mark.command
+
 WORKFLOW = (ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8")
 DOCUMENT: dict[Any, Any] = yaml.safe_load(WORKFLOW)
 

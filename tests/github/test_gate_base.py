@@ -19,6 +19,8 @@ from keystone_action.github.inputs import read_settings
 from keystone_action.github.log.commands import Commands
 from keystone_action.github.reader import InputReader
 
+pytestmark = pytest.mark.command
+
 BEFORE = "1" * 40
 ELSEWHERE = "4" * 40
 MERGE = "3" * 40

@@ -14,6 +14,8 @@ from support.workflow_play import SUITE, Played, Player
 from keystone_action.shards import MAX_JOBS
 from tools.readme_workflow import workflow
 
+pytestmark = pytest.mark.command
+
 PAGE = (ROOT / "docs" / "scaling.md").read_text("utf-8")
 
 

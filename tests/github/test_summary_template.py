@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.fake_runner import FakeRunner, StepResult
 
+pytestmark = pytest.mark.command
+
 SPEC = """\
 version: 1
 id: greet

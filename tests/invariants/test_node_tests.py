@@ -10,6 +10,8 @@ from support.graded_tests import World
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.tests.node import with_reporter
 
+pytestmark = pytest.mark.sandbox
+
 
 @pytest.fixture
 def bare(tmp_path: Path) -> World:

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from support.context import make_check
 from support.graded_tests import World
 
+pytestmark = pytest.mark.sandbox
+
 REPORT = '<testsuite><testcase name="a"/><testcase name="b"/></testsuite>'
 
 

@@ -14,6 +14,8 @@ from support.context import grade, make_check
 from keystone_action.evidence.model import AgentRun
 from keystone_action.invariants.base import Outcome
 
+pytestmark = pytest.mark.sandbox
+
 MODULE = """from agenticassure.results import ScoreResult
 from agenticassure.scorers.base import register_scorer
 

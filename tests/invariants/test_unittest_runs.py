@@ -10,6 +10,8 @@ from support.graded_tests import World
 from keystone_action.invariants.tests.planted_modules import guarded_command
 from keystone_action.invariants.tests.unittest_runs import starts
 
+pytestmark = pytest.mark.sandbox
+
 CASES = """
 import unittest
 
