@@ -63,8 +63,6 @@ class Booted:
     light: bool
     audit_log: Path
     trace: Path
-    secrets: Mapping[str, str]
-    unresolved_secrets: Mapping[str, str]
     invariants: Mapping[str, Invariant]
     checks: Callable[[Evidence], CheckWorld]
     incomplete: Callable[[], str]
@@ -111,8 +109,7 @@ class _Boot:
         sandboxes = self._sandboxes()
         enter("workspace")
         agent_directory, audit_log, trace = await apart(self._lay_out, inline=self.light)
-        secrets = self._secrets()
-        names = self._names(secrets, agent_directory)
+        names = self._names(self._secrets(), agent_directory)
         enter("services")
         places = await self.reach.services(names, audit_log)
         names = with_services(names, {name: place.for_agent for name, place in places.items()})
@@ -144,8 +141,6 @@ class _Boot:
             light=self.light,
             audit_log=audit_log,
             trace=trace,
-            secrets=secrets,
-            unresolved_secrets=self.world.secrets[self.spec.id].missing,
             invariants=invariants,
             checks=partial(
                 CheckWorld,

@@ -76,6 +76,7 @@ class _Life:
 
     def __init__(self, cell: Cell, world: World, files: CellFiles, roots: CellRoots) -> None:
         self.cell, self.world, self.files, self.roots = cell, world, files, roots
+        self.secrets = world.secrets[cell.loaded.spec.id]
         self.phase = "start"
         self.agent: AgentRun | None = None
         self.observed: Trace | None = None
@@ -141,7 +142,7 @@ class _Life:
             request_logs={n: p.requests for n, p in booted.places.items() if p.requests is not None},
             audit_log=booted.audit_log,
             trace=booted.trace,
-            secrets=tuple(booted.secrets.values()),
+            secrets=tuple(self.secrets.values.values()),
             patch=patch.text,
             patch_cut=patch.cut,
             observed=self.observed,
@@ -155,7 +156,7 @@ class _Life:
                 booted.invariants,
                 checks,
                 booted.names,
-                unavailable=booted.unresolved_secrets,
+                unavailable=self.secrets.missing,
                 on_result=self.graded.append,
             )
         finally:
