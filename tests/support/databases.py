@@ -30,6 +30,7 @@ class PostgresCell:
     """One cell's database, and both sides of it: the agent's connection and a check's query."""
 
     portal: BlockingPortal
+    service: EmbeddedPostgres
     place: Place
     _block: AbstractAsyncContextManager[Place]
     _sessions: list[Any] = field(default_factory=list)
@@ -74,7 +75,7 @@ class PostgresForTests:
         private.mkdir()
         scope = CellScope("cell", private, private, AuditLog(private / "audit.jsonl"), exclusive)
         block = self.service.attach(scope)
-        return PostgresCell(self.portal, self.portal.call(block.__aenter__), block)
+        return PostgresCell(self.portal, self.service, self.portal.call(block.__aenter__), block)
 
 
 @pytest.fixture(scope="session")
