@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -231,8 +231,20 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["pull", "create", "update", "status"])
-@pytest.mark.parametrize(("status", "message", "headers", "error"), REFUSALS)
+REFUSED_CALLS = ["pull", "create", "update", "status"]
+
+
+def refusals() -> Iterator[tuple[Any, ...]]:
+    """Each refusal by one call, and each error by each call: the call only gives the sentence its beginning."""
+    by_error: dict[type, list[tuple[Any, ...]]] = {}
+    for refusal in REFUSALS:
+        by_error.setdefault(refusal[-1], []).append(refusal)
+    for alike in by_error.values():
+        for number in range(max(len(alike), len(REFUSED_CALLS))):
+            yield REFUSED_CALLS[number % len(REFUSED_CALLS)], *alike[number % len(alike)]
+
+
+@pytest.mark.parametrize(("name", "status", "message", "headers", "error"), list(refusals()))
 def test_a_refusal_is_named_for_its_cause_and_never_repeated(name, status, message, headers, error):
     method, path, subject = ALL[name][:3]
     with FakeGitHub() as github:
@@ -269,28 +281,31 @@ def test_a_comment_that_was_deleted_is_not_found():
 
 
 @pytest.mark.parametrize("name", ["pull", "status"])
-@pytest.mark.parametrize("document", [b"", b"<html>no</html>", b"\xff\xfe", b"[" * 100_000, b"nul"])
-def test_what_is_no_json_is_said(document, name):
+def test_what_is_no_json_is_said(name):
     with FakeGitHub() as github:
-        github.fault(*ALL[name][:2], status=200, body=document, headers={"content-type": "text/html"})
-        with pytest.raises(errors.UnexpectedAnswer, match="text/html"):
-            ALL[name][-1](probe(filled(github)).client)
-        assert len(github.requests) == 1
+        filled(github)
+        for number, document in enumerate([b"", b"<html>no</html>", b"\xff\xfe", b"[" * 100_000, b"nul"], start=1):
+            github.fault(*ALL[name][:2], status=200, body=document, headers={"content-type": "text/html"})
+            with pytest.raises(errors.UnexpectedAnswer, match="text/html"):
+                ALL[name][-1](probe(github).client)
+            assert len(github.requests) == number
 
 
-@pytest.mark.parametrize("document", [b"[]", b"3", b'"x"', b"{}", b'{"number": "7"}', b'{"number": true}', b"[null]"])
 @pytest.mark.parametrize("name", [name for name in ALL if name != "download"])
-def test_json_of_another_shape_is_said(name, document):
+def test_json_of_another_shape_is_said(name):
     with FakeGitHub() as github:
-        github.fault(ALL[name][0], ALL[name][1], status=200, body=document, times=None)
-        is_list = name in ("comments", "pulls of commit", "open pulls")
-        if is_list and document == b"[]":
-            assert ALL[name][-1](probe(filled(github)).client) == []
-        elif name == "status" and document.startswith(b"{"):
-            assert ALL[name][-1](probe(filled(github)).client) is None  # of a status that was set, nothing is read
-        else:
-            with pytest.raises(errors.UnexpectedAnswer):
-                ALL[name][-1](probe(filled(github)).client)
+        filled(github)
+        for document in (b"[]", b"3", b'"x"', b"{}", b'{"number": "7"}', b'{"number": true}', b"[null]"):
+            fault = github.fault(ALL[name][0], ALL[name][1], status=200, body=document, times=None)
+            is_list = name in ("comments", "pulls of commit", "open pulls")
+            if is_list and document == b"[]":
+                assert ALL[name][-1](probe(github).client) == []
+            elif name == "status" and document.startswith(b"{"):
+                assert ALL[name][-1](probe(github).client) is None  # of a status that was set, nothing is read
+            else:
+                with pytest.raises(errors.UnexpectedAnswer):
+                    ALL[name][-1](probe(github).client)
+            fault.times = 0
 
 
 def test_the_words_of_a_server_are_one_line_of_bounded_length():
