@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,51 @@ def test_node_tests_that_end_the_process_earn_nothing(bare: World) -> None:
     bare.left({"solution.js": "process.exit(0)"})
     outcome = bare.grade({"type": "tests", "cmd": "node --test", "inject": ["x.test.js"]})
     assert (outcome.status, outcome.score) == ("fail", 0.0)
+
+
+OLD_NODE = """#!/bin/sh
+case "$*" in
+    "-e "*) printf v18.13.0; exit 1 ;;
+    *--test-reporter*) echo "node: bad option: --test-reporter" >&2; exit 9 ;;
+esac
+exit 0
+"""
+"""As Node 18.13, which passes whatever ends the process with 0, and has no reporter."""
+
+
+@pytest.fixture
+def old_node(bare: World) -> Iterator[World]:
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "node")
+        program.write_text(OLD_NODE)
+        for path in (program, program.parent):
+            path.chmod(0o755)
+        bare.readable = (program.parent,)
+        bare.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+        (bare.author / "x.test.js").write_text('require("node:test")("one", require("./solution.js").f);')
+        bare.left({"solution.js": "process.exit(0)"})
+        yield bare
+
+
+def test_a_node_without_the_reporter_is_not_believed(old_node: World) -> None:
+    outcome = old_node.grade({"type": "tests", "cmd": "node --test", "inject": ["x.test.js"]})
+    assert outcome.status == "error", outcome
+    assert "Node 18.13.0 can't be confirmed" in outcome.message
+    assert "set base to an image with Node 20" in outcome.message
+
+
+def test_an_old_node_that_is_not_the_sandboxs_earns_nothing(old_node: World) -> None:
+    """Only the command's own shell finds it: without a report its exit code of 0 is no success."""
+    folder = old_node.readable[0]
+    del old_node.environment["PATH"]
+    outcome = old_node.grade({"type": "tests", "cmd": f"PATH={folder}; node --test", "inject": ["x.test.js"]})
+    assert (outcome.status, outcome.score) == ("fail", 0.0), outcome
+
+
+def test_an_old_node_with_a_report_of_the_authors_is_graded_by_it(old_node: World) -> None:
+    write = "echo '<testsuite><testcase name=\"a\"/></testsuite>' > r.xml"
+    document = {"type": "tests", "cmd": f"node --test && {write}", "junit_xml": "r.xml", "inject": ["x.test.js"]}
+    assert old_node.grade(document).status == "pass"
 
 
 def test_files_of_node_that_end_the_process_are_found_among_any_number(bare: World) -> None:

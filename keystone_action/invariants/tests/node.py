@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from keystone_action.command import Command
 from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.invariants.tests.junit import Counts
+from keystone_action.sandbox.base import Sandbox
 
 _NODE_TESTS = re.compile(r"(?P<node>(?:^|(?<=[\s;&|(]))node\b(?:\s+-[^\s;&|]+)*?\s+--test)(?=\s|$)")
 _RELATIVE = re.compile(rb"""["'`](\.{1,2}/[^"'`\s]{1,300})["'`]""")
 _ENDINGS = ("", *(f".{suffix}" for suffix in ("js", "cjs", "mjs", "ts", "cts", "mts")), "/index.js", "/index.ts")
+_HAS_REPORTER = """process.stdout.write(process.version);
+process.exitCode = typeof require("node:test/reporters").junit === "function" ? 0 : 1;"""
 _FILES, _FILE_BYTES = 500, 4 << 20
 """Files that one file of tests is followed to, and how much of each is read."""
 
@@ -30,6 +35,14 @@ def with_reporter(cmd: str | list[str], path: str) -> str | list[str] | None:
         return None
     at = cmd.index("--test") + 1
     return [*cmd[:at], *options, *cmd[at:]]
+
+
+async def version_without_reporter(sandbox: Sandbox, environment: Mapping[str, str]) -> str | None:
+    """The sandbox's node, if it says that it has no JUnit reporter: those before 20.8.0 and early ones of 18. Their
+    exit code can't be trusted: it is 0 when the code under test ends the process with 0."""
+    asked = await sandbox.run(Command(("node", "-e", _HAS_REPORTER), env=environment, timeout=30))
+    said = re.match(r"v(\d+\.[\d.]+)", asked.stdout.text())
+    return said[1] if said and asked.shell_code == 1 else None
 
 
 def without_emptied_files(counts: Counts, workspace: Path, workspace_inside: str) -> Counts:

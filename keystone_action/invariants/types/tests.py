@@ -26,7 +26,7 @@ from keystone_action.invariants.tests.graded_copy import (
     prepare,
 )
 from keystone_action.invariants.tests.junit import BadReport, Counts, total
-from keystone_action.invariants.tests.node import with_reporter, without_emptied_files
+from keystone_action.invariants.tests.node import version_without_reporter, with_reporter, without_emptied_files
 from keystone_action.invariants.tests.planted_modules import ModuleRule
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
@@ -53,7 +53,8 @@ class Tests(Check):
 
     As `pytest`, the sandbox's python3 runs pytest with the author's configuration; it must have pytest (the action's
     image does; otherwise `setup.packages: [pytest]`). Any other runner is a `cmd`, with the reports that it writes as
-    `junit_xml`. `node --test` without `junit_xml` gets node's JUnit reporter. Any other `cmd` without `junit_xml` is
+    `junit_xml`. `node --test` without `junit_xml` gets node's JUnit reporter; a node that has none (before 20.8, or an
+    early 18) is an error, because its exit code can't be confirmed. Any other `cmd` without `junit_xml` is
     graded by its exit code alone, and the message says so. Where `cmd` runs Python's `unittest`, itself or by a script,
     success has to be confirmed: each run has come to the end of its tests, and none of them failed.
 
@@ -174,7 +175,14 @@ class Tests(Check):
         problem = await anyio.to_thread.run_sync(self._remove_old_reports, copy)
         if problem:
             return failed(problem, **copy.details)
-        command, node_report = await self._command(copy)
+        command, node_report = self._command(copy)
+        if node_report is not None:
+            version = await version_without_reporter(copy.sandbox, context.check_environment)
+            if version is not None:
+                return broken(
+                    f"node --test of Node {version} can't be confirmed, because it has no JUnit reporter; set base to "
+                    "an image with Node 20.8 or newer, or junit_xml"
+                )
         command = copy.guarded_command(command)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         places, given = list(destinations(self.inject)), context.check_environment
@@ -226,16 +234,11 @@ class Tests(Check):
                     return f"The report {path} that the agent left can't be removed."
         return ""
 
-    async def _command(self, copy: GradedCopy) -> tuple[str | list[str], str | None]:
-        """The command, and the name of the report that was added to it: for node's test runner, where it has one."""
+    def _command(self, copy: GradedCopy) -> tuple[str | list[str], str | None]:
+        """The command, and the name of the report that was added to it: for node's test runner."""
         assert self.cmd is not None
         added = with_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
-        if added is None:
-            return self.cmd, None
-        asked = await copy.sandbox.run(Command(("node", "--version"), timeout=30))
-        version = re.match(r"v(\d+)\.", asked.stdout.text())
-        # node 18 knows no such reporter; without one its exit code is what there is.
-        return (added, "junit.xml") if version and int(version[1]) >= 20 else (self.cmd, None)
+        return (self.cmd, None) if added is None else (added, "junit.xml")
 
     def _read_reports(self, copy: GradedCopy, node_report: str | None) -> Counts:
         workspace = copy.sandbox.workspace
