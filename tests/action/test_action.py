@@ -17,7 +17,7 @@ from support.runner_rules import MAX_SUMMARY
 from keystone_action.action.main import engine_environ, main
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.runner.options import Progress, RunOptions
-from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
+from keystone_action.scoring.results import CellResult, InvariantResult, PassRate, RunResult, SpecResult
 from keystone_action.spec.loading.discovery import discover
 
 SECRET = "correct-horse-battery"
@@ -57,18 +57,27 @@ def result(message: str = "customers.csv does not exist", *, cells: int = 1) -> 
         for n in range(cells)
     )
     spec = SpecResult(
-        "demo", "keystone.yaml", "0" * 64, "spec", "fail", 0.0, 1.0, (0.0, 0.0, 0.8), failed, positions={"written": 7}
+        "demo",
+        "keystone.yaml",
+        "0" * 64,
+        "spec",
+        "fail",
+        0.0,
+        1.0,
+        PassRate(0.0, 0.0, 0.8),
+        failed,
+        positions={"written": 7},
     )
     counts = {"scenarios": 1, "cells": cells, "passed": 0, "failed": cells, "errors": 0, "skipped_checks": 0}
     return RunResult(
-        "run-1",
-        "0.1.0",
-        None,
-        "fail",
-        0.0,
-        "2026-01-01T00:00:00Z",
-        12.3456,
-        (spec,),
+        run_id="run-1",
+        keystone_version="0.1.0",
+        git_sha=None,
+        verdict="fail",
+        composite=0.0,
+        started_at="2026-01-01T00:00:00Z",
+        duration_s=12.3456,
+        specs=(spec,),
         counts=counts,
         usage={"cost_usd": 0.25},
         judge_usage={"cost_usd": 0.5},
