@@ -1,4 +1,7 @@
-"""What the fields of results hold: how each kind of value is written, and the limits that it is read by."""
+"""What the fields of results hold: how each kind of value is written, and what the published schema says of it.
+
+The limits are in the schema only: a reader checks them itself, and says which cell of which file breaks them.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +73,13 @@ def _with_text_keys(found: Mapping[str, Any]) -> dict[str, Any]:
 Text = Annotated[str, PlainSerializer(utf8, return_type=str)]
 Texts = tuple[Text, ...]
 Values = Annotated[dict[str, Any], PlainSerializer(json_value)]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0), PlainSerializer(finite, return_type=float)]
+Count = Annotated[int, Field(json_schema_extra={"minimum": 0})]
+Seconds = Annotated[float, Field(json_schema_extra={"minimum": 0}), PlainSerializer(finite, return_type=float)]
 Weight = Seconds
-Score = Annotated[float, Field(ge=0, le=1), PlainSerializer(finite, return_type=float)]
-Lines = Annotated[dict[str, Annotated[int, Field(ge=1)]], PlainSerializer(_with_text_keys)]
+Score = Annotated[
+    float, Field(json_schema_extra={"minimum": 0, "maximum": 1}), PlainSerializer(finite, return_type=float)
+]
+Lines = Annotated[dict[str, Annotated[int, Field(json_schema_extra={"minimum": 1})]], PlainSerializer(_with_text_keys)]
 Digests = Annotated[dict[str, str], PlainSerializer(_with_text_keys)]
 Amounts = Annotated[dict[str, float], PlainSerializer(_amounts())]
 Counts = Annotated[

@@ -1,7 +1,7 @@
 """The outcome of a run, as `results.json` has it (shared contract, section 3): frozen data and no rules.
 
-These classes are all that is said about the document: the order of its keys, the values that they hold, the limits
-they are read by, and, in the docstrings, what its published schema says. `scoring/document.py` writes and reads it.
+These classes are all that is said about the document: the order of its keys, the values that they hold, and, in
+the docstrings, what its published schema says. `scoring/document.py` writes and reads it.
 """
 
 from __future__ import annotations

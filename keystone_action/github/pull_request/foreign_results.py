@@ -70,6 +70,9 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
     yield (run.composite,), 1
     yield (run.duration_s, *run.counts.values(), *run.usage.values(), *run.judge_usage.values()), _MOST
     for spec in run.specs:
+        rate = spec.pass_rate
+        rates = () if rate is None else (rate.value, rate.low, rate.high)
+        yield (spec.composite, spec.pass_threshold, *rates), 1
         yield tuple(spec.positions.values()), _MOST
         for group in spec.groups:
             yield (group.composite,), 1
