@@ -158,11 +158,11 @@ def _limits(info: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _own_container(client: DockerClient) -> Finding:
-    from keystone_action.engine.own_network import own_container
+    from keystone_action.engine.own_container import find_own_container
 
-    found = own_container(client)
-    if found is not None:
-        return Finding("ok", "our own container", f"{found[:12]}, which joins the networks of services")
+    found = find_own_container(client.api)
+    if found is not None and found.network is not None:
+        return Finding("ok", "our own container", f"{found.network[:12]}, which joins the networks of services")
     if Path("/.dockerenv").exists():
         text = "we run in one, but in none of this engine: its services are reached by their addresses, if at all"
         return Finding("--", "our own container", text)

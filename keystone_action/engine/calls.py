@@ -16,21 +16,12 @@ from keystone_action.errors import ServiceError
 if TYPE_CHECKING:
     from docker.errors import APIError
 
-RUN_LABEL = "keystone.run"
-KIND_LABEL = "keystone.kind"
-NAME_LABEL = "keystone.service"
-
 REMOVAL_SECONDS = 10.0
 """How long an engine that does not answer may hold up the end of a cell or a run, each time it is asked to remove
 something."""
 _DISK_ADVICE = "Make room there (`docker system df` shows what takes it)."
 
 Result = TypeVar("Result")
-
-
-def labels(run_id: str, kind: str, **more: str) -> dict[str, str]:
-    """What marks everything of a run as ours: `keystone.run`, `keystone.kind`, and further `keystone.…` labels."""
-    return {RUN_LABEL: run_id, KIND_LABEL: kind, **{f"keystone.{name}": value for name, value in more.items()}}
 
 
 async def ask(call: Callable[[], Result], what: str, *, abandon: bool = False) -> Result:

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from keystone_action.engine import labels as label
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run
 from keystone_action.engine.errors import engine_errors, is_not_found, status_of
 from keystone_action.engine.image import Image, find_image
-from keystone_action.engine.plan import KIND_LABEL, OWNER_LABEL, RUN_LABEL, Plan
+from keystone_action.engine.plan import Plan
 
 REPOSITORY = "keystone-setup"
 """Of images that are found again; their tag is the digest of what made them."""
 OWN_REPOSITORY = "keystone-cell"
-SETUP_LABEL = "keystone.setup"
-OWN_KIND = "image"
+OWN_KIND, KEPT_KIND = "image", "setup"
 _KEPT_OF_IMAGE = ("Cmd", "Entrypoint", "Env", "User", "WorkingDir", "Shell")
 _INIT = ("/sbin/docker-init", "/usr/sbin/docker-init")
 _REMOVED = 2
@@ -48,7 +48,7 @@ def find_layer(api: Any, image: Image, digest: str, known: dict[str, Image]) -> 
         return known[digest]
     name = f"{REPOSITORY}:{digest}"
     with engine_errors(f"can't look for the image {name}"):
-        filters = {"label": [f"{SETUP_LABEL}={digest}"], "reference": REPOSITORY}
+        filters = {"label": [f"{label.SETUP}={digest}"], "reference": REPOSITORY}
         if not any(name in (found.get("RepoTags") or []) for found in api.images(filters=filters)):
             return None
     known[digest] = learned(api, image, name)
@@ -67,7 +67,7 @@ def commit_kept(
 ) -> str | None:
     """Make the image that `find_layer` finds, if `proven` says so of its id. Returns its id. Blocks."""
     identifier = _commit(
-        api, image, container, {KIND_LABEL: "setup", SETUP_LABEL: digest, RUN_LABEL: "", OWNER_LABEL: ""}
+        api, image, container, {label.KIND: KEPT_KIND, label.SETUP: digest, label.RUN: "", label.OWNER: ""}
     )
     with engine_errors("can't name an image"):
         # Named at once, so that it is found and swept if we are killed now.
@@ -85,7 +85,7 @@ def commit_kept(
 
 def commit_own(api: Any, image: Image, container: str, labels: Mapping[str, str]) -> str:
     """Make an image for one cell, labelled as its run's. Returns its id. Blocks."""
-    own = {SETUP_LABEL: "", **labels, KIND_LABEL: OWN_KIND}
+    own = {label.SETUP: "", **labels, label.KIND: OWN_KIND}
     identifier = _commit(api, image, container, own)
     with engine_errors("can't name an image"):
         # With a name, it is not what somebody's `docker image prune` takes.

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within, labels
-from keystone_action.engine.own_network import own_container
+from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within
+from keystone_action.engine.labels import labels
+from keystone_action.engine.own_container import find_own_container
 from keystone_action.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Networks:
         import anyio
 
         name = network_name(self._run_id, suffix)
-        marks = labels(self._run_id, "network", **({"cell": cell} if cell else {}))
+        marks = labels(self._run_id, "network", cell=cell)
         own = await self._own()
         options = self._options(internal=internal, joined=own is not None)
         made, options = await self._create(name, marks, options, internal=internal)
@@ -205,7 +206,9 @@ class Networks:
 
     async def _own(self) -> str | None:
         if not self._looked:
-            self._own_id = await ask(lambda: own_container(self._client), "our own container can't be looked up")
+            problem = "our own container can't be looked up"
+            found = await ask(lambda: find_own_container(self._client.api), problem)
+            self._own_id = None if found is None else found.network
             self._looked = True
         return self._own_id
 

@@ -9,10 +9,6 @@ from typing import Any
 
 from keystone_action.command import DEFAULT_PIDS, Limits
 
-RUN_LABEL = "keystone.run"
-KIND_LABEL = "keystone.kind"
-OWNER_LABEL = "keystone.owner"
-"""Which provider made it: a run may have several, for several images."""
 _HASTY_DNS = ("timeout:1", "attempts:1")
 """Where other name servers than the machine's are named, they are to fail; that takes ten seconds otherwise."""
 HOST_NAME = "sandbox"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from keystone_action.engine import labels
 from keystone_action.engine.container import remove
 from keystone_action.engine.errors import engine_errors, is_not_found
-from keystone_action.engine.layers import OWN_KIND, REPOSITORY, remove_image
-from keystone_action.engine.plan import KIND_LABEL, RUN_LABEL
+from keystone_action.engine.layers import KEPT_KIND, OWN_KIND, REPOSITORY, remove_image
 from keystone_action.errors import SandboxError
 
 Kind = Literal["container", "network", "volume", "image"]
@@ -56,12 +56,12 @@ def find_leftovers(client: Any, run_id: str | None = None) -> list[Leftover]:
     Whoever starts a container from one of our images gives it the image's labels; ours have a run in them.
     """
     api = client.api
-    filters = {"label": RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}"}
+    filters = {"label": labels.RUN if run_id is None else f"{labels.RUN}={run_id}"}
     with engine_errors("can't list containers, networks, volumes and images"):
         containers = api.containers(all=True, filters=filters)
         networks = api.networks(filters=filters)
         volumes = api.volumes(filters=filters).get("Volumes") or []
-        images = api.images(filters={"label": [filters["label"], f"{KIND_LABEL}={OWN_KIND}"]})
+        images = api.images(filters={"label": [filters["label"], f"{labels.KIND}={OWN_KIND}"]})
     found = [
         *(_leftover("container", one, one["Id"], _name_of(one), float(one["Created"])) for one in containers),
         *(_leftover("network", one, one["Id"], one["Name"], _seconds(one.get("Created"))) for one in networks),
@@ -75,7 +75,7 @@ def find_setup_images(client: Any) -> list[Leftover]:
     """The images that setups were kept in, each by our own name for it: others may have given it theirs. Blocks.
     Raises SandboxError."""
     with engine_errors("can't list images"):
-        found = client.api.images(filters={"label": f"{KIND_LABEL}=setup", "reference": REPOSITORY})
+        found = client.api.images(filters={"label": f"{labels.KIND}={KEPT_KIND}", "reference": REPOSITORY})
     return [
         Leftover("image", tag, tag, "", float(one["Created"]))
         for one in found
@@ -116,7 +116,7 @@ async def remove_leftovers(client: Any, leftovers: Iterable[Leftover]) -> Swept:
 
 
 def _leftover(kind: Kind, described: Mapping[str, Any], identifier: str, name: str, made: float) -> Leftover:
-    return Leftover(kind, identifier, name, (described.get("Labels") or {}).get(RUN_LABEL, ""), made)
+    return Leftover(kind, identifier, name, (described.get("Labels") or {}).get(labels.RUN, ""), made)
 
 
 def _name_of(container: Mapping[str, Any]) -> str:

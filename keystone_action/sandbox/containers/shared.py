@@ -19,9 +19,10 @@ from keystone_action.command import Completed
 from keystone_action.engine.container import Run, Stopped, remove
 from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.image import PROBING_USER, Image
+from keystone_action.engine.labels import OWNER, labels
 from keystone_action.engine.layers import remove_image
 from keystone_action.engine.paths import HostPaths, find_host_paths
-from keystone_action.engine.plan import KIND_LABEL, OWNER_LABEL, RUN_LABEL, Mount
+from keystone_action.engine.plan import Mount
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
@@ -64,7 +65,7 @@ class Engine:
     @property
     def labels(self) -> dict[str, str]:
         """Of every container."""
-        return {RUN_LABEL: self.run_id, KIND_LABEL: "sandbox", OWNER_LABEL: self.owner}
+        return labels(self.run_id, "sandbox", owner=self.owner)
 
     def begin(self, mode: Mode) -> None:
         """Blocks. Raises SandboxError."""
@@ -159,12 +160,12 @@ class Engine:
 
     def _containers(self) -> list[str]:
         with engine_errors("can't list our containers"):
-            found = self.api.containers(all=True, filters={"label": f"{OWNER_LABEL}={self.owner}"})
+            found = self.api.containers(all=True, filters={"label": f"{OWNER}={self.owner}"})
             return [str(container["Id"]) for container in found]
 
     def _remove_images(self) -> None:
         with engine_errors("can't list our images"):
-            found = self.api.images(filters={"label": f"{OWNER_LABEL}={self.owner}"})
+            found = self.api.images(filters={"label": f"{OWNER}={self.owner}"})
         # The newest first: others may be made of an older one.
         for image in sorted(found, key=lambda image: int(image["Created"]), reverse=True):
             remove_image(self.api, str(image["Id"]))

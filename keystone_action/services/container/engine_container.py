@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.engine.calls import NAME_LABEL, REMOVAL_SECONDS, ask, ask_within, asked, labels
+from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within, asked
+from keystone_action.engine.labels import labels
 from keystone_action.engine.networks import Network, address_in, network_name
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.kept_logs import ENGINE_KEEPS, KeptLogs
@@ -70,7 +71,7 @@ class ServiceContainer:
         import anyio
 
         self._cell = cell
-        marks = {**labels(self._run_id, "service", **({"cell": cell} if cell else {})), NAME_LABEL: self.plan.service}
+        marks = labels(self._run_id, "service", service=self.plan.service, cell=cell)
         problem = f"service {self.plan.service} can't be started"
         try:
             self._container = await ask(lambda: self._create(network, marks), problem)
