@@ -27,8 +27,7 @@ from keystone_action.sandbox.shared_copy import unused_copies
 from keystone_action.sandbox.users import Users, remove_left_behind
 
 if TYPE_CHECKING:
-    from docker import DockerClient
-
+    from keystone_action.engine.connection import EngineClient
     from keystone_action.engine.sweep import Leftover
 
 SETUPS_KEPT = 7 * 24 * 3600.0
@@ -110,7 +109,7 @@ def _clean_engine(
     return True, HarnessError("\n".join(problems)) if problems else None
 
 
-def _sweep(wanted: Wanted, client: DockerClient, places: list[Path], say: Callable[[str], None]) -> list[str]:
+def _sweep(wanted: Wanted, client: EngineClient, places: list[Path], say: Callable[[str], None]) -> list[str]:
     """Returns what can't be removed, as sentences."""
     from keystone_action.engine.sweep import engine_time, find_leftovers, find_setup_images, remove_leftovers
 

@@ -23,7 +23,7 @@ from keystone_action.errors import SandboxError
 from keystone_action.runner.engine import DEFAULT_BASE
 
 if TYPE_CHECKING:
-    from docker import DockerClient
+    from keystone_action.engine.connection import EngineClient
 
 Mark = Literal["ok", "--", "!!"]
 
@@ -130,7 +130,7 @@ def _containers(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding("!!", "container engine", error.sentences)
 
 
-def _engine(client: DockerClient, environ: Mapping[str, str]) -> list[Finding]:
+def _engine(client: EngineClient, environ: Mapping[str, str]) -> list[Finding]:
     """Raises SandboxError and what the client raises."""
     version, info = client.version(), client.info()
     what = f"Docker {version.get('Version')}, API {version.get('ApiVersion')}, at {engine_address(environ)}"
@@ -157,7 +157,7 @@ def _limits(info: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("!!", "limits of containers", f"this engine does not enforce {', '.join(missing)}")
 
 
-def _own_container(client: DockerClient) -> Finding:
+def _own_container(client: EngineClient) -> Finding:
     from keystone_action.engine.own_container import find_own_container
 
     found = find_own_container(client.api)
@@ -169,7 +169,7 @@ def _own_container(client: DockerClient) -> Finding:
     return Finding("ok", "our own container", "none: we run on a machine, and reach services by their addresses")
 
 
-def _shared_files(client: DockerClient, environ: Mapping[str, str]) -> Finding:
+def _shared_files(client: EngineClient, environ: Mapping[str, str]) -> Finding:
     """Tried with an image that is here; nothing is pulled for it."""
     from docker.errors import ImageNotFound
 

@@ -15,7 +15,7 @@ from keystone_action.engine.errors import causes
 from keystone_action.errors import SandboxError
 
 if TYPE_CHECKING:
-    from docker import DockerClient
+    from keystone_action.engine.connection import EngineClient
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 VARIABLES = frozenset({"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"})
@@ -39,7 +39,7 @@ class NoEngine(SandboxError):  # noqa: N818 - what is the matter, in the words o
     """None is where engines usually are, and nobody named another place."""
 
 
-def connect(environ: Mapping[str, str], *, timeout: int = 120) -> DockerClient:
+def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
     """A client of the engine that DOCKER_HOST names, else of the one behind /var/run/docker.sock; it has answered once.
 
     environ: where DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH are read. timeout: seconds that it may think
@@ -81,7 +81,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> DockerClient:
     return client
 
 
-def _ping(client: DockerClient) -> None:
+def _ping(client: EngineClient) -> None:
     if not client.ping():
         raise ValueError("its answer to a ping is not that of an engine")
 

@@ -3,6 +3,8 @@
 Every request has a time limit already; one that passed it makes the engine doubtful, and what is asked of a doubtful
 engine is given little time until it answers again. When a run is cancelled no request may take long, and soon after
 all connections are cut: whatever waits for an answer then hears that there is none.
+
+What is needed of docker-py beyond its public interface is in this file alone.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from docker import APIClient, DockerClient
@@ -65,6 +67,42 @@ class EngineApi(APIClient):
         self._is_doubtful = False
         return response
 
+    def inspect_image(self, image: str) -> dict[str, Any]:
+        """See `docker.APIClient`, whose stubs say nothing of it."""
+        described: dict[str, Any] = super().inspect_image(image)  # type: ignore[no-untyped-call]
+        return described
+
+    def layer_size(self, container: str) -> int:
+        """Bytes that a container added to its image, in its own layer. Negative when the engine met a path that is too
+        long for it, or files that just changed under its eyes."""
+        with self._answer("/containers/{0}/json", container, params={"size": 1}) as response:
+            return int(response.json().get("SizeRw") or 0)
+
+    def archive(self, container: str, path: str) -> Generator[bytes, None, None]:
+        """What is at this path of a container, as pieces of a tar archive. To be closed: an engine that still has
+        something to say about a container does not remove it."""
+        with self._answer("/containers/{0}/archive", container, params={"path": path}, stream=True) as response:
+            yield from response.iter_content(1 << 20)
+
+    @contextlib.contextmanager
+    def _answer(self, path: str, container: str, **named: Any) -> Iterator[Response]:
+        client: Any = self
+        with contextlib.closing(client._get(client._url(path, container), **named)) as response:
+            client._raise_for_status(response)
+            yield response
+
+    def attach_streams(self, container: str) -> Streams:
+        """Connect with the output of a container from now on."""
+        params = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 0, "logs": 0}
+        return Streams(self.attach_socket(container, params=params))
+
+    def start_beside(
+        self, container: str, argv: Sequence[str], *, user: str, environment: dict[str, str], workdir: str
+    ) -> Streams:
+        """Start a program beside the one of a running container, and connect with its input and its output."""
+        made = self.exec_create(container, list(argv), stdin=True, user=user, environment=environment, workdir=workdir)
+        return Streams(self.exec_start(made["Id"], socket=True))
+
     def _must_be_whole(self) -> None:
         if self._is_cut:
             raise Unreachable("its connections were cut, since it did not answer in time")
@@ -105,31 +143,54 @@ class EngineApi(APIClient):
 class EngineClient(DockerClient):
     """Docker's client over an `EngineApi`."""
 
+    api: EngineApi
+
     def __init__(self, **named: Any) -> None:
         self.api = EngineApi(**named)
 
 
-def doubt(api: Any) -> None:
-    """See `EngineApi`. A client that somebody else made has only its own patience."""
-    if isinstance(api, EngineApi):
-        api.doubt()
+class Streams:
+    """A connection that is the input and the output of a program in a container, in frames (`streams.py`)."""
+
+    def __init__(self, attached: Any) -> None:
+        # The client's objects close the connection when they are forgotten.
+        self._attached = attached
+        self._socket: socket.socket = getattr(attached, "_sock", attached)
+
+    def settimeout(self, seconds: float | None) -> None:
+        """See `socket.socket`."""
+        self._socket.settimeout(seconds)
+
+    def recv(self, size: int) -> bytes:
+        """See `socket.socket`."""
+        return self._socket.recv(size)
+
+    def sendall(self, data: bytes) -> None:
+        """See `socket.socket`."""
+        self._socket.sendall(data)
+
+    def close(self) -> None:
+        """Really: the client's objects hold on to the connection, and an engine waits for its reader while it is
+        open. Never raises."""
+        with contextlib.suppress(Exception):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):
+            self._attached.close()
+        response = getattr(self._attached, "_response", None)
+        if response is not None:
+            with contextlib.suppress(Exception):
+                response.close()
 
 
-def hurry(api: Any, seconds: float, *, cut_after: float) -> None:
+def hurry(api: EngineApi, seconds: float, *, cut_after: float) -> None:
     """No request may take longer from here on, and all of them end after so many seconds."""
-    if not isinstance(api, EngineApi):
-        api.timeout = seconds
-        return
     api.hurry(seconds)
     _timer(api, cut_after).start()
 
 
 @contextlib.contextmanager
-def cut_after(api: Any, seconds: float) -> Iterator[None]:
+def cut_after(api: EngineApi, seconds: float) -> Iterator[None]:
     """Cut the connections when the body takes longer."""
-    if not isinstance(api, EngineApi):
-        yield
-        return
     timer = _timer(api, seconds)
     timer.start()
     try:

@@ -8,25 +8,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from keystone_action.command import Capture, Completed, KeptWhole
-from keystone_action.engine.errors import engine_errors, explanation, is_not_found, status_of
+from keystone_action.engine.calls import aside
+from keystone_action.engine.errors import engine_errors, explanation, is_not_found, own_errors, status_of
 from keystone_action.engine.plan import Plan, connect, create
 from keystone_action.engine.streams import Demultiplexer
 from keystone_action.errors import SandboxError
 from keystone_action.files.tree_size import human
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi, Streams
+
 _PATIENCE = 0.1
 """Seconds between looks at whether we are to stop, while a container says nothing."""
-_TO_DIE = 30.0
+_TO_DIE = 30
 """Seconds a killed container gets until the engine says that it has ended."""
 _CHUNK = 1 << 18
 _REMOVAL_TRIES = 5
@@ -43,7 +44,7 @@ class Run:
 
     def __init__(
         self,
-        api: Any,
+        api: EngineApi,
         plan: Plan,
         *,
         timeout: float | None = None,
@@ -102,10 +103,10 @@ class Run:
     def _live(self, identifier: str) -> Completed:
         self._go_on()
         if self._prepare is not None:
-            self._prepare(identifier)
+            with own_errors("can't prepare a container"):
+                self._prepare(identifier)
         self._go_on()
-        params = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 0, "logs": 0}
-        attached = self._api.attach_socket(identifier, params=params)
+        attached = self._api.attach_streams(identifier)
         try:
             began = time.monotonic()
             refusal = self._start(identifier)
@@ -113,14 +114,15 @@ class Run:
                 return refusal
             self.identifier = identifier
             began = time.monotonic()
-            self._read(identifier, getattr(attached, "_sock", attached), began)
+            self._read(identifier, attached, began)
         finally:
-            _hang_up(attached)
+            attached.close()
         self._api.wait(identifier, timeout=_TO_DIE)
         duration = time.monotonic() - began
         state = self._api.inspect_container(identifier)["State"]
         if self._collect is not None:
-            self._limit = self._collect(identifier) or self._limit
+            with own_errors("can't take what a container left"):
+                self._limit = self._collect(identifier) or self._limit
         return self._completed(state, duration)
 
     def _start(self, identifier: str) -> Completed | None:
@@ -136,7 +138,7 @@ class Run:
             return refusal
         return None
 
-    def _read(self, identifier: str, connection: socket.socket, began: float) -> None:
+    def _read(self, identifier: str, connection: Streams, began: float) -> None:
         """Reads on whatever else is done: an engine waits for whoever is attached before it says or ends anything."""
         connection.settimeout(_PATIENCE)
         deadline = began + self._timeout if self._timeout is not None else None
@@ -163,7 +165,8 @@ class Run:
             if deadline is not None and now >= deadline:
                 self._timed_out = True
             elif looking is not None and looking.done():
-                self._limit = looking.result()
+                with own_errors("can't look at what a container uses"):
+                    self._limit = looking.result()
                 next_look = now + max(0.5, 10 * (now - next_look))
                 looking = None
             elif looking is None and self._look is not None and now >= next_look:
@@ -175,11 +178,9 @@ class Run:
     def _not_killed(self, *, answered: bool) -> SandboxError:
         if answered:
             return SandboxError("a container could not be killed: its processes hang in the kernel")
-        from keystone_action.engine.connection import doubt
-
-        doubt(self._api)
+        self._api.doubt()
         return SandboxError(
-            f"a container could not be killed: the Docker engine did not answer within {_TO_DIE:.0f} s",
+            f"a container could not be killed: the Docker engine did not answer within {_TO_DIE} s",
             help="see that the engine (DOCKER_HOST, else /var/run/docker.sock) is still running",
         )
 
@@ -208,20 +209,6 @@ class Run:
             return None
         what = "the container" if code == 128 + signal.SIGKILL else "a process in the container"
         return f"memory: {what} was killed at {human(allowed)} allowed"
-
-
-def aside(function: Callable[[], T]) -> Future[T]:
-    """Do it in a thread of its own."""
-    future: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="keystone-docker-aside", daemon=True).start()
-    return future
 
 
 def _refusal(said: str) -> Completed | None:
@@ -259,7 +246,13 @@ def not_found(completed: Completed, program: str) -> Completed:
     return dataclasses.replace(completed, not_found=True, stderr=Capture(head=sentence, total=len(sentence)))
 
 
-def kill(api: Any, identifier: str) -> None:
+def exit_code(api: EngineApi, identifier: str) -> int:
+    """Of a container that has ended. Raises SandboxError."""
+    with engine_errors("can't look at how a container ended"):
+        return int(api.inspect_container(identifier)["State"]["ExitCode"])
+
+
+def kill(api: EngineApi, identifier: str) -> None:
     """SIGKILL for all in the container; one that has ended by itself is fine too."""
     from docker.errors import APIError
 
@@ -270,7 +263,7 @@ def kill(api: Any, identifier: str) -> None:
             raise
 
 
-def remove(api: Any, identifier: str) -> None:
+def remove(api: EngineApi, identifier: str) -> None:
     """End and remove a container with its anonymous volumes. Raises SandboxError when it stays."""
     from docker.errors import APIError
 
@@ -288,15 +281,3 @@ def remove(api: Any, identifier: str) -> None:
                 time.sleep(0.2 * (attempt + 1))
             else:
                 return
-
-
-def _hang_up(attached: Any) -> None:
-    """Really: the client's objects hold on to the connection, and while it is open, the engine waits for its reader."""
-    with contextlib.suppress(Exception):
-        getattr(attached, "_sock", attached).shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(Exception):
-        attached.close()
-    response = getattr(attached, "_response", None)
-    if response is not None:
-        with contextlib.suppress(Exception):
-            response.close()

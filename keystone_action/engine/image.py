@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from keystone_action.command import Completed
 from keystone_action.engine.container import Run
@@ -13,6 +13,9 @@ from keystone_action.engine.errors import engine_errors, is_not_found
 from keystone_action.engine.plan import Mount, Plan
 from keystone_action.errors import SandboxError
 from keystone_action.files.search_path import DEFAULT_PATH
+
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi
 
 PROBING_USER = 65532
 _LINK_PLACE = "E/workspace"
@@ -42,7 +45,7 @@ class Image:
     init: whether the engine brings a program that reaps as process 1.
     """
 
-    api: Any
+    api: EngineApi
     name: str
     identifier: str
     environment: Mapping[str, str]
@@ -135,7 +138,7 @@ class Image:
         return self._run(argv, user, mounts)
 
 
-def find_image(api: Any, name: str, labels: Mapping[str, str]) -> Image:
+def find_image(api: EngineApi, name: str, labels: Mapping[str, str]) -> Image:
     """An image that the engine has. Blocks. Raises SandboxError when it has none of that name."""
     from docker.errors import APIError
 

@@ -13,6 +13,6 @@ SETUP = "keystone.setup"
 
 
 def labels(run_id: str, kind: str, *, owner: str = "", service: str = "", cell: str = "") -> dict[str, str]:
-    """The labels of something that a run makes. kind: `sandbox`, `service` or `network`; the others where they apply."""
+    """The labels of something that a run makes. kind: `sandbox`, `service`, `network`; the others where they apply."""
     optional = {OWNER: owner, SERVICE: service, CELL: cell}
     return {RUN: run_id, KIND: kind, **{name: value for name, value in optional.items() if value}}

@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keystone_action.engine import labels as label
 from keystone_action.engine import pack as docker_pack
@@ -16,6 +16,10 @@ from keystone_action.engine.container import Run
 from keystone_action.engine.errors import engine_errors, is_not_found, status_of
 from keystone_action.engine.image import Image, find_image
 from keystone_action.engine.plan import Plan
+from keystone_action.engine.transfers import put
+
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi
 
 REPOSITORY = "keystone-setup"
 """Of images that are found again; their tag is the digest of what made them."""
@@ -41,7 +45,7 @@ def digest_of(*content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def find_layer(api: Any, image: Image, digest: str, known: dict[str, Image]) -> Image | None:
+def find_layer(api: EngineApi, image: Image, digest: str, known: dict[str, Image]) -> Image | None:
     """The image that was made of `image` by the content of this digest. By its label too: anybody may give an image
     this name. known: what was found before, which is taken as it is and added to. Blocks. Raises SandboxError."""
     if digest in known:
@@ -55,7 +59,7 @@ def find_layer(api: Any, image: Image, digest: str, known: dict[str, Image]) -> 
     return known[digest]
 
 
-def learned(api: Any, image: Image, name: str) -> Image:
+def learned(api: EngineApi, image: Image, name: str) -> Image:
     """An image that was made of `image`, ready to be used. Blocks. Raises SandboxError."""
     found = dataclasses.replace(find_image(api, name, image.labels), name=image.name, init=image.init)
     found.learn()
@@ -63,7 +67,7 @@ def learned(api: Any, image: Image, name: str) -> Image:
 
 
 def commit_kept(
-    api: Any, image: Image, container: str, digest: str, proven: Callable[[str], bool] = lambda _: True
+    api: EngineApi, image: Image, container: str, digest: str, proven: Callable[[str], bool] = lambda _: True
 ) -> str | None:
     """Make the image that `find_layer` finds, if `proven` says so of its id. Returns its id. Blocks."""
     identifier = _commit(
@@ -83,7 +87,7 @@ def commit_kept(
     return identifier if good else None
 
 
-def commit_own(api: Any, image: Image, container: str, labels: Mapping[str, str]) -> str:
+def commit_own(api: EngineApi, image: Image, container: str, labels: Mapping[str, str]) -> str:
     """Make an image for one cell, labelled as its run's. Returns its id. Blocks."""
     own = {label.SETUP: "", **labels, label.KIND: OWN_KIND}
     identifier = _commit(api, image, container, own)
@@ -93,7 +97,7 @@ def commit_own(api: Any, image: Image, container: str, labels: Mapping[str, str]
     return identifier
 
 
-def _commit(api: Any, image: Image, container: str, labels: Mapping[str, str]) -> str:
+def _commit(api: EngineApi, image: Image, container: str, labels: Mapping[str, str]) -> str:
     """With the description of the image that it was made of, but for labels."""
     with engine_errors("can't keep what setup did as an image"):
         original = api.inspect_image(image.identifier).get("Config") or {}
@@ -104,7 +108,7 @@ def _commit(api: Any, image: Image, container: str, labels: Mapping[str, str]) -
         return str(made["Id"])
 
 
-def changes(api: Any, container: str, ours: Collection[str]) -> list[str] | None:
+def changes(api: EngineApi, container: str, ours: Collection[str]) -> list[str] | None:
     """Paths in a container's own layer that its image has not or has otherwise, directories of which all is new
     without what is in them; None = nothing was changed at all. ours: what we, or mounts, made there. Blocks.
     Raises SandboxError."""
@@ -126,7 +130,7 @@ def changes(api: Any, container: str, ours: Collection[str]) -> list[str] | None
     )
 
 
-def holds(api: Any, image: Image, identifier: str, paths: Sequence[str], needles: Collection[str]) -> bool:
+def holds(api: EngineApi, image: Image, identifier: str, paths: Sequence[str], needles: Collection[str]) -> bool:
     """Whether one of these texts is in what lies at these paths of an image made of `image`; also True when that can't
     be told. Blocks. Raises SandboxError."""
     wanted = [line for needle in needles for line in needle.splitlines() if line.strip()]
@@ -135,18 +139,16 @@ def holds(api: Any, image: Image, identifier: str, paths: Sequence[str], needles
     archive = [
         *docker_pack.small_file(_PATHS.lstrip("/"), "\0".join(path.lstrip("/") for path in paths).encode(), 0o600),
         *docker_pack.small_file(_NEEDLES.lstrip("/"), "\n".join(wanted).encode(), 0o600),
-        docker_pack.END,
     ]
 
     def prepare(container: str) -> None:
-        with engine_errors("can't copy into a container"):
-            api.put_archive(container, "/", docker_pack.in_chunks(archive))
+        put(api, container, archive)
 
     plan = Plan(identifier, ("/bin/sh", "-c", _SEARCH), 0, "/", image.labels, init=image.init)
     return Run(api, plan, timeout=_SEARCH_TIMEOUT, prepare=prepare).execute().exit_code != 1
 
 
-def remove_image(api: Any, image: str) -> bool:
+def remove_image(api: EngineApi, image: str) -> bool:
     """Remove an image of ours by its name or, the only name that it has included, by its id. Whether it is gone: one
     that something still uses stays, which is no problem. Blocks. Raises SandboxError."""
     from docker.errors import APIError

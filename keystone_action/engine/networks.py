@@ -14,7 +14,7 @@ import ipaddress
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,9 @@ from keystone_action.engine.own_container import find_own_container
 from keystone_action.errors import ServiceError
 
 if TYPE_CHECKING:
-    from docker import DockerClient
     from docker.models.networks import Network as EngineNetwork
+
+    from keystone_action.engine.connection import EngineClient
 
 NO_FORWARDING = ("127.0.0.1",)
 """A name server for containers of internal networks: their own loopback, where nobody listens. The engine's DNS goes on
@@ -98,7 +99,7 @@ class Network:
 class Networks:
     """Makes and removes the networks of a run. client: the engine's. run_id: what they are labelled with."""
 
-    def __init__(self, client: DockerClient, run_id: str) -> None:
+    def __init__(self, client: EngineClient, run_id: str) -> None:
         self._client = client
         self._run_id = run_id
         self._own_id: str | None = None
@@ -299,7 +300,7 @@ def address_in(attributes: dict[str, Any], network: str) -> str:
     return address
 
 
-def remove_network(client: DockerClient, network_id: str) -> None:
+def remove_network(client: EngineClient, network_id: str) -> None:
     """Remove a network with everything in it disconnected. Harmless when it is gone. Raises docker's errors."""
     from docker.errors import APIError, NotFound
 
@@ -365,7 +366,7 @@ def _disconnect(network: EngineNetwork, container: str) -> None:
             raise
 
 
-def _hosts(subnet: str) -> Any:
+def _hosts(subnet: str) -> Iterator[ipaddress.IPv4Address]:
     return iter(ipaddress.IPv4Network(subnet).hosts())
 
 

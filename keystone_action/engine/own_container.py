@@ -8,7 +8,10 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _SHORT_ID = re.compile(r"[0-9a-f]{12}\Z")
@@ -29,7 +32,7 @@ class OwnContainer:
     mounts: tuple[tuple[str, str], ...]
 
 
-def find_own_container(api: Any) -> OwnContainer | None:
+def find_own_container(api: EngineApi) -> OwnContainer | None:
     """None: we run on a machine, or in a container of another engine. Blocks. Raises docker's errors."""
     known = [described for one in candidates() if (described := _running(api, one)) is not None]
     described = next(_exactly(api, known, _upper_directory()), None) or next(filter(_likely, known), None)
@@ -81,7 +84,7 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _running(api: Any, identifier: str) -> dict[str, Any] | None:
+def _running(api: EngineApi, identifier: str) -> dict[str, Any] | None:
     """What the engine says of it; a name may look like an id, and what runs us runs."""
     from docker.errors import NotFound
 
@@ -92,7 +95,7 @@ def _running(api: Any, identifier: str) -> dict[str, Any] | None:
     return described if str(described["Id"]).startswith(identifier) and described["State"].get("Running") else None
 
 
-def _exactly(api: Any, known: list[dict[str, Any]], upper: str | None) -> Iterator[dict[str, Any]]:
+def _exactly(api: EngineApi, known: list[dict[str, Any]], upper: str | None) -> Iterator[dict[str, Any]]:
     """Those of these, and then of those that live in their networks, that have our root."""
     if upper is None:
         return

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.own_container import find_own_container
+
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class HostPaths:
         return mount, str(PurePosixPath(source) / inside.relative_to(mount))
 
 
-def find_host_paths(api: Any) -> HostPaths:
+def find_host_paths(api: EngineApi) -> HostPaths:
     """Asks the engine about our own container, if we are in one of its. Raises SandboxError."""
     with engine_errors("can't look at our own container"):
         own = find_own_container(api)

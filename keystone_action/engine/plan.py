@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from keystone_action.command import DEFAULT_PIDS, Limits
+
+if TYPE_CHECKING:
+    from docker.types import HostConfig
+
+    from keystone_action.engine.connection import EngineApi
 
 _HASTY_DNS = ("timeout:1", "attempts:1")
 """Where other name servers than the machine's are named, they are to fail; that takes ten seconds otherwise."""
@@ -48,7 +53,7 @@ class Plan:
     init: bool = True
 
 
-def create(api: Any, plan: Plan) -> str:
+def create(api: EngineApi, plan: Plan) -> str:
     """Have the engine make the container; returns its id. Raises what the client raises."""
     container = api.create_container(
         plan.image,
@@ -70,21 +75,17 @@ def create(api: Any, plan: Plan) -> str:
     return str(container["Id"])
 
 
-def connect(api: Any, plan: Plan, container: str) -> None:
+def connect(api: EngineApi, plan: Plan, container: str) -> None:
     """Put a container that was made, not started, into its further networks. Raises what the client raises."""
     for network in plan.networks:
         api.connect_container_to_network(container, network)
 
 
-def _host_config(api: Any, plan: Plan) -> Any:
+def _host_config(api: EngineApi, plan: Plan) -> HostConfig:
+    from docker.types import LogConfig, Ulimit
     from docker.types import Mount as EngineMount
-    from docker.types import Ulimit
 
     limits = plan.limits
-    memory: dict[str, int] = {}
-    if limits.memory is not None:
-        # Equal numbers = no swap beyond it.
-        memory = {"mem_limit": limits.memory, "memswap_limit": limits.memory}
     mounts = [EngineMount(m.target, m.source, type="bind", read_only=m.read_only) for m in plan.mounts]
     mounts += [EngineMount(path, None, type="volume", labels=dict(plan.labels)) for path in plan.volumes]
     return api.create_host_config(
@@ -101,7 +102,9 @@ def _host_config(api: Any, plan: Plan) -> Any:
         nano_cpus=max(math.ceil(limits.cpu * 1e9), 1) if limits.cpu is not None else None,
         ulimits=[Ulimit(name="core", soft=0, hard=0)],
         # Output goes to us alone: an engine that keeps it too would fill its disk.
-        log_config={"type": "none", "config": {}},
+        log_config=LogConfig(type="none", config={}),
         auto_remove=False,
-        **memory,
+        mem_limit=limits.memory,
+        # Equal numbers = no swap beyond it.
+        memswap_limit=limits.memory,
     )

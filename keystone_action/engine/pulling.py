@@ -6,7 +6,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ from keystone_action.errors import ServiceError
 from keystone_action.spec.registry_names import without_scheme
 
 if TYPE_CHECKING:
-    from docker import DockerClient
+    from keystone_action.engine.connection import EngineClient
 
 PAUSES: Sequence[float] = (1.0, 4.0)
 """Seconds to wait before the second try, the third, …"""
@@ -85,7 +85,7 @@ class Reference:
 
 
 async def ensure_image(
-    client: DockerClient,
+    client: EngineClient,
     name: str,
     *,
     mirror: str | None = None,
@@ -125,7 +125,7 @@ def cause_of(problem: str) -> Cause:
     return next((cause for cause, pattern in _CAUSES if re.search(pattern, problem, re.IGNORECASE)), "other")
 
 
-def _present(client: DockerClient, name: str) -> bool:
+def _present(client: EngineClient, name: str) -> bool:
     from docker.errors import ImageNotFound
 
     try:
@@ -140,7 +140,7 @@ class _Pull:
 
     def __init__(
         self,
-        client: DockerClient,
+        client: EngineClient,
         name: str,
         mirror: str | None,
         login: Login | None,
@@ -181,10 +181,12 @@ class _Pull:
             return str(error.explanation or error)
         return None
 
-    def _events(self) -> Any:
+    def _events(self) -> Iterator[dict[str, Any]]:
         from docker.errors import APIError, DockerException
 
-        pull = partial(self._client.api.pull, self._from, tag=self._wanted.version, stream=True, decode=True)
+        pull: Callable[..., Iterator[dict[str, Any]]] = partial(
+            self._client.api.pull, self._from, tag=self._wanted.version, stream=True, decode=True
+        )
         if self._login is not None:
             return pull(auth_config={"username": self._login.username, "password": self._login.password})
         if self._user_logins:

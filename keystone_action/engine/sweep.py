@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.engine import labels
 from keystone_action.engine.container import remove
 from keystone_action.engine.errors import engine_errors, is_not_found
 from keystone_action.engine.layers import KEPT_KIND, OWN_KIND, REPOSITORY, remove_image
 from keystone_action.errors import SandboxError
+
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi, EngineClient
 
 Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 16
@@ -41,16 +44,16 @@ class Swept:
     problems: list[str] = field(default_factory=list)
 
 
-async def sweep(client: Any, run_id: str) -> Swept:
+async def sweep(client: EngineClient, run_id: str) -> Swept:
     """Remove containers, networks, volumes and cells' images of one run, whether it is still going or not.
 
-    client: a docker.DockerClient. What can't be removed is told in `problems`. Raises SandboxError when the engine
+    What can't be removed is told in `problems`. Raises SandboxError when the engine
     can't be asked.
     """
     return await remove_leftovers(client, await asyncio.to_thread(find_leftovers, client, run_id))
 
 
-def find_leftovers(client: Any, run_id: str | None = None) -> list[Leftover]:
+def find_leftovers(client: EngineClient, run_id: str | None = None) -> list[Leftover]:
     """What one run has on an engine, or (None) all runs, those that are going among them. Blocks. Raises SandboxError.
 
     Whoever starts a container from one of our images gives it the image's labels; ours have a run in them.
@@ -71,7 +74,7 @@ def find_leftovers(client: Any, run_id: str | None = None) -> list[Leftover]:
     return [one for one in found if one.run_id]
 
 
-def find_setup_images(client: Any) -> list[Leftover]:
+def find_setup_images(client: EngineClient) -> list[Leftover]:
     """The images that setups were kept in, each by our own name for it: others may have given it theirs. Blocks.
     Raises SandboxError."""
     with engine_errors("can't list images"):
@@ -84,18 +87,18 @@ def find_setup_images(client: Any) -> list[Leftover]:
     ]
 
 
-def engine_time(client: Any) -> float:
+def engine_time(client: EngineClient) -> float:
     """Seconds since the epoch by the engine's clock, which need not be ours. Blocks. Raises SandboxError."""
     with engine_errors("can't ask the engine for its time"):
         return _seconds(client.api.info().get("SystemTime"))
 
 
-async def remove_leftovers(client: Any, leftovers: Iterable[Leftover]) -> Swept:
+async def remove_leftovers(client: EngineClient, leftovers: Iterable[Leftover]) -> Swept:
     """Remove these: containers first, since networks, volumes and images are in use by them."""
     api, swept, gate = client.api, Swept(), asyncio.Semaphore(_AT_ONCE)
     known = list(leftovers)
 
-    async def one(function: Callable[[Any, str], bool | None], identifier: str) -> bool:
+    async def one(function: Callable[[EngineApi, str], bool | None], identifier: str) -> bool:
         async with gate:
             try:
                 return await asyncio.to_thread(function, api, identifier) is not False
@@ -103,7 +106,7 @@ async def remove_leftovers(client: Any, leftovers: Iterable[Leftover]) -> Swept:
                 swept.problems.append(error.message)
                 return False
 
-    async def each(kind: Kind, function: Callable[[Any, str], bool | None]) -> int:
+    async def each(kind: Kind, function: Callable[[EngineApi, str], bool | None]) -> int:
         return sum(await asyncio.gather(*(one(function, found.identifier) for found in known if found.kind == kind)))
 
     swept.containers = await each("container", remove)
@@ -128,7 +131,7 @@ def _tag_of(image: Mapping[str, Any]) -> str:
     return str((image.get("RepoTags") or [image["Id"]])[0])
 
 
-def _remove_network(api: Any, identifier: str) -> None:
+def _remove_network(api: EngineApi, identifier: str) -> None:
     """What is still in it is not ours (our own container, which joined) and only leaves it."""
     from docker.errors import APIError
 
@@ -142,7 +145,7 @@ def _remove_network(api: Any, identifier: str) -> None:
                 raise
 
 
-def _remove_volume(api: Any, name: str) -> None:
+def _remove_volume(api: EngineApi, name: str) -> None:
     from docker.errors import APIError
 
     with engine_errors(f"can't remove the volume {name}"):

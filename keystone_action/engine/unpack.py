@@ -11,7 +11,7 @@ import os
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from keystone_action.engine import pack as docker_pack
 from keystone_action.errors import SandboxError
@@ -99,7 +99,8 @@ def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None, leave_o
                     name, kind, info.mode & 0o1777, info.uid, size=size, target=target, modified_ns=_modified(info)
                 )
                 if info.isreg():
-                    content: Any = archive.extractfile(info)
+                    content = archive.extractfile(info)
+                    assert content is not None
                     while data := content.read(_CHUNK):
                         yield data
                     yield docker_pack.padding(size)
@@ -206,7 +207,8 @@ class _Unpacking:
             os.close(source)
 
     def _file(self, info: tarfile.TarInfo, name: str, folder: int) -> None:
-        content: Any = self._archive.extractfile(info)
+        content = self._archive.extractfile(info)
+        assert content is not None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=folder)
         try:

@@ -14,6 +14,7 @@ from keystone_action.files.run_lock import keep_lock
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from keystone_action.engine.connection import EngineClient
     from keystone_action.engine.networks import Networks
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.sandbox.base import SandboxProvider
@@ -36,7 +37,7 @@ class Containers:
 
     def __init__(
         self,
-        client: Any,
+        client: EngineClient,
         run_id: str,
         *,
         root: Path,

@@ -14,6 +14,7 @@ from keystone_action.errors import SandboxError, UsageError
 from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineClient
     from keystone_action.runner.options import RunOptions
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.spec import Spec
@@ -28,11 +29,11 @@ _WAYS_OUT = (
 
 @dataclass(frozen=True)
 class Facilities:
-    """What the cells of a run run in. images: by spec id, for the specs whose sandbox is a container. client: a
-    docker.DockerClient, None = no engine is there or needed. notices: for the head of every report."""
+    """What the cells of a run run in. images: by spec id, for the specs whose sandbox is a container. client:
+    None = no engine is there or needed. notices: for the head of every report."""
 
     images: Mapping[str, str] = field(default_factory=dict)
-    client: Any = None
+    client: EngineClient | None = None
     notices: tuple[str, ...] = ()
 
     def close(self) -> None:

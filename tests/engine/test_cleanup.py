@@ -11,6 +11,7 @@ from support.docker_world import IMAGE, HostOnly, Proxy, fresh, left, place, run
 from support.process_world import alive, eventually, token
 
 from keystone_action.command import Limits
+from keystone_action.engine.client import connect
 from keystone_action.engine.sweep import find_leftovers, sweep
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.containers.sandboxes import start_docker
@@ -163,11 +164,9 @@ def test_the_engine_over_tcp(engine: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_engine_that_goes_away_is_said(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import docker
-
     mark, run_id = token(), f"test-{uuid.uuid4().hex}"
     proxy = Proxy()
-    client = docker.DockerClient(base_url=proxy.address, timeout=10)
+    client = connect({"DOCKER_HOST": proxy.address}, timeout=10)
 
     async def main() -> None:
         with place() as root:
@@ -178,7 +177,7 @@ def test_an_engine_that_goes_away_is_said(engine: Any, monkeypatch: pytest.Monke
             task = asyncio.create_task(sandbox.run(shell(f"sleep {mark}")))
             assert await asyncio.to_thread(eventually, lambda: alive(mark) != [])
             proxy.cut()
-            with pytest.raises(SandboxError, match="the Docker engine does not answer any more"):
+            with pytest.raises(SandboxError, match="the container engine does not answer"):
                 await task
             with pytest.raises(SandboxError):
                 await provider.close()

@@ -18,16 +18,16 @@ from keystone_action.engine.own_container import candidates, find_own_container
 from keystone_action.engine.sweep import sweep
 
 INSIDE = """
-import asyncio, dataclasses, json, sys
+import asyncio, dataclasses, json, os, sys
 from pathlib import Path
 sys.path[:0] = ["/packages", "/source"]
-import docker
 from keystone_action.command import Command, Limits
 from keystone_action.sandbox.containers.sandboxes import start_docker
+from keystone_action.engine.client import connect
 from keystone_action.engine.own_container import find_own_container
 
 async def main(root, mode):
-    client = docker.from_env()
+    client = connect(os.environ)
     provider = await start_docker(
         image=%r, run_id=%r, root=root, host=None, client=client, network="none", mode=mode
     )

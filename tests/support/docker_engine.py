@@ -22,17 +22,12 @@ def missing(reason: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[DockerClient]:
     """A client of the engine that DOCKER_HOST names, or of the one on /var/run/docker.sock."""
-    import docker
-    from docker.errors import DockerException
+    from keystone_action.engine.client import connect
+    from keystone_action.errors import SandboxError
 
     try:
-        client = docker.from_env(timeout=120)
-    except DockerException as error:
-        missing(f"no Docker engine answers ({error})")
-    try:
-        client.ping()
-    except DockerException as error:
-        client.close()
+        client = connect(os.environ)
+    except SandboxError as error:
         missing(f"no Docker engine answers ({error})")
     yield client
     client.close()

@@ -39,6 +39,7 @@ from keystone_action.runner.secrets import handed_out, is_key
 from keystone_action.spec.expressions import ExpressionError, interpolate
 
 if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineClient
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import RunOptions
@@ -288,7 +289,7 @@ def _images(cell: Cell, facilities: Facilities) -> list[str]:
     return sorted(set(found))
 
 
-def image_facts(client: Any, names: Collection[str]) -> dict[str, str]:
+def image_facts(client: EngineClient, names: Collection[str]) -> dict[str, str]:
     """What the engine has under these names. Blocking; what it does not have, or can't be asked for, is left out."""
     found = {}
     for name in names:

@@ -13,10 +13,11 @@ from functools import partial
 
 from keystone_action.command import Completed
 from keystone_action.engine import pack as docker_pack
-from keystone_action.engine.container import Run
+from keystone_action.engine.container import Run, exit_code
 from keystone_action.engine.image import Image
 from keystone_action.engine.layers import commit_kept, digest_of, find_layer
 from keystone_action.engine.plan import Plan
+from keystone_action.engine.transfers import put
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox.containers.shared import Engine
 
@@ -139,11 +140,10 @@ def _run(
     )
 
     def prepare(container: str) -> None:
-        pieces = [*docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600), docker_pack.END]
-        engine.api.put_archive(container, "/", docker_pack.in_chunks(pieces))
+        put(engine.api, container, docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600))
 
     def collect(container: str) -> None:
-        if engine.api.inspect_container(container)["State"]["ExitCode"] == 0:
+        if exit_code(engine.api, container) == 0:
             commit_kept(engine.api, image, container, digest)
 
     return Run(engine.api, plan, timeout=timeout, prepare=prepare, collect=collect)

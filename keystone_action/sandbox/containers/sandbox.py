@@ -9,7 +9,6 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from keystone_action.command import Command, Completed, Limits
 from keystone_action.engine import pack as docker_pack
@@ -66,7 +65,7 @@ class DockerSandbox:
         self._quiet = asyncio.Event()
         self._quiet.set()
         # Copies of one workspace can't be brought together again: there, commands wait for each other.
-        self.turn: AbstractAsyncContextManager[Any] = (
+        self.turn: AbstractAsyncContextManager[None] = (
             asyncio.Lock() if isinstance(transfer, Copied) else contextlib.nullcontext()
         )
         self.environment = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -30,6 +30,7 @@ from keystone_action.sandbox.containers.shared import Engine, Mode
 from keystone_action.sandbox.containers.transfer import Bound, Copied, Places, Transfer
 
 if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineClient
     from keystone_action.sandbox.own_python import OwnPython
 
 _THREADS = 512
@@ -42,7 +43,7 @@ async def start_docker(
     run_id: str,
     root: Path,
     host: SandboxProvider,
-    client: Any = None,
+    client: EngineClient | None = None,
     network: str | None = None,
     extra_hosts: Mapping[str, str] | None = None,
     mode: Mode = "auto",
@@ -50,18 +51,16 @@ async def start_docker(
     """The sandboxes of a run in containers of one image, which the engine has to have.
 
     run_id: the label by which everything is found again. root: a directory of ours for HOME, TMPDIR and trials. host:
-    runs the author's own scripts; it stays the caller's. client: a docker.DockerClient, None = by the environment.
+    runs the author's own scripts; it stays the caller's. client: None = by the environment.
     network: a network of the engine, `none`, or None for `bridge`. extra_hosts: name → address. mode: `bind` insists
     on bind mounts, `copy` does without, `auto` finds out whether the engine sees our files.
     Raises SandboxError: no engine, no such image, no `sh` in it, no bind mounts though insisted on.
     """
-    own_client = client is None
-    if own_client:
-        client = await asyncio.to_thread(connect, os.environ)
-    engine = Engine(client, own_client, run_id, root, ThreadPoolExecutor(_THREADS, "keystone-docker"))
+    used = client if client is not None else await asyncio.to_thread(connect, os.environ)
+    engine = Engine(used, client is None, run_id, root, ThreadPoolExecutor(_THREADS, "keystone-docker"))
     try:
         await engine.thread(partial(engine.begin, mode))
-        found = await engine.thread(partial(find_image, client.api, image, engine.labels))
+        found = await engine.thread(partial(find_image, used.api, image, engine.labels))
         await engine.thread(partial(engine.learn, found))
         await engine.thread(partial(engine.insist, found))
     except BaseException:

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keystone_action.engine.errors import engine_errors
 from keystone_action.errors import SandboxError
@@ -19,6 +19,7 @@ from keystone_action.sandbox.listeners import TABLES, listeners
 
 if TYPE_CHECKING:
     from keystone_action.command import Completed
+    from keystone_action.engine.connection import EngineApi, Streams
     from keystone_action.engine.container import Run
     from keystone_action.sandbox.base import Connection
 
@@ -62,7 +63,9 @@ class DockerServing:
     """See `Serving`. user: who programs beside it run as, the same as it. search_path: where the image has its own
     programs."""
 
-    def __init__(self, completed: asyncio.Future[Completed], api: Any, user: int, search_path: str, run: Run) -> None:
+    def __init__(
+        self, completed: asyncio.Future[Completed], api: EngineApi, user: int, search_path: str, run: Run
+    ) -> None:
         self._run = run
         self._completed = completed
         self._api = api
@@ -130,22 +133,19 @@ class DockerServing:
         await asyncio.wait([self._completed], timeout=_END_SECONDS)
         return self.ended
 
-    def _beside(self, script: str, *arguments: str) -> socket.socket:
+    def _beside(self, script: str, *arguments: str) -> Streams:
         """A program beside the command: the connection that is its streams, in frames. Blocks. Raises SandboxError."""
         with engine_errors("can't run a program beside a server"):
-            made = self._api.exec_create(
+            assert self._run.identifier is not None
+            streams = self._api.start_beside(
                 self._run.identifier,
                 ["/bin/sh", "-c", script, "sh", *arguments],
-                stdin=True,
                 user=f"{self._user}:{self._user}",
                 environment={"PATH": self._search_path},
                 workdir="/",
             )
-            attached = self._api.exec_start(made["Id"], socket=True)
-        raw = getattr(attached, "_sock", attached)
-        raw.settimeout(None)
-        # The client's objects close the connection when they are forgotten.
-        return _Kept(raw, attached)  # type: ignore[return-value]
+        streams.settimeout(None)
+        return streams
 
     async def stop(self) -> Completed:
         """See `Serving.stop`."""
@@ -153,28 +153,7 @@ class DockerServing:
         return await asyncio.shield(self._completed)
 
 
-class _Kept:
-    """A connection and whatever has to live as long."""
-
-    def __init__(self, raw: socket.socket, owner: Any) -> None:
-        self._raw, self._owner = raw, owner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
-
-    def close(self) -> None:
-        """Really, whoever else holds it."""
-        with contextlib.suppress(OSError):
-            self._raw.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(Exception):
-            self._owner.close()
-        response = getattr(self._owner, "_response", None)
-        if response is not None:
-            with contextlib.suppress(Exception):
-                response.close()
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _exactly(connection: Streams, count: int) -> bytes:
     data = b""
     while len(data) < count:
         piece = connection.recv(count - len(data))
@@ -184,7 +163,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-def _read(connection: socket.socket) -> bytes:
+def _read(connection: Streams) -> bytes:
     """What comes on stdout: at most so much, and at most so long."""
     deadline = time.monotonic() + _LOOK_SECONDS
     found = bytearray()
@@ -204,7 +183,7 @@ def _read(connection: socket.socket) -> bytes:
     return bytes(found)
 
 
-def _bring(connection: socket.socket, near: socket.socket) -> None:
+def _bring(connection: Streams, near: socket.socket) -> None:
     """What the far end says, taken out of its frames, until one of the two hangs up."""
     with contextlib.suppress(OSError, EOFError):
         while True:
@@ -219,7 +198,7 @@ def _bring(connection: socket.socket, near: socket.socket) -> None:
     _hang_up(connection, near)
 
 
-def _take(connection: socket.socket, near: socket.socket) -> None:
+def _take(connection: Streams, near: socket.socket) -> None:
     """What we say."""
     with contextlib.suppress(OSError):
         while piece := near.recv(_CHUNK):
@@ -227,7 +206,7 @@ def _take(connection: socket.socket, near: socket.socket) -> None:
     _hang_up(connection, near)
 
 
-def _hang_up(connection: socket.socket, near: socket.socket) -> None:
+def _hang_up(connection: Streams, near: socket.socket) -> None:
     with contextlib.suppress(OSError):
         near.shutdown(socket.SHUT_RDWR)
     connection.close()

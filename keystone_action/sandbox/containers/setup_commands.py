@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from keystone_action.command import Completed
 from keystone_action.engine import pack as docker_pack
-from keystone_action.engine.container import Run
+from keystone_action.engine.container import Run, exit_code
 from keystone_action.engine.image import Image
 from keystone_action.engine.layers import (
     changes,
@@ -41,6 +41,9 @@ from keystone_action.files.snapshot import PATHS_LIMIT
 from keystone_action.sandbox.containers.packages import SCRIPT_FILE, ended_well, exports, first_line, story
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox, must_be_text
 from keystone_action.sandbox.containers.shared import Engine
+
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi
 
 _VERSION = 1
 """Of what is done with the same commands."""
@@ -222,7 +225,7 @@ class _Running:
         """After the end, in the container's own thread."""
         api, sandbox = self._engine.api, self._sandbox
         problem = sandbox.transfer.fetch(container)
-        if problem is not None or api.inspect_container(container)["State"]["ExitCode"] != 0:
+        if problem is not None or exit_code(api, container) != 0:
             return problem
         ours = {*map(str, sandbox.places.all), *([WORKSPACE_LINK] if sandbox.link else [])}
         changed = changes(api, container, ours)
@@ -230,7 +233,7 @@ class _Running:
             self._made = commit_own(api, sandbox.image, container, self._engine.labels)
         return None
 
-    def _keep(self, api: Any, container: str, changed: list[str]) -> bool:
+    def _keep(self, api: EngineApi, container: str, changed: list[str]) -> bool:
         """Make it an image that is found again, if it says nothing of this cell and nothing else was done."""
         sandbox = self._sandbox
         if self._digest is None or self._before is None or not sandbox.transfer.untouched():

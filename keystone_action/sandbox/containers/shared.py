@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 
@@ -28,6 +28,9 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.users import Users
 
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi, EngineClient
+
 Mode = Literal["auto", "bind", "copy"]
 T = TypeVar("T")
 
@@ -36,7 +39,7 @@ T = TypeVar("T")
 class Engine:
     """root: where HOME and TMPDIR lie. owner: marks our containers among all of the run's. Closed once, at the end."""
 
-    client: Any
+    client: EngineClient
     own_client: bool
     run_id: str
     root: Path
@@ -58,7 +61,7 @@ class Engine:
     closed: bool = False
 
     @property
-    def api(self) -> Any:
+    def api(self) -> EngineApi:
         """The client's plain interface."""
         return self.client.api
 

@@ -14,11 +14,11 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keystone_action.engine import pack as docker_pack
-from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.plan import Mount
+from keystone_action.engine.transfers import fetch, layer_size, put
 from keystone_action.engine.unpack import TooLarge, moved, unpack
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
@@ -27,11 +27,13 @@ from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.users import Lease
 
+if TYPE_CHECKING:
+    from keystone_action.engine.connection import EngineApi
+
 HOME, TEMPORARY = "home", "tmp"
 _MOST_UNLIMITED = 16 << 30
 """Bytes that come back of a workspace without a limit: a file of nothing but a hole can claim any size, and takes as
 long to copy as if it were full."""
-_MEASURE_TRIES = 3
 _SPARE = 64 << 20
 _TOO_DEEP = "disk: directories nested too deeply to be watched"
 _LONGEST_PATH = 4096 - 256 - 256
@@ -98,25 +100,6 @@ class Transfer(Protocol):
         """The same, but HOME stays, for another transfer of its kind with these places. Never raises."""
 
 
-def put(api: Any, container: str, directory: str, pieces: Iterable[bytes]) -> None:
-    """Unpack an archive in a container's directory. Raises SandboxError."""
-    with engine_errors("can't copy into a container"):
-        api.put_archive(container, directory, docker_pack.in_chunks(pieces))
-
-
-def layer_size(api: Any, container: str) -> int:
-    """Bytes that a container added to its image, in its own layer. Raises TooDeep when the engine can't tell, again and
-    again, and SandboxError."""
-    for _ in range(_MEASURE_TRIES):
-        with engine_errors("can't look at a container's size"):
-            response = api._get(api._url("/containers/{0}/json", container), params={"size": 1})
-            size = int(api._result(response, True).get("SizeRw") or 0)
-        # Negative: it met a path that is too long for it, or files that just changed under its eyes.
-        if size >= 0:
-            return size
-    raise TooDeep
-
-
 def disk_sentence(used: int, allowed: int) -> str | None:
     """The sentence for a disk limit that is reached, else None."""
     return f"disk: {human(used)} used, {human(allowed)} allowed" if used >= allowed else None
@@ -126,7 +109,7 @@ class Bound:
     """By bind mounts. sources: where the engine's machine has each of the places, in their order."""
 
     def __init__(
-        self, api: Any, places: Places, sources: Sequence[str], user: int, lease: Lease | None, disk: int | None
+        self, api: EngineApi, places: Places, sources: Sequence[str], user: int, lease: Lease | None, disk: int | None
     ) -> None:
         self.user, self.lost = user, ""
         pairs = list(zip(places.all, sources, strict=True))
@@ -152,7 +135,7 @@ class Bound:
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
         if extras:
-            put(self._api, container, "/", itertools.chain(*extras, [docker_pack.END]))
+            put(self._api, container, itertools.chain(*extras))
 
     def look(self, container: str) -> str | None:
         """See `Transfer`."""
@@ -208,7 +191,9 @@ class Bound:
 class Copied:
     """By archives. missing_parents: directories above the places that the image lacks, the highest first."""
 
-    def __init__(self, api: Any, places: Places, missing_parents: Sequence[str], user: int, disk: int | None) -> None:
+    def __init__(
+        self, api: EngineApi, places: Places, missing_parents: Sequence[str], user: int, disk: int | None
+    ) -> None:
         self.user, self.lost = user, ""
         self.mounts: tuple[Mount, ...] = ()
         self._api = api
@@ -223,9 +208,9 @@ class Copied:
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
         self._stopped = False
-        put(self._api, container, "/", self._going_on(itertools.chain(self._layout(), *extras, [docker_pack.END])))
+        put(self._api, container, self._going_on(itertools.chain(self._layout(), *extras)))
         if self._saved.exists():
-            put(self._api, container, "/", self._going_on(_read(self._saved)))
+            put(self._api, container, self._going_on(_read(self._saved)))
 
     def _layout(self) -> Iterator[bytes]:
         yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
@@ -293,15 +278,8 @@ class Copied:
             return _only_caches(each[1] for each in parts if len(each) > 1)
 
     def _get(self, container: str, path: Path) -> Generator[bytes, None, None]:
-        """To be closed: an engine that still has something to say about a container does not remove it."""
-        api = self._api
-        with engine_errors("can't copy out of a container"):
-            response = api._get(api._url("/containers/{0}/archive", container), params={"path": str(path)}, stream=True)
-            try:
-                api._raise_for_status(response)
-                yield from self._going_on(response.iter_content(1 << 20))
-            finally:
-                response.close()
+        with contextlib.closing(fetch(self._api, container, str(path))) as pieces:
+            yield from self._going_on(pieces)
 
     def stop(self) -> None:
         """See `Transfer`."""
@@ -322,7 +300,7 @@ class Copied:
             os.fchmod(file.fileno(), 0o600)
             with contextlib.closing(self._get(container, self._places.private)) as pieces:
                 archive = moved(pieces, above, limit=limit)
-                file.writelines(docker_pack.in_chunks(itertools.chain(archive, [docker_pack.END])))
+                file.writelines(docker_pack.in_chunks(archive))
         unfinished.replace(self._saved)
 
     def close(self) -> None:
@@ -342,7 +320,7 @@ class Copied:
             with unfinished.open("wb") as file:
                 os.fchmod(file.fileno(), 0o600)
                 archive = moved(_read(self._saved), "", limit=None, leave_out=temporary)
-                file.writelines(docker_pack.in_chunks(itertools.chain(archive, [docker_pack.END])))
+                file.writelines(docker_pack.in_chunks(archive))
             unfinished.replace(self._saved)
         except OSError as error:
             raise SandboxError(f"a kept HOME can't be written: {error}") from error

@@ -16,8 +16,9 @@ from keystone_action.errors import ServiceError
 from keystone_action.services.container.kept_logs import ENGINE_KEEPS, KeptLogs
 
 if TYPE_CHECKING:
-    from docker import DockerClient
     from docker.models.containers import Container
+
+    from keystone_action.engine.connection import EngineClient
 
 TAIL_CHARACTERS = 4000
 _TAIL_LINES = 200
@@ -48,7 +49,7 @@ class ServiceContainer:
     """A container of ours. No host port is published: what may reach it is in its networks."""
 
     def __init__(
-        self, client: DockerClient, run_id: str, plan: ContainerPlan, *, kept_logs: KeptLogs | None = None
+        self, client: EngineClient, run_id: str, plan: ContainerPlan, *, kept_logs: KeptLogs | None = None
     ) -> None:
         """kept_logs: gets what it printed when it is removed."""
         self._client = client

@@ -17,8 +17,8 @@ from keystone_action.spec.models.services import ContainerService, MysqlService,
 
 if TYPE_CHECKING:
     import anyio
-    from docker import DockerClient
 
+    from keystone_action.engine.connection import EngineClient
     from keystone_action.engine.networks import Network, Networks
     from keystone_action.engine.pulling import Login
     from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
@@ -68,7 +68,7 @@ class ContainerHost:
     """networks: the run's, which its maker closes after all services were stopped. logs: a directory that gets what
     each container printed, as `<service>[-<cell id>].log`, secrets taken out by `mask`; None = nothing is kept."""
 
-    client: DockerClient
+    client: EngineClient
     run_id: str
     networks: Networks
     group: GroupNetwork
@@ -135,7 +135,7 @@ def container_service(definition: Service, host: ContainerHost) -> RunningServic
 
 def make_host(
     *,
-    client: DockerClient,
+    client: EngineClient,
     run_id: str,
     networks: Networks,
     pull: Pulling | None = None,
