@@ -1,6 +1,7 @@
 """What the image runs: the step of a workflow, or with arguments the `keystone` command.
 
-An init (tini) is process 1 and reaps. Signals are blocked when this starts, and taken over by its first line.
+This starts as process 1, which an init (tini) becomes when `take` starts this program anew. Signals are blocked before
+either start, and the program's first line takes them over.
 """
 
 import os

@@ -1,4 +1,4 @@
-#!/usr/bin/env -S /usr/bin/tini -- /usr/bin/env --block-signal=INT --block-signal=TERM /opt/keystone/bin/python -I
+#!/usr/bin/env -S --block-signal=INT --block-signal=TERM /opt/keystone/bin/python -I
 """What the image runs after the step, whatever became of it: removes what its run left behind."""
 
 import sys

@@ -3,7 +3,8 @@
 What a program is started with stands in `/proc/<pid>/environ` as long as it lives: taking a variable out of
 `os.environ` changes nothing there. A job's tokens and keys are variables. So a front door starts itself anew, as the
 first thing it does, with nothing but names that are harmless; the rest goes along in a file that exists in memory
-only, and is handed down as a mapping.
+only, and is handed down as a mapping. In a container, process 1 keeps what the engine started it with: where that is
+us, an init takes our place, and we start anew below it.
 
 Standard library only, and little of it: this runs before anything else is imported.
 """
@@ -21,6 +22,8 @@ _HANDED_ON = "KEYSTONE_HANDED_ON"
 """`<descriptor> <signal>…`: where the new process finds its environment, and which signals wait for it."""
 _FIRST_DESCRIPTOR = 10
 _FILE = "keystone-environment"
+_INIT = "/usr/bin/tini"
+"""Forwards signals and reaps orphans where we were started as process 1, as the action's image starts us."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _HARMLESS = re.compile(
@@ -40,8 +43,8 @@ _waiting: list[int] = []
 
 
 def take(words: Sequence[str]) -> dict[str, str]:
-    """The environment that this program was started with. Where that has more than harmless names, this does not
-    return: the program starts anew, with the same arguments.
+    """The environment that this program was started with. Where that has more than harmless names, or we are a
+    container's process 1, this does not return: the program starts anew, with the same arguments.
 
     words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`.
     """
@@ -49,9 +52,10 @@ def take(words: Sequence[str]) -> dict[str, str]:
     if handed_on is not None:
         return handed_on
     secret = any(not _HARMLESS.fullmatch(name) for name in os.environ)
-    if secret and _can_be_repeated(words) and hasattr(os, "memfd_create"):
+    init = [_INIT, "--"] if os.getpid() == 1 and os.access(_INIT, os.X_OK) else []
+    if (secret or init) and _can_be_repeated(words) and hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):
-            _start_anew()
+            _start_anew(init)
         let_signals_in()
     return dict(os.environ)
 
@@ -71,8 +75,8 @@ def _can_be_repeated(words: Sequence[str]) -> bool:
     return after == list(words) and (is_module or before[-1:] == sys.argv[:1])
 
 
-def _start_anew() -> None:
-    """Become the same program without a secret in its environment. Raises OSError."""
+def _start_anew(init: Sequence[str]) -> None:
+    """Become the same program, below the init if there is one, without a secret in its environment. Raises OSError."""
     import fcntl
 
     _waiting[:] = set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -87,7 +91,8 @@ def _start_anew() -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], harmless)  # noqa: S606 - this very program
+        command = [*init, sys.executable, *sys.orig_argv[1:]]
+        os.execve(command[0], command, harmless)  # noqa: S606 - this very program
     finally:
         os.close(descriptor)
         os.close(memory)
@@ -104,6 +109,7 @@ def _received() -> dict[str, str] | None:
         os.lseek(descriptor, 0, os.SEEK_SET)
         with os.fdopen(descriptor, "rb") as file:
             content = file.read()
+            os.ftruncate(descriptor, 0)  # an init that started us still has the file open
     except (OSError, ValueError):
         return None
     del os.environ[_HANDED_ON]

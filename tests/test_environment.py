@@ -91,6 +91,44 @@ os.execve = kill_first
     assert (tmp_path / "came").exists()
 
 
+@hostile("host scripts", "a token stays in the memory it was handed on in", held_by="a clean start", sandbox="none")
+def test_what_was_handed_on_is_emptied(tmp_path: Path) -> None:
+    before = """
+execve = os.execve
+def keep(program, words, environ):
+    os.dup2(int(environ["KEYSTONE_HANDED_ON"].split()[0]), 50)
+    Path("held").write_bytes(os.pread(50, 1 << 20, 0))
+    execve(program, words, environ)
+os.execve = keep
+if "KEYSTONE_HANDED_ON" in os.environ:
+    import atexit
+    atexit.register(lambda: Path("left").write_bytes(os.pread(50, 1 << 20, 0)))
+"""
+    environ, *_ = start(tmp_path, before=before, environ={"A_TOKEN": "x"})
+    assert environ["A_TOKEN"] == "x"
+    assert b"A_TOKEN=x" in (tmp_path / "held").read_bytes()
+    assert (tmp_path / "left").read_bytes() == b""
+
+
+@honest("host scripts", "a token stays in the memory it was handed on in", sandbox="none")
+def test_as_process_1_we_start_below_an_init_with_a_clean_environment(tmp_path: Path) -> None:
+    init = tmp_path / "init"
+    init.write_text(f'#!/bin/sh\nenv > {tmp_path}/init.env\nshift\nexec "$@"\n')
+    init.chmod(0o755)
+    before = f"""
+import keystone_action.environment
+keystone_action.environment._INIT = {str(init)!r}
+os.getpid = lambda: 1
+"""
+    environ, shown, _, argv, _ = start(tmp_path, "a b", before=before, environ={"A_TOKEN": "secret"})
+    assert (environ["A_TOKEN"], argv[1:]) == ("secret", ["a b"])
+    assert "secret" not in shown + (tmp_path / "init.env").read_text()
+    (tmp_path / "starts").unlink()
+    (tmp_path / "init.env").unlink()
+    start(tmp_path, before=before)
+    assert (starts(tmp_path), (tmp_path / "init.env").exists()) == (2, True), "an init is needed without secrets, too"
+
+
 def test_a_closed_stream_stays_closed(tmp_path: Path) -> None:
     before = "if 'A_TOKEN' in os.environ: os.close(0)"
     assert start(tmp_path, before=before, environ={"A_TOKEN": "x"})[-1]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.action_image import action_base, action_image
+from support.attacks import honest
 from support.container_step import PATIENCE, ContainerStep
 from support.fake_runner import ID_TOKEN, RUNTIME_TOKEN, TOKEN, FakeRunner, StepResult
 
@@ -23,7 +24,7 @@ __all__ = ["action_base", "action_image"]
 pytestmark = pytest.mark.docker
 
 HERE = Path(__file__).parent
-OURS_AT_MOST = 125 * 10**6
+OURS_AT_MOST = 200 * 10**6
 """Bytes that the image may add to its base."""
 
 SLEEP = 1234567
@@ -45,7 +46,7 @@ assert psycopg.pq.__impl__ == "binary"
 assert anthropic.Anthropic(api_key="none").messages and anthropic.types.Message
 print("ok")
 """
-"""What is stripped or kept compiled only does its work."""
+"""Every library that is compiled for its platform does its work."""
 
 GIT = """
 set -e
@@ -105,6 +106,7 @@ def test_with_arguments_it_is_the_command(action_image: str) -> None:
     assert "missing.yaml" in wrong.stderr
 
 
+@honest("host scripts", "a token of the job is read from process 1 of the action's container", sandbox="none")
 def test_a_step_passes_with_a_database_and_leaves_its_results_to_the_owner(action_image: str, tmp_path: Path) -> None:
     runner = job(tmp_path, "echo hello > hello.txt")
     if os.geteuid() == 0:
@@ -168,16 +170,20 @@ def test_a_cancelled_run_ends_by_itself_and_leaves_its_results(
 
 BEFORE_THE_FIRST_LINE = """
 import os, time
-open("/data/reached", "w").close()
-while not os.path.exists("/data/go"):
-    time.sleep(0.05)
+if (os.getpid() == 1) == FIRST:
+    open("/data/reached", "w").close()
+    while not os.path.exists("/data/go"):
+        time.sleep(0.05)
 """
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["as-process-1", "below-the-init"])
 @pytest.mark.parametrize("post", [False, True], ids=["step", "post"])
-def test_a_signal_is_not_lost_while_the_interpreter_starts(action_image: str, tmp_path: Path, *, post: bool) -> None:
+def test_a_signal_is_not_lost_while_the_interpreter_starts(
+    action_image: str, tmp_path: Path, *, post: bool, first: bool
+) -> None:
     packages = inside(action_image, "/opt/keystone/bin/python -c 'import site; print(site.getsitepackages()[0])'")
-    (tmp_path / "before.py").write_text(BEFORE_THE_FIRST_LINE)
+    (tmp_path / "before.py").write_text(BEFORE_THE_FIRST_LINE.replace("FIRST", str(first)))
     (tmp_path / "before.pth").write_text("import os; exec(open('/data/before.py').read())\n")
     name = f"keystone-test-{uuid.uuid4().hex[:12]}"
     mounted = ("-v", f"{tmp_path}:/data", "-v", f"{tmp_path}/before.pth:{packages.stdout.strip()}/before.pth:ro")
@@ -275,12 +281,12 @@ def test_what_is_in_it(action_image: str) -> None:
     )
 
 
-def test_libraries_survived_the_cuts(action_image: str) -> None:
+def test_libraries_work(action_image: str) -> None:
     ran = inside(action_image, f"/opt/keystone/bin/python -I -c '{LIBRARIES}'")
     assert (ran.returncode, ran.stdout) == (0, "ok\n"), ran.stderr
 
 
-def test_git_survived_the_cuts(action_image: str) -> None:
+def test_git_works_without_perls_modules(action_image: str) -> None:
     ran = inside(action_image, GIT)
     assert (ran.returncode, ran.stdout) == (0, "1\t0\tfile\none\ntwo\n"), ran.stderr
 
