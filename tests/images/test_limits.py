@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,15 +51,15 @@ done
 """
 
 
-def run_capped(image: str, directory: Path, script: str) -> tuple[int, dict[str, object]]:
+def run_capped(image: str, directory: Path, script: str, timeout: str) -> tuple[int, dict[str, object]]:
     """The exit code of a run in a container that may have few processes, and its only cell. When this returns, the
-    container is gone, and so is all that ran in it."""
+    container is gone, and so is all that ran in it. timeout: the agent's."""
     spec = {
         "version": 1,
         "id": "capped",
         "task": {"prompt": "do it"},
         "agent": {
-            "type": "command", "command": ["python3", "-c", script], "timeout": "10s", "must_exit_zero": True
+            "type": "command", "command": ["python3", "-c", script], "timeout": timeout, "must_exit_zero": True
         },
         "invariants": {"any": {"check": {"type": "command_exit", "command": "true"}}},
     }  # fmt: skip
@@ -81,26 +82,26 @@ def run_capped(image: str, directory: Path, script: str) -> tuple[int, dict[str,
     held_by="killed by user, without making a process for it",
 )
 def test_a_bomb_below_the_containers_cap_fails_as_an_agent(action_image: str, tmp_path: Path) -> None:
-    code, cell = run_capped(action_image, tmp_path, BOMB)
+    code, cell = run_capped(action_image, tmp_path, BOMB, "3s")
     assert (code, cell["verdict"], cell["agent"]["timed_out"]) == (1, "fail", True), cell
     assert [one["status"] for one in cell["invariants"]] == ["pass"]
 
 
 @honest("processes", "a fork bomb fills the cap on processes of the container that all of us runs in")
 def test_an_agent_below_the_containers_cap_passes(action_image: str, tmp_path: Path) -> None:
-    code, cell = run_capped(action_image, tmp_path, SOME_PROCESSES)
+    code, cell = run_capped(action_image, tmp_path, SOME_PROCESSES, "10s")
     assert (code, cell["verdict"]) == (0, "pass"), cell
 
 
-@pytest.fixture
-def step(action_image: str, tmp_path: Path) -> Iterator[ContainerStep]:
-    """A step whose agent looks at the environment of every process, and sleeps."""
-    runner = FakeRunner(tmp_path)
+@pytest.fixture(scope="module")
+def step(action_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStep]:
+    """A step whose agent left an orphan that ends, and sleeps; the tests that look at it share it."""
+    runner = FakeRunner(tmp_path_factory.mktemp("step"))
     spec = {
         "version": 1,
         "id": "shown",
         "task": {"prompt": "do it"},
-        "agent": {"type": "command", "command": f"{SHOWN} sleep {SLEEP}"},
+        "agent": {"type": "command", "command": f"(sh -c 'sleep 0.1' &); sleep {SLEEP}"},
         "invariants": {"any": {"check": {"type": "file_absent", "path": "x"}}},
     }
     (runner.workspace / "keystone.yaml").write_text(json.dumps(spec))
@@ -140,6 +141,13 @@ def test_no_descriptor_shows_a_token(step: ContainerStep) -> None:
     assert "OPENED /memfd:keystone-environment" in opened
     assert not [token for token in PRIVATE if token in opened]
     assert "/memfd:" not in exec_in(step, OPENED, "--user", "4321")
+
+
+def test_orphans_are_reaped(step: ContainerStep) -> None:
+    time.sleep(0.5)
+    states = exec_in(step, "cat /proc/[0-9]*/status | grep ^State")
+    assert "zombie" not in states
+    assert states.count("State:") > 3
 
 
 def test_an_init_of_the_engine_is_enough(action_image: str) -> None:
