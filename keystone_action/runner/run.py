@@ -27,12 +27,12 @@ from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import Stop, cancelled, only_error
-from keystone_action.runner.start import Start, start_world
+from keystone_action.runner.start import start_run
+from keystone_action.runner.under_way import RunUnderWay
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
     from keystone_action.runner.options import Progress, RunOptions
-    from keystone_action.runner.world import World
 
 
 _SHOWN_NAMES = 50
@@ -103,7 +103,7 @@ async def run(
                     assembly.results.update({cell_id: entry.cell for cell_id, entry in finished.items()})
                     assembly.isolated.update({cell_id: entry.sandbox for cell_id, entry in finished.items()})
                 stop.so_far = so_far
-                start = Start(
+                under_way = RunUnderWay(
                     options=options,
                     progress=progress,
                     specs=specs,
@@ -113,11 +113,11 @@ async def run(
                     facilities=facilities,
                     identified=identification.ready,
                 )
-                world = await start_world(start, stack)
-                assembly.sandbox = world.provider
-                if world.containers is not None:
-                    stop.hurry.append(world.containers.hurry)
-                left_out = await _run_cells(world, journal, assembly, identification, finished)
+                await start_run(under_way, stack)
+                assembly.sandbox = under_way.provider
+                if under_way.containers is not None:
+                    stop.hurry.append(under_way.containers.hurry)
+                left_out = await _run_cells(under_way, journal, assembly, identification, finished)
     except BaseExceptionGroup as group:
         raise only_error(group) from group
     if stop.so_far is None:  # the results of what is to be resumed are not read yet, and must not be lost
@@ -126,16 +126,18 @@ async def run(
 
 
 async def _run_cells(
-    world: World,
+    under_way: RunUnderWay,
     journal: journals.Journal,
     assembly: Assembly,
     identification: Identification,
     finished: Mapping[str, Entry],
 ) -> list[str]:
     """Run what is not finished; the sentences for cells that were left out."""
-    options, progress, planned = world.options, world.progress, assembly.plan
+    options, progress, planned = under_way.options, under_way.progress, under_way.planned
     cells = [cell for cell in planned.cells if cell.id not in finished]
-    progress.started(cells=len(planned.cells), finished=len(finished), output=world.results, notices=assembly.notices())
+    progress.started(
+        cells=len(planned.cells), finished=len(finished), output=under_way.directory, notices=assembly.notices()
+    )
 
     async def entry_of(cell: Cell, result: CellResult) -> Entry:
         await identification.of(cell)
@@ -151,7 +153,7 @@ async def _run_cells(
     async with anyio.create_task_group() as group:
         if options.resume is None:
             group.start_soon(identification.read, planned)
-        await run_cells(cells, lambda cell: run_cell(cell, world), journal, schedule, announce, entry_of)
+        await run_cells(cells, lambda cell: run_cell(cell, under_way), journal, schedule, announce, entry_of)
     found = [*notices, *fail_fast_notices(schedule)]
     for notice in found:
         progress.note(notice)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from keystone_action.runner.concurrency import company
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
-from keystone_action.runner.world import AuthorFiles, Roots, SpecSecrets, World
+from keystone_action.runner.under_way import Roots, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.spec.expressions import references
 from keystone_action.spec.loading.annotations import leaves
@@ -28,93 +27,54 @@ from keystone_action.spec.loading.loader import enclosing_root
 
 if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
-    from keystone_action.plan import Plan
     from keystone_action.runner.containers import Containers
-    from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import Progress, RunOptions
-    from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.services.http_mock.server import MockServer
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.fixtures import SecretEntry
     from keystone_action.spec.models.spec import Spec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """What a run is started from. directory: for results. facilities: what preflight found. identified: see `World`."""
-
-    options: RunOptions
-    progress: Progress
-    specs: Sequence[LoadedSpec]
-    planned: Plan
-    directory: Path
-    run_id: str
-    facilities: Facilities
-    identified: Callable[[], Awaitable[None]]
-
-    @property
-    def wanted(self) -> list[LoadedSpec]:
-        """The specs that have a cell in this run."""
-        ids = {cell.loaded.spec.id for cell in self.planned.cells}
-        return [loaded for loaded in self.specs if loaded.spec.id in ids]
-
-
-async def start_world(start: Start, stack: AsyncExitStack) -> World:
+async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
 
     Raises SandboxError. A secret that can't be resolved is told by the cells of its spec.
     """
-    options, progress = start.options, start.progress
-    roots = _roots(start, stack)
+    options, progress = run.options, run.progress
+    run.roots = _roots(run, stack)
     # The engine's machine may see another directory of ours, but not the system's temporary one.
-    elsewhere = start.facilities.images and options.scratch is not None
-    container_roots = _roots(start, stack, options.scratch) if elsewhere else roots
-    secrets = {
-        loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options) for loaded in start.wanted
+    elsewhere = run.facilities.images and options.scratch is not None
+    run.container_roots = _roots(run, stack, options.scratch) if elsewhere else run.roots
+    run.secrets = {
+        loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options) for loaded in run.wanted
     }
-    values = tuple(value for entry in secrets.values() for value in entry.values.values())
-    values += tuple(value for loaded in start.wanted for value in keys_handed_out(loaded, options.environ))
+    values = tuple(value for entry in run.secrets.values() for value in entry.values.values())
+    values += tuple(value for loaded in run.wanted for value in keys_handed_out(loaded, options.environ))
     progress.secrets(values)
-    files = AuthorFiles()
-    for loaded in start.wanted:
-        files.add_all(loaded.author_files, loaded.withheld)
-    host = Host(roots.cells)
-    left_out = [start.directory, options.directory / ".keystone", roots.path, container_roots.path]
+    for loaded in run.wanted:
+        run.author_files.add_all(loaded.author_files, loaded.withheld)
+    run.host = Host(run.roots.cells)
+    left_out = [run.directory, options.directory / ".keystone", run.roots.path, run.container_roots.path]
     await anyio.to_thread.run_sync(
-        host.add_all, [one.directory for one in start.wanted if script_folders(one)], left_out
+        run.host.add_all, [one.directory for one in run.wanted if script_folders(one)], left_out
     )
-    provider = await process.start(roots.sandboxes, hidden=[start.directory, *_checkouts(start.specs)])
+    provider = await process.start(run.roots.sandboxes, hidden=[run.directory, *_checkouts(run.specs)])
     stack.push_async_callback(shielded, provider.close)
-    masker = Masker(values)
-    containers = _containers(start, container_roots, provider, masker)
-    if containers is not None:
-        stack.push_async_callback(shielded, containers.close)
+    run.provider = provider
+    run.masker = Masker(values)
+    run.containers = _containers(run)
+    if run.containers is not None:
+        stack.push_async_callback(shielded, run.containers.close)
         if options.docker_network is not None:
-            await stack.enter_async_context(containers.networks.joined(options.docker_network))
-    starter = Starter(provider, containers)
+            await stack.enter_async_context(run.containers.networks.joined(options.docker_network))
+    starter = Starter(provider, run.containers)
     stack.push_async_callback(shielded, starter.close)
-    services = ServicePool(starter)
-    stack.push_async_callback(shielded, services.close)
-    return World(
-        options=options,
-        progress=progress,
-        roots=roots,
-        container_roots=container_roots,
-        results=start.directory,
-        provider=provider,
-        images=start.facilities.images,
-        containers=containers,
-        services=services,
-        service_defects=lambda: starter.defects,
-        judge=LazyJudge(options, progress),
-        masker=masker,
-        secrets=secrets,
-        company=company(options, start.planned),
-        light={loaded.spec.id: is_light(loaded) for loaded in start.specs},
-        author_files=files,
-        identified=start.identified,
-        host=host,
-    )
+    run.service_defects = lambda: starter.defects
+    run.services = ServicePool(starter)
+    stack.push_async_callback(shielded, run.services.close)
+    run.judge = LazyJudge(options, progress)
+    run.company = company(options, run.planned)
+    run.light = {loaded.spec.id: is_light(loaded) for loaded in run.specs}
 
 
 def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:
@@ -122,30 +82,30 @@ def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:
     return sorted(found | {root for one in specs for root in one.further_roots})
 
 
-def _roots(start: Start, stack: AsyncExitStack, parent: Path | None = None) -> Roots:
-    roots = Roots(start.run_id, parent)
-    if start.options.keep:
-        start.progress.note(f"workspaces are kept in {roots.path}")
+def _roots(run: RunUnderWay, stack: AsyncExitStack, parent: Path | None = None) -> Roots:
+    roots = Roots(run.run_id, parent)
+    if run.options.keep:
+        run.progress.note(f"workspaces are kept in {roots.path}")
     else:
         stack.push_async_callback(_in_thread, roots.remove)
     return roots
 
 
-def _containers(start: Start, roots: Roots, host: SandboxProvider, masker: Masker) -> Containers | None:
-    client = start.facilities.client
+def _containers(run: RunUnderWay) -> Containers | None:
+    client = run.facilities.client
     if client is None:
         return None
     from keystone_action.runner.containers import Containers
 
     return Containers(
         client,
-        start.run_id,
-        root=roots.sandboxes / "containers",
-        host=host,
-        options=start.options,
-        progress=start.progress,
-        logs=start.directory / "services",
-        mask=masker.text,
+        run.run_id,
+        root=run.container_roots.sandboxes / "containers",
+        host=run.provider,
+        options=run.options,
+        progress=run.progress,
+        logs=run.directory / "services",
+        mask=run.masker.text,
     )
 
 

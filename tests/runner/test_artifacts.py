@@ -19,14 +19,13 @@ SAID = f"the key is {SECRET}, they say\n"
 
 
 def test_no_file_of_a_cell_holds_a_secret(tmp_path: Path) -> None:
-    evidence = make_evidence(tmp_path, tmp_path / "private", audit=SAID)
+    printed = AgentRun(stdout=SAID, stderr=SAID)
+    evidence = make_evidence(tmp_path, tmp_path / "private", audit=SAID, agent=printed, patch=SAID)
     evidence.trace.write_bytes(SAID.encode() + b"\xff")
     files = CellFiles(tmp_path / "cell", Masker([SECRET]))
     files.start()
-    files.agent(AgentRun(stdout=SAID, stderr=SAID))
-    files.evidence(evidence, SAID)
     result = InvariantResult("a check", "custom", "pass", 1.0, 1.0, False, "")
-    files.checks([Graded(result, SAID, {}), Graded(result, "", {})])
+    files.graded(evidence, [Graded(result, SAID, {}), Graded(result, "", {})])
     files.failure(SAID)
     top = files.directory
     written = {str(path.relative_to(top)): path.read_text("utf-8") for path in top.rglob("*.*")}

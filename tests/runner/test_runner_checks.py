@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
-from typing import ClassVar, cast
+from pathlib import Path
+from typing import ClassVar
 
 import anyio
 import pytest
+from support.context import cell_under_way, make_evidence
 
 from keystone_action.errors import HarnessError
-from keystone_action.invariants.base import Check, Outcome, Phase, passed
-from keystone_action.runner.cell.checks import Graded, _evaluate, run_checks
-from keystone_action.runner.cell.context import CheckWorld
+from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, passed
+from keystone_action.runner.cell.checks import _evaluate, run_checks
 from keystone_action.spec.models.spec import Invariant
 
 
@@ -31,16 +32,18 @@ class Boasting(Check):
 
 
 class Phased(Check):
-    """Needs nothing of its world."""
+    """Needs nothing of its cell."""
 
     type_name: ClassVar[str] = "phased"
+    ran: ClassVar[list[str]] = []
     at: Phase
 
     @property
     def run_phase(self) -> Phase:
         return self.at
 
-    async def evaluate(self, context: object) -> Outcome:
+    async def evaluate(self, context: CheckContext) -> Outcome:
+        self.ran.append(context.name)
         return passed("done")
 
 
@@ -52,22 +55,24 @@ class Phased(Check):
         (("observe", "observe", "shared_copy"), ["0", "1", "2"]),
     ],
 )
-def test_checks_that_observe_come_before_those_that_execute(declared: tuple[Phase, ...], expected: list[str]) -> None:
-    """Code of the agent must not have run when a check looks at a service. Otherwise the declared order counts."""
-    order: list[str] = []
+def test_checks_that_observe_come_before_those_that_execute(
+    declared: tuple[Phase, ...], expected: list[str], tmp_path: Path
+) -> None:
+    """Code of the agent must not have run when a check looks at a service. Otherwise the declared order counts; it is
+    that of the results."""
+    invariants = {
+        str(number): Invariant(weight=1, check=Phased(type="phased", at=phase)) for number, phase in enumerate(declared)
+    }
+    Phased.ran.clear()
 
-    def on_result(graded: Graded) -> None:
-        order.append(graded.result.name)
+    async def main() -> list[str]:
+        async with cell_under_way(tmp_path, invariants=invariants) as under_way:
+            under_way.evidence = make_evidence(tmp_path, tmp_path / "private")
+            await run_checks(under_way)
+        return [entry.result.name for entry in under_way.graded]
 
-    async def main() -> None:
-        invariants = {
-            str(number): Invariant(weight=1, check=Phased(type="phased", at=phase))
-            for number, phase in enumerate(declared)
-        }
-        await run_checks(invariants, cast(CheckWorld, None), None, unavailable={}, on_result=on_result)
-
-    anyio.run(main)
-    assert order == expected
+    assert anyio.run(main) == list(invariants)
+    assert Phased.ran == expected
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
-"""A check on a directory, given the very context that a cell gives it (`runner.context`), without the cell."""
+"""A check on a directory, given the record and the context that a cell gives it, without what boots the cell."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,18 +14,27 @@ import anyio
 
 from keystone_action.command import Limits
 from keystone_action.dialects.known import DIALECTS
-from keystone_action.evidence.model import AgentRun, Database, Evidence, RequestLog
+from keystone_action.evidence.model import Address, AgentRun, Database, Evidence, RequestLog
 from keystone_action.invariants.base import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.runner.cell.context import CheckWorld, Context
+from keystone_action.plan import Selection, plan
+from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.runner.cell.host import Host
-from keystone_action.runner.world import AuthorFiles, CellRoots, Roots
+from keystone_action.runner.cell.under_way import CellUnderWay
+from keystone_action.runner.engine import Facilities
+from keystone_action.runner.options import RunOptions
+from keystone_action.runner.start import nothing
+from keystone_action.runner.under_way import AuthorFiles, Roots, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.base import Home, Sandbox
 from keystone_action.sandbox.own_python import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
+from keystone_action.services.base import Place
 from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.base import AuthorPath
+from keystone_action.spec.models.policies import Resources
+from keystone_action.spec.models.spec import Invariant
 
 
 @dataclass
@@ -63,6 +73,52 @@ class _Started:
 
 
 @asynccontextmanager
+async def cell_under_way(
+    directory: Path, *, limits: Limits | None = None, invariants: Mapping[str, Invariant] | None = None
+) -> AsyncIterator[CellUnderWay]:
+    """The record of a cell of a small spec, as far as its agent; all that it holds is gone when it is left. directory:
+    the spec's."""
+    limits = limits or Limits()
+    resources = Resources(memory=limits.memory, disk=limits.disk, pids=limits.pids, cpu=limits.cpu)
+    small = _small_spec()
+    changed = {"resources": resources, **({} if invariants is None else {"invariants": invariants})}
+    loaded = replace(small, directory=directory, spec=small.spec.model_copy(update=changed))
+    run = RunUnderWay(
+        options=RunOptions(specs=(), directory=directory),
+        progress=cast(Any, None),
+        specs=[loaded],
+        planned=plan([loaded], Selection(params={})),
+        directory=directory,
+        run_id="test",
+        facilities=Facilities(),
+        identified=nothing,
+    )
+    run.roots = Roots("test")
+    run.host = Host(run.roots.cells)
+    run.secrets = {loaded.spec.id: SpecSecrets({}, (), {}, None)}
+    provider = _Started(run.roots.sandboxes)
+    cell = run.planned.cells[0]
+    under_way = CellUnderWay(cell=cell, run=run, roots=run.cell_roots(cell))
+    run.provider = under_way.provider = cast(ProcessSandboxes, provider)
+    try:
+        yield under_way
+    finally:
+        await provider.close()
+        run.roots.remove()
+
+
+@cache
+def _small_spec() -> LoadedSpec:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "keystone.yaml"
+        path.write_text(
+            "{version: 1, id: small, task: {prompt: Do it.}, agent: {type: none},"
+            " invariants: {there: {check: {type: file_exists, path: x}}}}"
+        )
+        return load(path, CheckTypes(), dialects=DIALECTS)
+
+
+@asynccontextmanager
 async def context_of(
     check: Check,
     evidence: Evidence,
@@ -80,44 +136,29 @@ async def context_of(
     readable: tuple[Path, ...] = (),
 ) -> AsyncIterator[Context]:
     """The context of one check; its sandboxes are gone when it is left. directory: the spec's."""
-    roots = Roots("test")
-    provider = _Started(roots.sandboxes)
-    area = roots.cells / "cell"
-    area.mkdir(mode=0o711)
-    area.chmod(0o711)
-    world = CheckWorld(
-        evidence=evidence,
-        directory=directory,
-        roots=CellRoots(roots.private, area, evidence.workspace),
-        provider=cast(ProcessSandboxes, provider),
-        limits=limits or Limits(),
-        readable=readable,
-        environment=check_environment or {},
-        host_services=service_addresses or {},
-        missing_programs=dict.fromkeys(missing_programs),
-        judge=judge,
-        author_files=_author_files(check, directory),
-        host=_host(check, directory, roots),
-        originals=originals,
-        admit=lambda _sandbox: None,
-        agent_directory=agent_directory,
-        library=DIALECTS.library,
-    )
-    context = Context(world, name, timeout, check.run_phase)
-    try:
-        yield context
-    finally:
-        await context.close()
-        await world.close()
-        await provider.close()
-        roots.remove()
-
-
-def _host(check: Check, directory: Path, roots: Roots) -> Host:
-    host = Host(roots.cells)
-    if check.on_host:
-        host.add_all([directory], [])
-    return host
+    async with cell_under_way(directory, limits=limits) as under_way:
+        run = under_way.run
+        run.judge = judge
+        run.author_files = _author_files(check, directory)
+        if check.on_host:
+            run.host.add_all([directory], [])
+        under_way.places = {
+            service: Place(service, Address(), Address(**address))
+            for service, address in (service_addresses or {}).items()
+        }
+        under_way.readable = readable
+        under_way.check_environment = check_environment or {}
+        under_way.missing_programs = dict.fromkeys(missing_programs)
+        under_way.originals = originals
+        under_way.agent_directory = agent_directory
+        under_way.evidence = evidence
+        copies = Copies(under_way)
+        context = Context(under_way, copies, name, check, timeout)
+        try:
+            yield context
+        finally:
+            await context.close()
+            await copies.close()
 
 
 def _author_files(check: Check, directory: Path) -> AuthorFiles:

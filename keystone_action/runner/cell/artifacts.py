@@ -40,17 +40,16 @@ class CellFiles:
         self._write("agent.stdout", run.stdout)
         self._write("agent.stderr", run.stderr)
 
-    def evidence(self, evidence: Evidence, patch: str) -> None:
-        """Audit log, trace and diff."""
+    def graded(self, evidence: Evidence, graded: Sequence[Graded]) -> None:
+        """All that a graded cell leaves: what its agent printed, audit log, trace and diff, and the log of each check
+        that has one."""
+        self.agent(evidence.agent)
         self._write("audit.jsonl", evidence.audit_log.read_text("utf-8", "replace"))
         self._write("trace.jsonl", evidence.trace.read_text("utf-8", "replace"))
-        self._write("diff.patch", patch)
-
-    def checks(self, graded: Sequence[Graded]) -> None:
-        """The log of each check that has one."""
-        logs = [(entry.result.name, entry.log) for entry in graded if entry.log]
-        for name, log in logs:
-            self._write(f"checks/{name}.log", log)
+        self._write("diff.patch", evidence.patch)
+        for entry in graded:
+            if entry.log:
+                self._write(f"checks/{entry.result.name}.log", entry.log)
 
     def failure(self, text: str) -> None:
         """The traceback of an internal error."""

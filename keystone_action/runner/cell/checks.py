@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -14,13 +14,14 @@ from keystone_action.errors import KeystoneError
 from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
-from keystone_action.runner.cell.context import CheckWorld, Context
+from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import InvariantResult
-from keystone_action.spec.expressions import interpolate, references
+from keystone_action.spec.expressions import references
 from keystone_action.spec.loading.annotations import leaves
 
 if TYPE_CHECKING:
+    from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.spec.models.spec import Invariant
 
 _ORDER: dict[Phase, int] = {"observe": 0, "shared_copy": 1, "fresh_copy": 1}
@@ -37,74 +38,61 @@ class Graded:
     judge_usage: Mapping[str, float]
 
 
-async def run_checks(
-    invariants: Mapping[str, Invariant],
-    world: CheckWorld,
-    names: Mapping[str, Any] | None,
-    *,
-    unavailable: Mapping[str, str],
-    on_result: Callable[[Graded], None],
-) -> None:
-    """Every check, whatever the others found. `on_result` is told each as it ends; names are for expressions, None
-    where there are none.
+async def run_checks(under_way: CellUnderWay) -> None:
+    """Every check, whatever the others found; each is in `graded` as soon as it has ended.
 
-    unavailable: secrets that could not be resolved, with why; a check that names one (a judge) is skipped.
+    One that names a secret which could not be resolved (a judge) is skipped.
     """
+    invariants, copies = under_way.invariants, Copies(under_way)
     ordered = sorted(invariants.items(), key=lambda item: _ORDER[_check(item[1]).run_phase])
-    for index, (name, invariant) in enumerate(ordered):
-        following = [_check(later) for _, later in ordered[index + 1 :]]
-        on_result(await _run(name, invariant, world, names, unavailable, following))
+    try:
+        for index, (name, invariant) in enumerate(ordered):
+            following = [_check(later) for _, later in ordered[index + 1 :]]
+            under_way.graded.append(await _run(name, invariant, copies, following))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await copies.close()
+    by_name = {entry.result.name: entry for entry in under_way.graded}
+    under_way.graded = [by_name[name] for name in invariants]
 
 
-async def _run(
-    name: str,
-    invariant: Invariant,
-    world: CheckWorld,
-    names: Mapping[str, Any] | None,
-    unavailable: Mapping[str, str],
-    following: Sequence[Check],
-) -> Graded:
-    check = _check(invariant)
+async def _run(name: str, invariant: Invariant, copies: Copies, following: Sequence[Check]) -> Graded:
+    under_way, check = copies.under_way, _check(invariant)
     timeout = check.own_timeout or invariant.timeout or check.default_timeout
     next_home = next((one.in_kept_home for one in following if one.in_kept_home is not None), False)
-    context = Context(
-        world,
-        name,
-        timeout,
-        check.run_phase,
-        in_kept_home=bool(check.in_kept_home),
-        keeps_home=check.in_kept_home is not None and bool(next_home),
-    )
+    keeps_home = check.in_kept_home is not None and bool(next_home)
+    context = Context(under_way, copies, name, check, timeout, keeps_home)
     started = time.monotonic()
     try:
-        missing = _missing_secret(check, unavailable)
+        missing = _missing_secret(check, under_way.secrets.missing)
         if missing:
             outcome = skipped(missing)
         else:
-            if names is not None:
-                # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
-                check = interpolate(check, {**names, "workspace": str(context.copy_path)})
+            # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
+            check = under_way.filled(check, workspace=str(context.copy_path))
             outcome = await _evaluate(check, context, timeout)
     finally:
         # Its processes are gone before the next check, also when the run is cancelled.
         with anyio.CancelScope(shield=True):
             await context.close()
-    duration = time.monotonic() - started
-    result = InvariantResult(
-        name=name,
-        type=check.type_name,
-        status=outcome.status,
-        score=outcome.score,
-        weight=invariant.weight,
-        gate=invariant.gate,
-        message=outcome.message,
-        details=dict(outcome.details),
-        duration_s=duration,
-        description=invariant.description,
-        on_skip=invariant.on_skip,
-        disqualified=outcome.disqualifies,
+    return Graded(
+        InvariantResult(
+            name=name,
+            type=check.type_name,
+            status=outcome.status,
+            score=outcome.score,
+            weight=invariant.weight,
+            gate=invariant.gate,
+            message=outcome.message,
+            details=dict(outcome.details),
+            duration_s=time.monotonic() - started,
+            description=invariant.description,
+            on_skip=invariant.on_skip,
+            disqualified=outcome.disqualifies,
+        ),
+        outcome.log,
+        outcome.judge_usage,
     )
-    return Graded(result, outcome.log, outcome.judge_usage)
 
 
 async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:

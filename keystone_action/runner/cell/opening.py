@@ -9,119 +9,97 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.files.workspace import snapshot
-from keystone_action.runner.cell.layout import apart, shielded
+from keystone_action.runner.cell.layout import apart, first_words, shielded
 from keystone_action.runner.cell.setup import make_environment, run_commands, write_files
-from keystone_action.runner.readable_folders import with_search_path
+from keystone_action.runner.readable_folders import readable_folders, with_search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from contextlib import AsyncExitStack
+    from asyncio import Task
 
-    from keystone_action.command import Limits
-    from keystone_action.sandbox.base import Sandbox, SandboxProvider
+    from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
-    from keystone_action.spec.models.spec import Setup
 
 OPEN_NETWORK = "bridge"
 """The engine's own: where installers find their registries, whatever the agent's policy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be opened. readable: directories of ours that code inside may read. environment: makes the variables
-    of setup's commands from the workspace's path inside. secrets: values that no image may keep. shown: folders
-    of this machine that a process sandbox shows. directory: the spec's. packages_directory: a new one."""
-
-    setup: Setup
-    workspace: Path
-    directory: Path
-    packages_directory: Path
-    withheld: Collection[Path]
-    readable: Sequence[Path]
-    limits: Limits
-    secrets: Collection[str]
-    shown: tuple[Path, ...]
-    environment: Callable[[str], Mapping[str, str]]
+async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes] | None) -> None:
+    """With files, packages and commands of `setup`. sandboxes: those of the image, None for the process sandbox.
+    Raises HarnessError."""
+    under_way.setup = under_way.filled(under_way.spec.setup)
+    given = (under_way.inputs.directory, under_way.agent_directory)
+    under_way.readable = tuple(path for path in given if path is not None)
+    if sandboxes is None:
+        variables = await _open_process(under_way)
+    else:
+        variables = await _open_container(under_way, await sandboxes)
+    under_way.admit(under_way.sandbox)
+    under_way.check_environment = {**variables, **under_way.environment()}
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """provider: opens the sandboxes of checks, as the agent's was. variables: under every command's environment."""
-
-    provider: SandboxProvider
-    sandbox: Sandbox
-    readable: tuple[Path, ...]
-    variables: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellNetwork:
-    """How the containers of a cell are connected. network: its name on the engine. open: whether it leads outside.
-    shared_state: setup's commands can see what differs from cell to cell (services, fixtures). variables: the proxy's,
-    for the agent and checks."""
-
-    network: str
-    hosts: Mapping[str, str]
-    dns: tuple[str, ...]
-    open: bool
-    shared_state: bool
-    variables: Mapping[str, str]
-
-
-async def open_process(request: Request, provider: SandboxProvider, stack: AsyncExitStack) -> Opened:
-    """In the process sandbox. Raises HarnessError."""
-    setup = request.setup
+async def _open_process(under_way: CellUnderWay) -> Mapping[str, str]:
+    """Returns what is under every command's environment."""
+    setup, roots, provider = under_way.setup, under_way.roots, under_way.run.provider
+    shown = readable_folders(under_way.loaded, under_way.run.options)
     packages = await make_environment(
         setup.packages,
         provider=provider,
-        directory=request.packages_directory,
-        limits=request.limits,
+        directory=roots.area / "packages",
+        limits=under_way.limits,
         environment=setup.env,
     )
     made = [packages.directory] if packages.directory is not None else []
-    readable = (*request.readable, *made, *request.shown)
-    base = with_search_path(packages.variables, request.shown)
-    sandbox = await provider.open(request.workspace, limits=request.limits, readable=readable, environment=base)
-    stack.push_async_callback(shielded, sandbox.close)
-    await write_files(setup.files, request.workspace, request.directory, request.withheld)
-    variables = {**request.environment(sandbox.workspace_inside), **setup.env}
-    await run_commands(setup.commands, sandbox=sandbox, environment=variables)
-    return Opened(provider, sandbox, readable, base)
+    readable = under_way.readable = (*under_way.readable, *made, *shown)
+    base = with_search_path(packages.variables, shown)
+    sandbox = await provider.open(roots.workspace, limits=under_way.limits, readable=readable, environment=base)
+    under_way.stack.push_async_callback(shielded, sandbox.close)
+    under_way.provider, under_way.sandbox = provider, sandbox
+    await _write_files(under_way)
+    await run_commands(setup.commands, sandbox=sandbox, environment={**under_way.environment(), **setup.env})
+    return base
 
 
-async def open_container(
-    request: Request, sandboxes: DockerSandboxes, network: CellNetwork, stack: AsyncExitStack
-) -> Opened:
-    """In a container of an image. Raises HarnessError."""
-    setup, workspace = request.setup, request.workspace
-    await write_files(setup.files, workspace, request.directory, request.withheld)
-    provider = sandboxes
+async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) -> Mapping[str, str]:
+    """Returns what is under every command's environment: how the proxy is reached."""
+    setup, workspace, readable, stack = under_way.setup, under_way.roots.workspace, under_way.readable, under_way.stack
+    await _write_files(under_way)
     if setup.packages:
         provider = await provider.with_packages(setup.packages, setup.env)
         stack.push_async_callback(shielded, provider.close)
-    provider = provider.with_network(network.network, network.hosts, dns=network.dns)
-    environment = dict(network.variables)
-    sandbox = await provider.open(workspace, limits=request.limits, readable=request.readable, environment=environment)
+    network, proxy = under_way.network, under_way.proxy
+    name, hosts = (network.name, dict(network.hosts)) if network is not None else ("none", {})
+    provider = provider.with_network(name, hosts, dns=network.dns if network is not None else ())
+    variables = dict(proxy.environment) if proxy is not None else {}
+    sandbox = await provider.open(workspace, limits=under_way.limits, readable=readable, environment=variables)
     stack.push_async_callback(shielded, sandbox.close)
+    under_way.sandbox = sandbox
     if setup.commands:
-        variables = request.environment(sandbox.workspace_inside)
+        spec, found = under_way.spec, under_way.environment()
+        is_open = spec.network.egress.default != "deny"
+        # Setup's commands can see what differs from cell to cell.
+        differs = spec.services or spec.fixtures
         provider = await provider.with_commands(
             sandbox,
             setup.commands,
-            {**variables, **setup.env},
-            networks=(network.network,) if network.open else (OPEN_NETWORK, network.network),
-            extra_hosts=network.hosts,
-            fingerprint=None if network.shared_state else partial(fingerprint, workspace, variables, request.readable),
-            secrets=request.secrets,
+            {**found, **setup.env},
+            networks=(name,) if is_open else (OPEN_NETWORK, name),
+            extra_hosts=hosts,
+            fingerprint=None if differs else partial(fingerprint, workspace, found, readable),
+            secrets=tuple(under_way.names["secrets"].values()),
         )
         stack.push_async_callback(shielded, provider.close)
-    return Opened(provider, sandbox, tuple(request.readable), environment)
+    under_way.provider = provider
+    return variables
+
+
+async def _write_files(under_way: CellUnderWay) -> None:
+    directory, withheld = under_way.loaded.directory, under_way.withheld
+    await write_files(under_way.setup.files, under_way.roots.workspace, directory, withheld)
 
 
 def fingerprint(workspace: Path, variables: Mapping[str, str], readable: Sequence[Path] = ()) -> str:
@@ -145,14 +123,12 @@ def _content(directory: Path) -> Iterator[tuple[str, object]]:
             yield str(file.relative_to(git)), file.read_bytes()
 
 
-async def missing_words(
-    words: frozenset[str], sandbox: Sandbox, search_path: str | None, *, inline: bool
-) -> Mapping[str, Path | None]:
-    """Those of these programs that the sandbox has not, with the place where it hides them. search_path: PATH, where
-    `setup.env` sets it."""
+async def missing_words(under_way: CellUnderWay) -> None:
+    """The programs that commands of checks start with and the sandbox has not, with the place where it hides them."""
+    sandbox, search_path = under_way.sandbox, under_way.check_environment.get("PATH")
 
-    def look() -> dict[str, Path | None]:
-        missing = (word for word in words if sandbox.which(word, search_path) is None)
-        return {word: sandbox.hidden(word) for word in missing}
+    def look() -> None:
+        missing = (one for one in first_words(under_way.invariants) if sandbox.which(one, search_path) is None)
+        under_way.missing_programs = {word: sandbox.hidden(word) for word in missing}
 
-    return await apart(look, inline=inline)
+    await apart(look, inline=under_way.image is None)

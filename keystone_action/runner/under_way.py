@@ -1,67 +1,32 @@
-"""What all cells of a run share, made once and closed once."""
+"""The one record of a run under way, which all its cells share, and the directories and files that are in it."""
 
 from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError, SandboxError, SecretError
 from keystone_action.files.removal import remove_tree
+from keystone_action.runner.cell.layout import results_places
 from keystone_action.spec.loading.author_directory import read_below
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.base import Judge
-    from keystone_action.plan import Cell
+    from keystone_action.plan import Cell, Plan
     from keystone_action.runner.cell.host import Host
     from keystone_action.runner.concurrency import Company
     from keystone_action.runner.containers import Containers
+    from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.service_pool import ServicePool
     from keystone_action.sandbox.base import SandboxProvider
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """The shared parts of a run.
-
-    roots: private directories of the run. container_roots: those of cells in containers. results: the output directory.
-    provider: the process sandbox, also of the author's own scripts. images: by spec id, for cells in containers.
-    containers: the engine, where there is one. service_defects: what went wrong in our own
-    mock server so far. secrets: by spec id.
-    company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is
-    so small that it is copied faster than a thread is woken. author_files: bytes of the author's files,
-    read before the first agent started. identified: to be awaited before an agent starts, see `parts/identify.py`.
-    host: what scripts on the host find.
-    """
-
-    options: RunOptions
-    progress: Progress
-    roots: Roots
-    container_roots: Roots
-    results: Path
-    provider: SandboxProvider
-    images: Mapping[str, str]
-    containers: Containers | None
-    services: ServicePool
-    service_defects: Callable[[], tuple[str, ...]]
-    judge: Judge
-    masker: Masker
-    secrets: Mapping[str, SpecSecrets]
-    company: Mapping[str, Company]
-    light: Mapping[str, bool]
-    author_files: AuthorFiles
-    identified: Callable[[], Awaitable[None]]
-    host: Host
-
-    def cell_roots(self, cell: Cell) -> CellRoots:
-        """The directories of one attempt at a cell."""
-        in_container = cell.loaded.spec.id in self.images
-        return (self.container_roots if in_container else self.roots).cell(cell)
+    from keystone_action.spec.loading.loader import LoadedSpec
 
 
 class Roots:
@@ -110,6 +75,16 @@ class CellRoots:
     private: Path
     area: Path
     workspace: Path
+
+    @property
+    def audit_log(self) -> Path:
+        """Ours, there from the start and empty."""
+        return self.private / "audit.jsonl"
+
+    @property
+    def trace(self) -> Path:
+        """Ours, there from the start and empty."""
+        return self.private / "trace.jsonl"
 
     def remove(self) -> None:
         """Remove what this attempt left."""
@@ -162,3 +137,60 @@ class AuthorFiles:
             return self._directories[path.resolve()]
         except KeyError:
             raise FileNotFoundError(f"{path} was not there when the run started") from None
+
+
+@dataclass(kw_only=True)
+class RunUnderWay:
+    """What all cells of a run share: what the run was asked for, then what `start.py` makes of it.
+
+    directory: for results. facilities: what preflight found. identified: to be awaited before an agent starts, see
+    `parts/identify.py`.
+
+    roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
+    also of the author's own scripts. containers: the engine, where there is one. service_defects: what went wrong in
+    our own mock server so far. secrets: by spec id. company: by spec id, who runs beside its cells. light: by spec id,
+    whether its workspace is so small that it is copied faster than a thread is woken. author_files: bytes of the
+    author's files, read before the first agent started. host: what scripts on the host find.
+    """
+
+    options: RunOptions
+    progress: Progress
+    specs: Sequence[LoadedSpec]
+    planned: Plan
+    directory: Path
+    run_id: str
+    facilities: Facilities
+    identified: Callable[[], Awaitable[None]]
+
+    roots: Roots = field(init=False)
+    container_roots: Roots = field(init=False)
+    provider: SandboxProvider = field(init=False)
+    containers: Containers | None = None
+    services: ServicePool = field(init=False)
+    service_defects: Callable[[], tuple[str, ...]] = tuple
+    judge: Judge = field(init=False)
+    masker: Masker = field(init=False)
+    secrets: Mapping[str, SpecSecrets] = field(default_factory=dict)
+    company: Mapping[str, Company] = field(default_factory=dict)
+    light: Mapping[str, bool] = field(default_factory=dict)
+    author_files: AuthorFiles = field(default_factory=AuthorFiles)
+    host: Host = field(init=False)
+
+    @property
+    def wanted(self) -> list[LoadedSpec]:
+        """The specs that have a cell in this run."""
+        ids = {cell.loaded.spec.id for cell in self.planned.cells}
+        return [loaded for loaded in self.specs if loaded.spec.id in ids]
+
+    @cached_property
+    def results_places(self) -> set[Path]:
+        """Where results are, this run's and earlier ones: they may lie inside of what is copied."""
+        return results_places(self.directory, self.options)
+
+    def image(self, cell: Cell) -> str | None:
+        """What a cell in a container runs in; None for one in the process sandbox."""
+        return self.facilities.images.get(cell.loaded.spec.id)
+
+    def cell_roots(self, cell: Cell) -> CellRoots:
+        """The directories of one attempt at a cell."""
+        return (self.roots if self.image(cell) is None else self.container_roots).cell(cell)

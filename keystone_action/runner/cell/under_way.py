@@ -1,0 +1,165 @@
+"""The one record of a cell under way: what a stage of its life writes, later stages, checks and the result read."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from keystone_action.agents.environment import agent_environment
+from keystone_action.command import Limits
+from keystone_action.runner.cell.layout import hidden_places
+from keystone_action.spec.expressions import interpolate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from keystone_action.agents.base import Inputs
+    from keystone_action.engine.networks import Network
+    from keystone_action.evidence.model import AgentRun, Evidence
+    from keystone_action.evidence.trace import Trace
+    from keystone_action.files.snapshot import Snapshot
+    from keystone_action.plan import Cell
+    from keystone_action.runner.cell.checks import Graded
+    from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
+    from keystone_action.sandbox.base import Sandbox, SandboxProvider
+    from keystone_action.services.base import Place
+    from keystone_action.services.egress.proxy import EgressCell
+    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.models.agents import AgentBase
+    from keystone_action.spec.models.spec import Invariant, Setup, Spec
+
+Value = TypeVar("Value")
+
+
+@dataclass(kw_only=True)
+class CellUnderWay:
+    """One attempt at a cell. What a stage writes is not there before it.
+
+    started: monotonic seconds. stack: undoes in reverse order what the stages did.
+    Workspace: agent_directory, the agent's own code, None without any; names, what expressions can name.
+    Services: network, its own on the engine; proxy, the way out of it; users, whose connections are the cell's; places,
+    its services by name, in the order of the spec.
+    Setup: prompt, setup and agent, as interpolated; inputs, files of ours for the agent; provider, opens the sandboxes
+    of checks as the agent's was; readable, directories of ours that code in these may read; check_environment, what
+    commands of checks get besides their own `env`; originals and before, what the workspace held; missing_programs,
+    first words of checks' commands that the sandbox has not, with the place where it hides them.
+    Agent: agent_run, None before its end. Evidence: observed, its trace; unreadable, the sentence that disqualifies it.
+    Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: there is so little
+    to remove that a thread for it would cost more than it.
+    """
+
+    cell: Cell
+    run: RunUnderWay
+    roots: CellRoots
+    started: float = 0.0
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    phase: str = "start"
+    notices: list[str] = field(default_factory=list)
+
+    agent_directory: Path | None = None
+    names: dict[str, Any] = field(default_factory=dict)
+
+    network: Network | None = None
+    proxy: EgressCell | None = None
+    users: set[int] = field(default_factory=set)
+    places: dict[str, Place] = field(default_factory=dict)
+
+    prompt: str = field(init=False)
+    setup: Setup = field(init=False)
+    agent: AgentBase = field(init=False)
+    inputs: Inputs = field(init=False)
+    provider: SandboxProvider = field(init=False)
+    sandbox: Sandbox = field(init=False)
+    readable: tuple[Path, ...] = ()
+    check_environment: Mapping[str, str] = field(default_factory=dict)
+    originals: Path | None = None
+    before: Snapshot = field(init=False)
+    missing_programs: Mapping[str, Path | None] = field(default_factory=dict)
+
+    agent_run: AgentRun | None = None
+    observed: Trace | None = None
+    evidence: Evidence = field(init=False)
+    unreadable: str = ""
+    graded: list[Graded] = field(default_factory=list)
+    left_little: bool = False
+
+    @property
+    def loaded(self) -> LoadedSpec:
+        """The spec with the rules of its run."""
+        return self.cell.loaded
+
+    @property
+    def spec(self) -> Spec:
+        """The spec."""
+        return self.cell.loaded.spec
+
+    @property
+    def invariants(self) -> Mapping[str, Invariant]:
+        """The spec's, then those of the scenario, by name."""
+        return {**self.spec.invariants, **self.cell.scenario.invariants}
+
+    @property
+    def secrets(self) -> SpecSecrets:
+        """The secrets of its spec."""
+        return self.run.secrets[self.spec.id]
+
+    @property
+    def limits(self) -> Limits:
+        """What one command may use."""
+        resources = self.spec.resources
+        return Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
+
+    @property
+    def image(self) -> str | None:
+        """What it runs in, None for the process sandbox."""
+        return self.run.image(self.cell)
+
+    @cached_property
+    def withheld(self) -> set[Path]:
+        """What is copied nowhere: files that the agent may not see, and results."""
+        return hidden_places(self.loaded, self.run.options) | self.run.results_places
+
+    @property
+    def light(self) -> bool:
+        """Whether there is so little to lay out that a thread for it would cost more than it."""
+        spec = self.spec
+        more = (spec.task.files, self.cell.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
+        return not any(more) and self.run.light[spec.id]
+
+    def enter(self, phase: str) -> None:
+        """Go on to the next phase."""
+        self.phase = phase
+        self.run.progress.phase(self.cell.id, phase)
+
+    def filled(self, value: Value, **names: str) -> Value:
+        """A part of the spec with its expressions replaced; names: in place of these of its own. Where the spec has no
+        expressions, `{{ }}` are braces."""
+        return interpolate(value, {**self.names, **names}) if self.loaded.has_expressions else value
+
+    def environment(
+        self, *, agent_directory: Path | None = None, agent_env: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """What a command in the sandbox finds; with directory and `env` of the agent, what the agent does."""
+        return agent_environment(
+            prompt=self.prompt,
+            prompt_file=self.inputs.prompt_file,
+            workspace=self.sandbox.workspace_inside,
+            services={name: place.for_agent for name, place in self.places.items()},
+            seed=self.spec.determinism.seed,
+            setup_env=self.setup.env,
+            agent_directory=agent_directory,
+            agent_env=agent_env,
+        )
+
+    def admit(self, sandbox: Sandbox) -> None:
+        """Let the user of a sandbox reach this cell's services."""
+        uid = getattr(sandbox, "uid", None)
+        if uid is not None:
+            self.users.add(uid)
+
+    def incomplete(self) -> str:
+        """Why the record of what left this cell is not whole; empty when it is."""
+        return (self.proxy.failure or "") if self.proxy is not None else ""
