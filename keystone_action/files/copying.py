@@ -10,11 +10,10 @@ import errno
 import os
 import stat
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keystone_action.files.descent import Descent
+from keystone_action.files.descent import Descent, open_tree
 from keystone_action.files.paths import inside_of
 
 _FICLONE = 0x40049409
@@ -54,13 +53,7 @@ def copy_entries(
     files are kept. Absolute links into `source` are made relative, so that the copy stands alone.
     Raises OSError when the source itself can't be opened, or the destination not written (disk full).
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with ExitStack() as stack:
-        roots = []
-        for directory in (source, destination):
-            roots.append(os.open(directory, flags))
-            stack.callback(os.close, roots[-1])
-        here, there = (stack.enter_context(Descent(root)) for root in roots)
+    with open_tree(source) as (_, here), open_tree(destination) as (_, there):
         copy = _Copy(source, here, there, leave_out, link)
         copy.run()
     return copy.copied

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,6 +35,18 @@ class Descent:
         while len(self._kept) > 1:
             os.close(self._kept.pop()[1])
 
+    @contextmanager
+    def listing(self, relative: str) -> Iterator[tuple[int, Iterator[tuple[str, os.DirEntry[str]]]]]:
+        """A directory as a descriptor, and what is in it, each entry with its path. Nothing of it is held: an agent can
+        make a directory of millions. Raises OSError, also from the entries."""
+        folder = self.open(relative)
+        try:
+            with os.scandir(folder) as entries:
+                prefix = f"{relative}/" if relative else ""
+                yield folder, ((prefix + entry.name, entry) for entry in entries)
+        finally:
+            os.close(folder)
+
     def open(self, relative: str) -> int:
         """As `open_directory`: the caller closes it. Raises OSError."""
         while not relative.startswith(self._kept[-1][0]):
@@ -45,23 +58,47 @@ class Descent:
         return opened
 
 
-def walk_down(tree: Path) -> Iterator[tuple[str, int, list[os.DirEntry[str]]]]:
-    """Each directory of a tree, from the top: its path relative to that, a descriptor that stays open until the next
-    step, and what is in it. Links are not followed. Raises OSError."""
+@contextmanager
+def open_tree(tree: Path) -> Iterator[tuple[int, Descent]]:
+    """The root of a tree as a descriptor, and the descent from it. A root that is a link is refused. Raises OSError."""
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with Descent(root) as descent:
-            waiting = [""]
-            while waiting:
-                directory = waiting.pop()
-                folder = descent.open(directory)
-                try:
-                    with os.scandir(folder) as scan:
-                        entries = list(scan)
-                    prefix = f"{directory}/" if directory else ""
-                    waiting += [f"{prefix}{one.name}" for one in entries if one.is_dir(follow_symlinks=False)]
-                    yield directory, folder, entries
-                finally:
-                    os.close(folder)
+            yield root, descent
     finally:
         os.close(root)
+
+
+def walk_down(
+    tree: Path, unreadable: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, int, list[os.DirEntry[str]]]]:
+    """Each directory of a tree, from the top: its path relative to that, a descriptor that stays open until the next
+    step, and what is in it. Links are not followed.
+
+    unreadable: called for a directory that can't be opened, which is then left out. Raises OSError.
+    """
+    with open_tree(tree) as (_, descent):
+        waiting = [""]
+        while waiting:
+            directory = waiting.pop()
+            try:
+                folder = descent.open(directory)
+            except OSError as error:
+                if unreadable is None:
+                    raise
+                unreadable(error)
+                continue
+            try:
+                with os.scandir(folder) as scan:
+                    entries = list(scan)
+                prefix = f"{directory}/" if directory else ""
+                waiting += [f"{prefix}{one.name}" for one in entries if one.is_dir(follow_symlinks=False)]
+                yield directory, folder, entries
+            finally:
+                os.close(folder)
+
+
+def is_empty(directory: Path) -> bool:
+    """Raises OSError."""
+    with os.scandir(directory) as entries:
+        return next(entries, None) is None

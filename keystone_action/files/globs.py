@@ -90,28 +90,24 @@ def _matches(descent: Descent, start: str, globs: Globs) -> Iterator[tuple[str, 
     seen = 0
     while todo:
         directory, state = todo.pop()
-        for name, is_directory in _entries(descent, directory):
+        for path, name, is_directory in _entries(descent, directory):
             seen += 1
             if seen > ENTRIES_LIMIT:
                 raise PathUnreadable(f"more than {ENTRIES_LIMIT:,} entries below {start or 'the workspace'}")
             after = globs.step(state, name)
             if not after:
                 continue
-            path = f"{directory}/{name}" if directory else name
             if globs.accepts(after):
                 yield path, is_directory
             if is_directory:
                 todo.append((path, after))
 
 
-def _entries(descent: Descent, directory: str) -> list[tuple[str, bool]]:
+def _entries(descent: Descent, directory: str) -> list[tuple[str, str, bool]]:
+    """Path, name, and whether it is a directory."""
     try:
-        fd = descent.open(directory)
-        try:
-            with os.scandir(fd) as entries:
-                return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        finally:
-            os.close(fd)
+        with descent.listing(directory) as (_, entries):
+            return [(path, entry.name, entry.is_dir(follow_symlinks=False)) for path, entry in entries]
     except OSError as error:
         raise_unless_agent(error, "listing the workspace")
         return []

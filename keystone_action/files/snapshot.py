@@ -93,30 +93,19 @@ class _Reader:
 
     def directory(self, descent: Descent, directory: str) -> list[str]:
         """Record one directory's entries; returns the directories among them that are to be entered."""
-        try:
-            fd = descent.open(directory)
-        except OSError as error:
-            self._closed(directory, error)
-            return []
         deeper = []
         try:
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    path = f"{directory}/{entry.name}" if directory else entry.name
+            with descent.listing(directory) as (folder, entries):
+                for path, entry in entries:
                     self._count(path)
-                    state = self._state(entry, path, fd)
+                    state = self._state(entry, path, folder)
                     self.taken[path] = state
                     if state.kind == "directory" and entry.name != ".git":
                         deeper.append(path)
         except OSError as error:
-            self._closed(directory, error)
-        finally:
-            os.close(fd)
+            raise_unless_agent(error, "reading the workspace")
+            self.taken.unreadable.append(directory)
         return deeper
-
-    def _closed(self, directory: str, error: OSError) -> None:
-        raise_unless_agent(error, "reading the workspace")
-        self.taken.unreadable.append(directory)
 
     def _count(self, path: str) -> None:
         self.size += len(path)

@@ -111,18 +111,11 @@ class _Walk:
                 raise Stopped
             directory = self._todo.pop()
             try:
-                opened = descent.open(directory)
+                with descent.listing(directory) as (folder, entries):
+                    for path, entry in entries:
+                        self._entry(entry, path, folder)
             except OSError:
                 self.entries.append(repr(("unreadable", directory)))
-                continue
-            try:
-                with os.scandir(opened) as entries:
-                    for entry in entries:
-                        self._entry(entry, f"{directory}/{entry.name}" if directory else entry.name, opened)
-            except OSError:
-                self.entries.append(repr(("unreadable", directory)))
-            finally:
-                os.close(opened)
 
     def _entry(self, entry: os.DirEntry[str], path: str, directory: int) -> None:
         status = entry.stat(follow_symlinks=False)

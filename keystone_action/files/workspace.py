@@ -10,6 +10,7 @@ from pathlib import Path
 
 from keystone_action.errors import HarnessError
 from keystone_action.files.copying import Copied, copy_entries
+from keystone_action.files.descent import is_empty
 from keystone_action.files.entries import changes
 from keystone_action.files.git.disarm import GitDirectories
 from keystone_action.files.patch import write_patch
@@ -84,7 +85,7 @@ def copy_tree(
     Raises HarnessError: unreadable source, something in the way, disk full, a source that is withheld as a whole.
     """
     try:
-        if not any(True for _ in os.scandir(source)):
+        if is_empty(source):
             destination.mkdir(parents=True, exist_ok=True)
             return CopyReport()
         source, places = source.resolve(), _places(withheld)
@@ -227,9 +228,8 @@ def keep_originals(workspace: Path, destination: Path) -> Path | None:
     None when there is nothing to keep. `.git` directories are not kept. Raises HarnessError.
     """
     try:
-        with os.scandir(workspace) as entries:
-            if not any(True for _ in entries):
-                return None
+        if is_empty(workspace):
+            return None
         destination.mkdir(mode=0o700, parents=True)
         copy_entries(workspace, destination, leave_out=lambda path, _: path.rpartition("/")[2] == ".git")
     except OSError as error:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from keystone_action.files.descent import Descent
+from keystone_action.files.descent import Descent, open_tree
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.processes.credentials import User
@@ -28,9 +28,7 @@ def give(tree: Path, uid: int, *more: Path) -> None:
     counts: dict[tuple[int, int], int] = {}
     with contextlib.ExitStack() as stack:
         for each in (tree, *more):
-            root = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            stack.callback(os.close, root)
-            descent = stack.enter_context(Descent(root))
+            root, descent = stack.enter_context(open_tree(each))
             _own(".", root, os.fstat(root), uid)
             for directory, name, status in _below_given(descent, uid):
                 key = (status.st_dev, status.st_ino)
@@ -51,40 +49,30 @@ def _below_given(descent: Descent, uid: int) -> Iterator[tuple[str, str, os.stat
     waiting = [""]
     while waiting:
         directory = waiting.pop()
-        for name, status in _entries_given(descent, directory, uid):
+        for path, name, status in _entries_given(descent, directory, uid):
             if stat.S_ISDIR(status.st_mode):
-                waiting.append(f"{directory}/{name}" if directory else name)
+                waiting.append(path)
             else:
                 yield directory, name, status
 
 
-def _entries_given(descent: Descent, directory: str, uid: int) -> list[tuple[str, os.stat_result]]:
+def _entries_given(descent: Descent, directory: str, uid: int) -> list[tuple[str, str, os.stat_result]]:
     """Give away what is in one directory; returns what is left to do: its directories, and files of several names."""
     left = []
-    fd = descent.open(directory)
-    try:
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                several = not stat.S_ISDIR(status.st_mode) and status.st_nlink > 1
-                if several or stat.S_ISDIR(status.st_mode):
-                    left.append((entry.name, status))
-                if not several:
-                    _own(entry.name, fd, status, uid)
-    finally:
-        os.close(fd)
+    with descent.listing(directory) as (folder, entries):
+        for path, entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            several = not stat.S_ISDIR(status.st_mode) and status.st_nlink > 1
+            if several or stat.S_ISDIR(status.st_mode):
+                left.append((path, entry.name, status))
+            if not several:
+                _own(entry.name, folder, status, uid)
     return left
 
 
 def _own(name: str, directory: int, status: os.stat_result, uid: int) -> None:
     if (status.st_uid, status.st_gid) != (uid, uid):
         os.chown(name, uid, uid, dir_fd=directory, follow_symlinks=False)
-
-
-def is_empty(directory: Path) -> bool:
-    """Raises OSError."""
-    with os.scandir(directory) as entries:
-        return next(entries, None) is None
 
 
 def take_back(directory: Path, uid: int) -> None:
@@ -112,7 +100,7 @@ def remove_shared(user: User, places: tuple[str, ...]) -> None:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 if _is_of(entry, user):
-                    _remove_entry(entry)
+                    remove_tree(Path(entry.path))
     system_v.remove(user)
 
 
@@ -121,11 +109,3 @@ def _is_of(entry: os.DirEntry[str], user: User) -> bool:
         return entry.stat(follow_symlinks=False).st_uid == user.uid
     except OSError:
         return False
-
-
-def _remove_entry(entry: os.DirEntry[str]) -> None:
-    with contextlib.suppress(OSError):
-        if entry.is_dir(follow_symlinks=False):
-            remove_tree(Path(entry.path))
-        else:
-            os.unlink(entry.path)  # noqa: PTH108

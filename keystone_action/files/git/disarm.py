@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from keystone_action.files.descent import Descent
+from keystone_action.files.descent import walk_down
 from keystone_action.files.removal import remove_tree
 
 _NAMES = frozenset({".git", "HEAD", "commondir", "objects", "refs"})
@@ -44,33 +44,16 @@ class GitDirectories:
 def disarm_tree(tree: Path) -> None:
     """The same in a tree that stays where it is, and in which nothing runs now. Raises OSError."""
     repositories = GitDirectories()
-    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        with Descent(root) as descent:
-            waiting = [""]
-            while waiting:
-                directory = waiting.pop()
-                for name, is_directory in _entries(descent, directory):
-                    path = f"{directory}/{name}" if directory else name
-                    repositories.see(path)
-                    if is_directory:
-                        waiting.append(path)
-    finally:
-        os.close(root)
+    for directory, _, entries in walk_down(tree, _unless_closed):
+        for entry in entries:
+            repositories.see(f"{directory}/{entry.name}" if directory else entry.name)
     repositories.disarm(tree)
 
 
-def _entries(descent: Descent, directory: str) -> list[tuple[str, bool]]:
-    """Names in a directory, and whether each is a directory; none of one that we may not read."""
-    try:
-        opened = descent.open(directory)
-    except PermissionError:
-        return []
-    try:
-        with os.scandir(opened) as entries:
-            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    finally:
-        os.close(opened)
+def _unless_closed(error: OSError) -> None:
+    """A directory that we may not read git can't read for us either. Raises OSError for anything else."""
+    if not isinstance(error, PermissionError):
+        raise error
 
 
 def _git_reads(names: set[str]) -> bool:

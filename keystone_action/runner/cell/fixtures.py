@@ -5,7 +5,6 @@ Everything here is done by us, not in a sandbox: a clone may need our network, a
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 import anyio
 
 from keystone_action.errors import HarnessError, KeystoneError
+from keystone_action.files.descent import is_empty
 from keystone_action.files.git import commands as git
 from keystone_action.files.git import history as git_history
 from keystone_action.files.ownership import give_to_owner
@@ -128,10 +128,9 @@ def _free_target(workspace: Path, relative: str) -> Path:
     make_directories_inside(workspace, inside)
     if not stat.S_ISDIR(target.lstat().st_mode):
         raise HarnessError(f"{relative} is not a directory", help="choose a path that does not exist yet")
-    with os.scandir(target) as entries:
-        if any(True for _ in entries):
-            raise HarnessError(
-                f"{relative} in the workspace is not empty",
-                help="a fixture needs an empty path: name another one, or leave `workspace` or the earlier fixture out",
-            )
+    if not is_empty(target):
+        raise HarnessError(
+            f"{relative} in the workspace is not empty",
+            help="a fixture needs an empty path: name another one, or leave `workspace` or the earlier fixture out",
+        )
     return target

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from keystone_action.command import Limits
 from keystone_action.errors import SandboxError
+from keystone_action.files.descent import is_empty
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home
@@ -352,7 +353,7 @@ def _real(path: Path) -> Path:
 
 
 async def _give(tree: Path, uid: int, *more: Path) -> None:
-    if trees.is_empty(tree) and not more:
+    if is_empty(tree) and not more:
         trees.give(tree, uid)
     else:
         await asyncio.to_thread(trees.give, tree, uid, *more)
