@@ -8,13 +8,12 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from keystone_action.errors import ServiceError
+from keystone_action.services.accepting import accept, no_port
 
 CHUNK = 64 << 10
 """Bytes read at once, and held for one direction of a connection while its receiver is slow."""
 LINGER_SECONDS = 5.0
 _BACKLOG = 128
-_PAUSE_SECONDS = 0.01
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -42,29 +41,13 @@ class GuardedListener:
         try:
             self._socket = _listening(self._address, port)
         except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise ServiceError(
-                    f"{self._address} is no address of this machine, so containers can't reach us there",
-                    help="The container engine must run on this machine, or this program in one of its containers.",
-                ) from error
-            raise ServiceError(f"no port to listen on at {self._address}: {error.strerror}") from error
+            raise no_port(self._address, error) from error
         self.port = self._socket.getsockname()[1]
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._socket))
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            await self._slots.acquire()
-            try:
-                accepted, peer = await loop.sock_accept(listening)
-            except OSError:
-                # No descriptors left, or a client that gave up: neither may end the port.
-                self._slots.release()
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            except BaseException:
-                self._slots.release()
-                raise
+        async for accepted, peer in accept(listening, self._slots):
             if not self._admits(str(peer[0])):
                 accepted.close()
                 self._slots.release()

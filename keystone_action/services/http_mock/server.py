@@ -10,7 +10,7 @@ import errno
 import socket
 from typing import Protocol
 
-from keystone_action.errors import ServiceError
+from keystone_action.services.accepting import accept, no_port
 from keystone_action.services.http_mock.protocol import Application, MockConnection
 from keystone_action.services.http_mock.request import RawRequest
 from keystone_action.services.http_mock.responses import Reply
@@ -119,12 +119,7 @@ class MockServer:
         try:
             listener = Listener(application, address)
         except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise ServiceError(
-                    f"{address} is no address of this machine, so containers can't reach us there",
-                    help="The container engine must run on this machine, or this program in one of its containers.",
-                ) from error
-            raise ServiceError(f"no port to listen on: {error.strerror}") from error
+            raise no_port(address or HOST, error) from error
         self._listeners[listener.port] = listener
         loop = asyncio.get_running_loop()
         listener.tasks = [loop.create_task(self._accept(listener, one)) for one in listener.sockets]
@@ -150,17 +145,8 @@ class MockServer:
         await asyncio.sleep(0)  # the transports' connection_lost run now
 
     async def _accept(self, listener: Listener, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         at = str(listening.getsockname()[0])
-        while True:
-            await listener.slots.acquire()
-            try:
-                accepted, peer = await loop.sock_accept(listening)
-            except OSError:
-                # No descriptors left, or a client that gave up: neither may end the port.
-                listener.slots.release()
-                await asyncio.sleep(0.01)
-                continue
+        async for accepted, peer in accept(listening, listener.slots):
             listener.activity += 1
             await self._admit(listener, accepted, listener.admits(peer, at, self._peers))
 
