@@ -41,7 +41,7 @@ ROOMS = {
     },
     "gate": {"spec", "files", "scoring", "runner"},
     "report": {"scoring", "evidence"},
-    "github": {"spec", "scoring", "report", "gate"},
+    "github": {"spec", "files", "scoring", "report", "gate"},
 }
 """Which rooms the files of a room may import, besides their own."""
 ANYWHERE = {"errors", "signals", "__init__"}

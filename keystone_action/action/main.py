@@ -22,6 +22,8 @@ from keystone_action.errors import (
     OutputError,
     UsageError,
 )
+from keystone_action.files.descent import is_empty
+from keystone_action.files.ownership import hand_over, missing_folders
 from keystone_action.gate.committed import refuse_committed_answers
 from keystone_action.gate.options import GatedOptions
 from keystone_action.github.event import Event, read_event
@@ -32,7 +34,6 @@ from keystone_action.github.log.progress import LogProgress
 from keystone_action.github.log.summary import Summaries, append_text
 from keystone_action.github.log.summary_template import SummaryTemplate
 from keystone_action.github.outputs import write_outputs
-from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.pull_request.reporting import Reporting
 from keystone_action.github.pull_request.spec_links import spec_links
 from keystone_action.github.pull_request.whose_code import whose_code
@@ -308,7 +309,7 @@ def _is_committed(directory: Path, path: Path) -> bool:
 
 def _is_empty(folder: Path) -> bool:
     try:
-        return next(folder.iterdir(), None) is None
+        return is_empty(folder)
     except OSError:
         return False
 

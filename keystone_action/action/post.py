@@ -18,9 +18,9 @@ from typing import TextIO
 
 from keystone_action import __version__
 from keystone_action.errors import KeystoneError, UsageError
+from keystone_action.files.ownership import hand_over
 from keystone_action.files.temporary import find_temporary, remove_temporary
 from keystone_action.github.log.commands import Commands
-from keystone_action.github.ownership import hand_over
 from keystone_action.github.pull_request.reporting import CANCELLED, REPORTED, RESULTS, RESULTS_FILE, Reporting
 from keystone_action.github.state import StepState
 from keystone_action.report.words import count

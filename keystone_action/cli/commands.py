@@ -65,7 +65,7 @@ def _reported(
 @contextlib.contextmanager
 def _handed_over(results: Path, directory: Path) -> Iterator[None]:
     """What root leaves in somebody's directory (the image does, on a laptop) is theirs."""
-    from keystone_action.github.ownership import hand_over, missing_folders
+    from keystone_action.files.ownership import hand_over, missing_folders
 
     made = missing_folders(results, directory)
     try:

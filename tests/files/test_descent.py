@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.files.descent import Descent
+from keystone_action.files.descent import Descent, walk_down
+from keystone_action.files.ownership import hand_over
 from keystone_action.files.workspace import copy_as_left, remove_tree, snapshot
 from keystone_action.sandbox import trees
 
@@ -102,3 +103,11 @@ def test_gives_every_level_and_no_file_with_names_elsewhere(deep: Path, tmp_path
     os.close(fd)
     assert deep.stat().st_uid == (deep / "one").stat().st_uid == (deep / "link").lstat().st_uid == 12345
     assert outside.stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_all_of_a_deep_tree_is_handed_over(deep: Path, tmp_path: Path) -> None:
+    os.chown(tmp_path, 4321, 4321)
+    hand_over([deep], tmp_path)
+    found = [entry.stat(follow_symlinks=False).st_uid for _, _, entries in walk_down(deep) for entry in entries]
+    assert (set(found), len(found)) == ({4321}, 2 * LEVELS + 1)

@@ -36,7 +36,7 @@ IMPORTED = (
     "keystone_action.agents.command",
     "keystone_action.cli.main",
     "keystone_action.evaluate",
-    "keystone_action.github.ownership",
+    "keystone_action.files.ownership",
     "keystone_action.invariants.types.file_absent",
     "keystone_action.report.console",
     "keystone_action.report.write",

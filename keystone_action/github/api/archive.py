@@ -9,16 +9,15 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import stat
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from keystone_action.files.removal import remove_tree
 from keystone_action.github.api.answer import one_line
 from keystone_action.github.api.errors import BadArchive
 
@@ -126,8 +125,7 @@ def _write(archive: zipfile.ZipFile, chosen: list[zipfile.ZipInfo], folder: Path
             left -= _write_one(archive, entry, path, left)
             written.append(path)
     except BaseException as error:
-        with suppress(OSError):
-            shutil.rmtree(folder)
+        remove_tree(folder)
         if isinstance(error, OSError):
             raise BadArchive(f"it can't be unpacked to {folder}: {error.strerror}") from None
         raise

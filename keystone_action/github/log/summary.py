@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from keystone_action.errors import OutputError
+from keystone_action.files.ownership import hand_over
 from keystone_action.github.log.summary_template import SummaryTemplate, TemplateError
-from keystone_action.github.ownership import hand_over
 from keystone_action.scoring.results import RunResult
 
 MAX_SUMMARY = 1024 * 1024

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from keystone_action import signals
 from keystone_action.errors import KeystoneError, OutputError
+from keystone_action.files.ownership import hand_over, missing_folders
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
 from keystone_action.github.api.waiting import Clock, Limits, Writes
@@ -25,7 +26,6 @@ from keystone_action.github.job import job_of
 from keystone_action.github.links import FORKS, run_url
 from keystone_action.github.log.commands import Commands
 from keystone_action.github.outputs import write_outputs
-from keystone_action.github.ownership import hand_over, missing_folders
 from keystone_action.github.pull_request.comment import Holds, StickyComment
 from keystone_action.github.pull_request.live import Live, Pace
 from keystone_action.github.pull_request.pulls import pulls_of_commit
