@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from dataclasses import replace
 from pathlib import Path
 
 from keystone_action.errors import UsageError
+from keystone_action.files.plain_file import read_plain
 from keystone_action.scoring.baseline import Baseline, baseline_of
 from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document
@@ -40,7 +39,9 @@ def read_baseline(path: Path, source: str = "") -> Baseline:
 
 def _document(path: Path) -> dict[str, object]:
     try:
-        content = _content(path)
+        content = read_plain(path, READ_LIMIT)
+    except UsageError as error:
+        raise UsageError(f"the baseline {error.message}", help=_HELP) from None
     except FileNotFoundError:
         raise UsageError(f"there is no baseline {path}", help=_HELP) from None
     except OSError as error:
@@ -53,18 +54,6 @@ def _document(path: Path) -> dict[str, object]:
     if not isinstance(document, dict):
         raise UsageError(f"the baseline {path} holds no results; expected a JSON object", help=_HELP)
     return document
-
-
-def _content(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"the baseline {path} is no regular file", help=_HELP)
-        content = file.read(READ_LIMIT + 1) if status.st_size <= READ_LIMIT else b""
-        if status.st_size > READ_LIMIT or len(content) > READ_LIMIT:
-            raise UsageError(f"the baseline {path} has {status.st_size:,} bytes; at most {READ_LIMIT:,} are read")
-        return content
 
 
 def beside_baseline(run: RunResult, baseline: Baseline | None) -> RunResult:

@@ -261,7 +261,7 @@ def test_too_large_a_file_is_not_read(
     monkeypatch.setattr(foreign_results, "MAX_RESULTS", 100)
     done = post(job(tmp_path, github, results))
     assert (done.exit_code, github.calls()) == (2, [])
-    assert "larger than 100 bytes" in done.issues[0].message
+    assert "bytes; at most 100 are read" in done.issues[0].message
 
 
 def test_a_folder_for_each_artifact_is_looked_into(tmp_path: Path, github: FakeGitHub, results: str) -> None:

@@ -60,7 +60,7 @@ def left(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: None
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "results.json")
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is no regular file"):
         read_foreign_results(tmp_path)
 
 
@@ -69,7 +69,7 @@ def test_no_more_than_the_limit_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(foreign_results, "MAX_RESULTS", size)
     assert read_foreign_results(tmp_path) == PASSING
     monkeypatch.setattr(foreign_results, "MAX_RESULTS", size - 1)
-    with pytest.raises(UsageError, match="is larger than"):
+    with pytest.raises(UsageError, match="bytes; at most"):
         read_foreign_results(tmp_path)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from keystone_action.errors import UsageError
+from keystone_action.files.plain_file import read_plain
 from keystone_action.scoring.results import RunResult
 
 NAME = "results.json"
@@ -117,13 +117,8 @@ def _is_there(path: Path) -> bool:
 def read_bounded(path: Path) -> bytes:
     """A results file of at most MAX_RESULTS bytes; no link is followed. Raises UsageError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UsageError(f"{path} is no file", help=_HELP)
-            content = file.read(MAX_RESULTS + 1)
+        return read_plain(path, MAX_RESULTS)
+    except UsageError as error:
+        raise UsageError(error.message, help=_HELP) from None
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}", help=f"links are not followed; {_HELP}") from None
-    if len(content) > MAX_RESULTS:
-        raise UsageError(f"{path} is larger than {MAX_RESULTS:,} bytes", help="nothing of ours is")
-    return content

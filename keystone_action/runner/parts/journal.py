@@ -24,15 +24,17 @@ from typing import Self
 import anyio
 
 from keystone_action.errors import KeystoneError, OutputError, UsageError
+from keystone_action.files.plain_file import open_plain
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
 from keystone_action.runner.parts.recorded import (
     FILE_NAME,
+    LEFT,
+    READ_LIMIT,
     Entry,
     Recorded,
     entry_line,
     identity_line,
-    open_plain,
     read_lines,
 )
 from keystone_action.scoring.results import CellResult
@@ -192,7 +194,7 @@ def write(directory: Path, identity: Identity, run_id: str, entries: Iterable[En
 def _open(path: Path, *, resume: bool) -> int:
     try:
         if resume:
-            file = open_plain(path, os.O_RDWR | os.O_APPEND)
+            file = open_plain(path, READ_LIMIT, os.O_RDWR | os.O_APPEND, advice=LEFT)
         else:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_EXCL, 0o644)
     except FileExistsError:

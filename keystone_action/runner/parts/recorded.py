@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import stat
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from keystone_action.errors import UsageError
+from keystone_action.files.plain_file import open_plain
 from keystone_action.runner.parts import identity as identities
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
@@ -31,8 +32,8 @@ from keystone_action.scoring.results import CellResult, SandboxInfo
 FILE_NAME = "journal.jsonl"
 READ_LIMIT = 512 << 20
 """Bytes of a journal that are read."""
+LEFT = "name the folder of an earlier run, as it was left"
 _START = b'{"identity": '
-_OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +74,20 @@ def _line(document: dict[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def open_plain(path: Path, access: int) -> int:
-    """A descriptor of a regular file that is no link; nothing else can hold us up. Raises OSError (FileNotFoundError
-    where there is nothing), UsageError for what is no such file or too large."""
-    descriptor = os.open(path, access | _OPEN)
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size <= READ_LIMIT:
-        return descriptor
-    os.close(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise UsageError(f"{path} is no regular file", help="name the folder of an earlier run, as it was left")
-    raise UsageError(f"{path} has {status.st_size:,} bytes; at most {READ_LIMIT:,} are read")
-
-
 def holds_results(folder: Path) -> bool:
     """Whether a run left its results in a folder: no agent may see them, and they say nothing of what was tested."""
     try:
-        descriptor = os.open(folder / FILE_NAME, os.O_RDONLY | _OPEN)
-    except OSError:
+        with os.fdopen(open_plain(folder / FILE_NAME, sys.maxsize), "rb") as file:
+            return file.read(len(_START)) == _START
+    except (OSError, UsageError):
         return False
-    try:
-        return stat.S_ISREG(os.fstat(descriptor).st_mode) and os.read(descriptor, len(_START)) == _START
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def read(directory: Path) -> Recorded:
     """What the journal of a folder says. Raises UsageError when it can't be read or is no journal of ours."""
     path = directory / FILE_NAME
     try:
-        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_plain(path, READ_LIMIT, advice=LEFT), "rb") as file:
             return read_lines(path, file, JournalText(path, file.fileno()))
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of an earlier run") from None

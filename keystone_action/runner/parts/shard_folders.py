@@ -16,6 +16,7 @@ from typing import IO
 
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.copying import copy_entries
+from keystone_action.files.plain_file import open_plain
 from keystone_action.runner.parts.journal import output_error
 from keystone_action.runner.parts.recorded import FILE_NAME, READ_LIMIT, Recorded, read_lines
 from keystone_action.scoring.document import require_schema_version, run_from_document
@@ -29,7 +30,6 @@ ENTRIES_LIMIT = 1_000_000
 
 _DEPTH = 4
 _FOLDERS_LIMIT = 100_000
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def find(places: Sequence[Path]) -> list[Path]:
@@ -143,17 +143,14 @@ def _opened(folder: Path, name: str) -> Iterator[IO[bytes]]:
     """A regular file that is no link, of a size that can be read. Raises FileNotFoundError, HarnessError."""
     path = folder / name
     try:
-        descriptor = os.open(path, _READ)
+        descriptor = open_plain(path, READ_LIMIT)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise HarnessError(f"{path} can't be read: {error.strerror}", help="links are not followed") from None
+    except UsageError as error:
+        raise HarnessError(error.message, help="run that job again") from None
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise HarnessError(f"{path} is no regular file", help="run that job again")
-        if status.st_size > READ_LIMIT:
-            raise HarnessError(f"{path} has {status.st_size:,} bytes; at most {READ_LIMIT:,} are read")
         yield file
 
 
