@@ -15,7 +15,7 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.tree_digest import TreeDigester
 from keystone_action.invariants.base import Check
 from keystone_action.runner.parts.recorded import holds_results
-from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.loader import LoadedSpec, enclosing_root
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.walking import walk

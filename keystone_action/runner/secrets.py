@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import MINIMUM
-from keystone_action.spec.expressions import ExpressionError, interpolate, references
+from keystone_action.spec.expressions import ExpressionError, interpolate, leaves, references
 from keystone_action.spec.limits import HIDDEN_VARIABLES
-from keystone_action.spec.loading.annotations import leaves
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.loader import LoadedSpec

@@ -21,8 +21,7 @@ from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.under_way import Roots, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.spec.expressions import references
-from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.expressions import leaves, references
 from keystone_action.spec.loading.loader import enclosing_root
 
 if TYPE_CHECKING:

@@ -1,22 +1,140 @@
-r"""`{{ a.b }}`: names with dots and nothing else. `\{{` is a literal `{{`."""
+r"""The texts of a spec: each with the markers that give it its meaning, and the expressions in it.
+
+`{{ a.b }}`: names with dots and nothing else. `\{{` is a literal `{{`.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from keystone_action.errors import HarnessError
 from keystone_action.spec.loading.diagnostics import listed, nearest, visible
-from keystone_action.spec.models.base import PlainText, StrictModel, Template
+from keystone_action.spec.models.base import PlainText, ShellCommand, StrictModel, Template
+
+if typing.TYPE_CHECKING:
+    from keystone_action.spec.loading.yaml_loader import Path
 
 Value = TypeVar("Value")
+Marker = TypeVar("Marker")
+Model = TypeVar("Model", bound=BaseModel)
 
 _PART = r"[A-Za-z0-9_-]+"
 _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]*(?:\.{_PART})*")
 _OPEN = re.compile(r"\\?\{\{")
 _FIRST_WORD = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One text of a model. path: keys and indices as the file has them. untyped: its field takes any value."""
+
+    value: str
+    path: Path
+    markers: tuple[Any, ...]
+    untyped: bool = False
+
+    def marker(self, kind: type[Marker]) -> Marker | None:
+        """The innermost marker of a kind."""
+        return next((one for one in reversed(self.markers) if isinstance(one, kind)), None)
+
+
+Visit = Callable[[Leaf], Any]
+
+
+def leaves(model: BaseModel, path: Path = ()) -> Iterator[Leaf]:
+    """Every text in a model, in the order of its fields."""
+    found: list[Leaf] = []
+
+    def collect(leaf: Leaf) -> str:
+        found.append(leaf)
+        return leaf.value
+
+    transform(model, collect, path)
+    yield from found
+
+
+def transform(model: Model, visit: Visit, path: Path = ()) -> Model:
+    """The model with every text replaced by what `visit` makes of it; the same object when nothing changed."""
+    changed: dict[str, Any] = {}
+    for name, key, annotation, markers in fields_of(type(model)):
+        before = getattr(model, name)
+        if before is None or isinstance(before, bool | int | float):
+            continue
+        after = _transform(before, annotation, markers, (*path, key), visit)
+        if after is not before:
+            changed[name] = after
+    return model.model_copy(update=changed) if changed else model
+
+
+@functools.cache
+def fields_of(model: type[BaseModel]) -> tuple[tuple[str, str, Any, tuple[Any, ...]], ...]:
+    """(attribute, key in the file, annotation, markers) of each field."""
+    return tuple(
+        (name, info.alias or name, info.annotation, tuple(info.metadata)) for name, info in model.model_fields.items()
+    )
+
+
+def _transform(value: Any, annotation: Any, markers: tuple[Any, ...], path: Path, visit: Visit) -> Any:
+    if annotation is not str:
+        annotation, added = unwrap(annotation, value)
+        markers = markers + added if added else markers
+    if isinstance(value, str):
+        return visit(Leaf(value, path, markers, annotation in (Any, object)))
+    if isinstance(value, BaseModel):
+        return transform(value, visit, path)
+    if not isinstance(value, list | tuple | dict) or not value:
+        return value
+    inside = tuple(one for one in markers if not isinstance(one, ShellCommand))  # only a text is run by a shell
+    arguments = typing.get_args(annotation)
+    if isinstance(value, dict):
+        of_values = arguments[1] if len(arguments) == 2 else Any
+        mapped = {key: _transform(item, of_values, inside, (*path, key), visit) for key, item in value.items()}
+        return mapped if any(mapped[key] is not item for key, item in value.items()) else value
+    of_items = arguments[0] if arguments else Any
+    items = [_transform(item, of_items, inside, (*path, index), visit) for index, item in enumerate(value)]
+    return type(value)(items) if any(new is not old for new, old in zip(items, value, strict=True)) else value
+
+
+_Member = tuple[Any, type | tuple[type, ...], tuple[Any, ...]]
+_opened: dict[int, tuple[Any, tuple[_Member, ...]]] = {}
+
+
+def unwrap(annotation: Any, value: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The bare annotation for a value, and the markers around it: `Annotated` and aliases are opened, of a union the
+    first member that fits is taken."""
+    known = _opened.get(id(annotation))
+    if known is None:
+        # By identity, since markers need not be hashable; kept with its members, so that no other takes its identity.
+        known = _opened[id(annotation)] = (annotation, tuple(_open(annotation, ())))
+    members = known[1]
+    if len(members) == 1:
+        return members[0][0], members[0][2]
+    return next(((bare, markers) for bare, kind, markers in members if isinstance(value, kind)), (Any, ()))
+
+
+def _open(annotation: Any, markers: tuple[Any, ...]) -> Iterator[_Member]:
+    """Every member of an annotation: bare, the types of its values, and its markers."""
+    if hasattr(annotation, "__metadata__"):
+        yield from _open(annotation.__origin__, (*markers, *annotation.__metadata__))
+    elif hasattr(annotation, "__value__"):
+        yield from _open(annotation.__value__, markers)
+    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        for member in typing.get_args(annotation):
+            yield from _open(member, markers)
+    elif typing.get_origin(annotation) is typing.Literal:
+        yield annotation, tuple({type(one) for one in typing.get_args(annotation)}), markers
+    else:
+        origin = typing.get_origin(annotation) or annotation
+        # Any is a class, of which nothing can be asked to be an instance.
+        yield annotation, origin if isinstance(origin, type) and origin is not Any else object, markers
 
 
 class ExpressionError(HarnessError):
@@ -101,8 +219,6 @@ def interpolate(value: Value, names: Mapping[str, Any]) -> Value:
     for lists and mappings). Raises ExpressionError for an unknown name and for null.
     """
     if isinstance(value, StrictModel):
-        # Late, because walking models is for those who have some.
-        from keystone_action.spec.loading.annotations import Leaf, transform
 
         def visit(leaf: Leaf) -> Any:
             if "{{" not in leaf.value or leaf.marker(PlainText) is not None:

@@ -30,7 +30,7 @@ from keystone_action.sandbox.own_python import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 from keystone_action.services.base import Place
-from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.policies import Resources

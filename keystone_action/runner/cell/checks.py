@@ -17,8 +17,7 @@ from keystone_action.invariants.base import Check, Outcome, Phase, broken, faile
 from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import InvariantResult
-from keystone_action.spec.expressions import references
-from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.expressions import leaves, references
 
 if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay

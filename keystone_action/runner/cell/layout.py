@@ -15,8 +15,7 @@ from keystone_action.errors import HarnessError
 from keystone_action.files.descent import walk_down
 from keystone_action.files.workspace import copy_tree
 from keystone_action.sandbox.programs import first_word
-from keystone_action.spec.expressions import references
-from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.expressions import leaves, references
 from keystone_action.spec.models.base import ShellCommand
 
 if TYPE_CHECKING:

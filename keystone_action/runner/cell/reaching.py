@@ -16,8 +16,7 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.runner.cell.layout import names_a_cell, shielded
 from keystone_action.runner.service_pool import Definition
 from keystone_action.services.base import CellScope, Place, RunningService
-from keystone_action.spec.expressions import interpolate, references
-from keystone_action.spec.loading.annotations import leaves
+from keystone_action.spec.expressions import interpolate, leaves, references
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Address

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from keystone_action.spec.expressions import ExpressionError, interpolate, names_used
-from keystone_action.spec.loading.annotations import Leaf
+from keystone_action.spec.expressions import ExpressionError, Leaf, interpolate, names_used
 from keystone_action.spec.loading.author_directory import files_below
 from keystone_action.spec.loading.diagnostics import listed, nearest, shown
 from keystone_action.spec.loading.names import Scope

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.annotations import Leaf, leaves
+from keystone_action.spec.expressions import Leaf, leaves
 from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError
 from keystone_action.spec.loading.entrypoints import check_entrypoint
 from keystone_action.spec.loading.extends import Merged, read_merged

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from keystone_action.spec.loading.annotations import fields_of, item_of, model_at
+from keystone_action.spec.expressions import fields_of
 from keystone_action.spec.loading.diagnostics import listed, nearest, shown
 from keystone_action.spec.loading.yaml_loader import Path
 from keystone_action.spec.models.agents import AGENT_TYPES
@@ -244,3 +247,65 @@ def _without_other_members(located: list[_Located]) -> Iterable[Problem]:
             continue
         expected = " or ".join(dict.fromkeys(one.problem.expected for one in members if one.problem.expected))
         yield replace(members[0].problem, expected=expected, help="")
+
+
+def model_at(root: type[BaseModel], path: Path, data: Any, types_of: Mapping[str, type[BaseModel]]) -> Any:
+    """The model that a mapping at a place of the file is read as, or None when that can't be told.
+
+    path: a location of a validation error, tags of unions (`<command>`) included. types_of: check types by name.
+    """
+    annotation: Any = root
+    for step in path:
+        candidates = list(_members(annotation))
+        if isinstance(step, str) and step.startswith("<"):
+            annotation = next((one for one, tags in candidates if step in tags), None)
+            continue
+        annotation = next((inner for one, _ in candidates if (inner := _step(one, step)) is not None), None)
+        following = item_of(data, step)
+        data = following[0] if following is not None else None
+        if step == "check" and isinstance(data, dict):
+            annotation = types_of.get(str(data.get("type")), annotation)
+        if annotation is None:
+            return None
+    return next((one for one, _ in _members(annotation) if _is_model(one)), None)
+
+
+def _members(annotation: Any, tags: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every bare annotation in a union, with its tags."""
+    if hasattr(annotation, "__metadata__"):
+        own = tuple(one.tag for one in annotation.__metadata__ if hasattr(one, "tag"))
+        yield from _members(annotation.__origin__, tags + own)
+    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        for member in typing.get_args(annotation):
+            yield from _members(member, tags)
+    elif isinstance(annotation, FieldInfo):
+        own = tuple(one.tag for one in annotation.metadata if hasattr(one, "tag"))
+        yield from _members(annotation.annotation, tags + own)
+    else:
+        yield annotation, tags
+
+
+def _step(annotation: Any, step: str | int) -> Any:
+    if _is_model(annotation):
+        return next((info for _, key, info in _infos(annotation) if key == step), None)
+    arguments = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin is list and isinstance(step, int):
+        return arguments[0]
+    return arguments[1] if origin is dict and len(arguments) == 2 else None
+
+
+def _infos(model: type[BaseModel]) -> Iterator[tuple[str, str, FieldInfo]]:
+    for name, info in model.model_fields.items():
+        yield name, info.alias or name, info
+
+
+def item_of(data: Any, step: str | int) -> tuple[Any] | None:
+    """What is below a mapping or list at a step, in a tuple of one; None where there is nothing."""
+    if isinstance(data, Mapping):
+        return (data[step],) if step in data else None
+    return (data[step],) if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
