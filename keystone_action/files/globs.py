@@ -12,11 +12,38 @@ from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
 from keystone_action.files.descent import Descent
-from keystone_action.files.paths import PathMissing, PathProblem, PathUnreadable, exists_inside, open_inside
-from keystone_action.spec.globs import Globs, PathMatcher, has_wildcard
+from keystone_action.files.paths import (
+    PathMissing,
+    PathProblem,
+    PathUnreadable,
+    exists_inside,
+    open_inside,
+    stat_inside,
+)
+from keystone_action.spec.globs import Globs, PathMatcher, escape, has_wildcard
 
 ENTRIES_LIMIT = 1_000_000
 """Entries that one glob looks at before it gives up with a sentence."""
+
+VENDORED = frozenset({"venv", "node_modules", "vendor", "__pycache__", "site-packages", "bower_components"})
+"""Directories that hold what others wrote, or what was made from it."""
+
+
+def find(workspace: Path, pattern: str) -> list[str]:
+    """The paths that match, sorted; each is there and inside. A dangling link is absent (spec 5.3).
+
+    Raises PathEscape when a match leads out of the workspace, PathUnreadable, and PathMissing only when the
+    workspace itself is gone.
+    """
+    stat_inside(workspace, ".")
+    found = []
+    for path in glob_inside(workspace, pattern):
+        try:
+            stat_inside(workspace, path)
+        except PathMissing:
+            continue
+        found.append(path)
+    return found
 
 
 def glob_inside(root: Path, pattern: str, *, dot: bool = False) -> list[str]:
@@ -44,6 +71,22 @@ def matcher(patterns: Iterable[str], *, dot: bool = False, inside: bool = False)
     """A function that says whether a relative path matches any of the patterns; inside: or lies in a directory that
     does. For one thread at a time."""
     return PathMatcher(Globs(patterns, dot=dot), inside=inside)
+
+
+def is_set_aside(path: str) -> bool:
+    """Whether a path is in a directory that begins with a dot, or in a vendored one."""
+    return any(part.startswith(".") or part in VENDORED for part in path.split("/")[:-1])
+
+
+def matches_any(patterns: Iterable[str], *, inside: bool = False) -> Callable[[str], bool]:
+    """Whether a path is what any of these globs means; names that begin with a dot are names like any other.
+
+    A pattern without wildcards also stands for everything below it, and with `inside` one with wildcards does, too.
+    """
+    plain = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
+    globbed = matcher([pattern for pattern in plain if has_wildcard(pattern)], dot=True, inside=inside)
+    literal = matcher([escape(pattern) for pattern in plain], dot=True, inside=True)
+    return lambda path: literal(path) or globbed(path)
 
 
 def _split(pattern: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
@@ -47,6 +48,17 @@ def display_path(path: str) -> str:
     """A path as text that can always be encoded: bytes that are no UTF-8 as `\\xff`, control characters escaped."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def name_paths(paths: Sequence[str], *, limit: int = 5) -> str:
+    """`a.txt, b.txt and 7 more`."""
+    first = ", ".join(display_path(path) for path in paths[:limit])
+    return first if len(paths) <= limit else f"{first} and {len(paths) - limit} more"
+
+
+def display_paths(paths: Sequence[str], *, limit: int = 100) -> list[str]:
+    """The first paths, for an outcome's details: names that are no UTF-8 made so."""
+    return [display_path(path) for path in paths[:limit]]
 
 
 def resolve_inside(root: Path, relative: str) -> Path:

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from support.command_line import run_spec, spec
 from support.context import grade, make_check
 
+from keystone_action.files.globs import is_set_aside, matches_any
 from keystone_action.files.workspace import snapshot
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.left_files import is_set_aside, matches_any
 
 SEED = {"type": "files", "expect_dir": "./graders/expected", "patterns": ["retry", "backoff"]}
 """004_722b8593dcd13c4e.txt, "files": each file here must exist & match byte-for-byte; each regex must appear somewhere

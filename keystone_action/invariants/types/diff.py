@@ -12,10 +12,10 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.files.entries import Change
+from keystone_action.files.globs import matches_any
 from keystone_action.files.line_counts import LineCount, line_counts
-from keystone_action.files.paths import display_path
+from keystone_action.files.paths import display_path, display_paths, name_paths
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.left_files import listed, matches_any, shown
 from keystone_action.spec.models.base import WorkspacePath
 
 _Glob = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
@@ -76,8 +76,10 @@ class Diff(Check):
         files = [change.path for change in changes if not _is_directory(change)]
         problems = self._places(changes)
         if self.max_files is not None and len(files) > self.max_files:
-            problems.append(f"{_counted(len(files), 'file')} changed, at most {self.max_files:,} may: {listed(files)}")
-        details: dict[str, Any] = {"files": len(files), "changed": shown(files)}
+            problems.append(
+                f"{_counted(len(files), 'file')} changed, at most {self.max_files:,} may: {name_paths(files)}"
+            )
+        details: dict[str, Any] = {"files": len(files), "changed": display_paths(files)}
         summary = f"{_counted(len(files), 'file')} changed"
         if (self.max_lines, self.max_added, self.max_removed) != (None, None, None):
             counts = []
@@ -100,13 +102,13 @@ class Diff(Check):
             outside = [change.path for change in changes if not allowed(change.path)]
             if outside:
                 globs = ", ".join(display_path(glob) for glob in self.only)
-                problems.append(f"{listed(outside)} changed; only {globs} may")
+                problems.append(f"{name_paths(outside)} changed; only {globs} may")
         if self.never is not None:
             refused = matches_any(self.never)
             inside = [change.path for change in changes if refused(change.path)]
             if inside:
                 globs = ", ".join(display_path(glob) for glob in self.never)
-                problems.append(f"{listed(inside)} changed; {globs} must not")
+                problems.append(f"{name_paths(inside)} changed; {globs} must not")
         return problems
 
     def _lines(self, counts: Sequence[LineCount], added: int, removed: int) -> list[str]:
@@ -116,7 +118,7 @@ class Diff(Check):
             ("removed", removed, self.max_removed, ("removed",)),
         )
         whole = [one.path for one in counts if not one.in_patch and (one.added or one.removed)]
-        note = f" (of {listed(whole, limit=3)} every line counts: no diff shows it line by line)" if whole else ""
+        note = f" (of {name_paths(whole, limit=3)} every line counts: no diff shows it line by line)" if whole else ""
         problems = []
         for words, found, limit, sides in limits:
             if limit is None:
@@ -126,7 +128,7 @@ class Diff(Check):
                 problems.append(f"{_counted(found, 'line')} {words}, at most {limit:,} may be{note}")
             elif unknown:
                 problems.append(
-                    f"the lines of {listed(unknown)} can't be counted, and at most {limit:,} may be {words}"
+                    f"the lines of {name_paths(unknown)} can't be counted, and at most {limit:,} may be {words}"
                 )
         return problems
 

@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from keystone_action.files.paths import PathProblem, display_path
+from keystone_action.files.globs import find
+from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.left_files import find, listed, shown
 from keystone_action.spec.models.base import WorkspacePath
 
 
@@ -36,6 +36,7 @@ class FileAbsent(Check):
         if found:
             are = "exists" if len(found) == 1 else "exist"
             return failed(
-                f"{listed(found)} {are}; nothing was expected at {display_path(self.path)}.", matches=shown(found)
+                f"{name_paths(found)} {are}; nothing was expected at {display_path(self.path)}.",
+                matches=display_paths(found),
             )
         return passed(f"{display_path(self.path)} does not exist.")

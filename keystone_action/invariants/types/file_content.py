@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.files.paths import PathProblem, display_path, read_inside
+from keystone_action.files.globs import find
+from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.left_files import find, listed, shown
 from keystone_action.invariants.values.patterns import PatternTimeout, search
 from keystone_action.spec.models.base import RegexPattern, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
@@ -69,11 +69,11 @@ class FileContent(Check):
             return failed(f"{problem}.")
         except PatternTimeout as problem:
             return failed(f"{problem}.")
-        details: dict[str, Any] = {"matches": shown(found)}
+        details: dict[str, Any] = {"matches": display_paths(found)}
         if problems:
             more = f"\nand {len(problems) - 10} more." if len(problems) > 10 else ""
             return failed("\n".join(problems[:10]) + more, **details)
-        return passed(f"{listed(found)}: all conditions hold.", **details)
+        return passed(f"{name_paths(found)}: all conditions hold.", **details)
 
     def _problems(self, text: str | None, deadline: float) -> list[str]:
         if text is None:

@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from keystone_action.files.paths import PathProblem, display_path
+from keystone_action.files.globs import find
+from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.left_files import find, listed, shown
 from keystone_action.spec.models.base import WorkspacePath
 
 
@@ -37,5 +37,6 @@ class FileExists(Check):
         if not found:
             return failed(f"{display_path(self.path)} does not exist.")
         return passed(
-            f"{listed(found)} exists." if len(found) == 1 else f"{listed(found)} exist.", matches=shown(found)
+            f"{name_paths(found)} exists." if len(found) == 1 else f"{name_paths(found)} exist.",
+            matches=display_paths(found),
         )

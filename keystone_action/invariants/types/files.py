@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
+from keystone_action.files.globs import is_set_aside, matches_any
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.left_files import is_set_aside, matches_any
 from keystone_action.invariants.values.patterns import PatternTimeout, search
 from keystone_action.spec.models.base import AuthorPath, RegexPattern, WorkspacePath
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.files.paths import PathMissing, PathProblem, display_path, read_inside
+from keystone_action.files.globs import find, is_set_aside
+from keystone_action.files.paths import PathMissing, PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.code.source_code import code_lines, is_python, is_source, is_test
-from keystone_action.invariants.left_files import find, is_set_aside, listed, shown
 from keystone_action.invariants.own_process import NotFinished, ask
 from keystone_action.spec.models.base import WorkspacePath
 
@@ -114,14 +114,14 @@ class Implemented(Check):
         changed = [one for one in judged if one.changed]
         if self.files is None:
             judged = changed
-        names = listed([one.path for one in judged])
+        names = name_paths([one.path for one in judged])
         details: dict[str, Any] = {"files": {display_path(one.path): one.kind for one in judged[:100]}}
         if not changed:
             what = "any source file" if self.files is None else f"any of {names}"
             return failed(f"The agent did not change {what}, comments and layout aside.", **details)
         for kind, words in (("broken", "can't be parsed as Python"), ("stub", "does nothing: it is a stub")):
             if wrong := [one.path for one in judged if one.kind == kind]:
-                return failed(f"{listed(wrong)}: {words}.", wrong=shown(wrong), **details)
+                return failed(f"{name_paths(wrong)}: {words}.", wrong=display_paths(wrong), **details)
         if not any(one.kind == "real" for one in judged):
             return failed(f"{names}: only declarations, nothing is implemented.", **details)
         return passed(f"{names}: implemented.", **details)

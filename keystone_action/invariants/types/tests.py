@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.command import Command, Completed
-from keystone_action.files.paths import PathMissing, PathProblem, read_inside
+from keystone_action.files.globs import find
+from keystone_action.files.paths import PathMissing, PathProblem, name_paths, read_inside
 from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, tails, whole
-from keystone_action.invariants.left_files import find, listed
 from keystone_action.invariants.tests import outcome as counted
 from keystone_action.invariants.tests import pytest_run, unittest_runs
 from keystone_action.invariants.tests.graded_copy import (
@@ -260,7 +260,7 @@ class Tests(Check):
             size += len(content)
             if size > _REPORT_BYTES:
                 raise BadReport(f"the reports have more than {_REPORT_BYTES >> 20} MiB")
-            one = _read(f"the report {listed([path])}", content)
+            one = _read(f"the report {name_paths([path])}", content)
             one.passed_names.clear()
             counts += one
         return counts

@@ -185,7 +185,7 @@ class _Loading:
         texts = [leaf for leaf in leaves(spec) if leaf.path[0] not in repaired.stand_ins]
         fields = FieldRules(scope, self.directory, self.root)
         for problems in (
-            (problem for leaf in texts for problem in (*fields.check(leaf), *self._expressions(leaf, scope))),
+            (problem for leaf in texts for problem in (*fields.check(leaf), *check_text(leaf, scope))),
             check_rules(scope),
             refused(scope),
         ):
@@ -197,9 +197,6 @@ class _Loading:
         of_code = tuple(self._place(one) for one in check_entrypoint(scope, self.directory, self.root))
         self.warnings += of_code
         return replace(self._loaded(spec, scope, texts, fields, prompt), code_warnings=of_code)
-
-    def _expressions(self, leaf: Leaf, scope: Scope) -> Iterable[Problem]:
-        return check_text(leaf, scope) if self.rules.has_expressions else ()
 
     def _validated(self) -> tuple[Spec | None, Repaired]:
         """The spec; or, after reporting what is wrong, what is left of it without that. What is left is looked at

@@ -51,7 +51,7 @@ class Scope:
 
 def check_text(leaf: Leaf, scope: Scope) -> Iterator[Problem]:
     """What is wrong with the expressions of one text."""
-    if "{{" not in leaf.value:
+    if "{{" not in leaf.value or not scope.rules.has_expressions:
         return
     plain = leaf.marker(PlainText)
     if plain is not None and plain.literal:
