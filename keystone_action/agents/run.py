@@ -9,7 +9,11 @@ from keystone_action.agents.output import STDOUT
 from keystone_action.errors import NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
+from keystone_action.sandbox.programs import first_word, hidden_by_sandbox, ways_to_show
 from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
+
+_NOT_RUN = (126, 127)
+"""What a shell ends with when it could not run a program, or found none."""
 
 
 async def run_agent(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
@@ -26,9 +30,7 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
     if isinstance(agent, NoneAgent):
         return AgentRun()
     if isinstance(agent, CommandAgent):
-        from keystone_action.agents.command import run_command
-
-        return await run_command(agent, sandbox, task)
+        return await _run_command(agent, sandbox, task)
     if isinstance(agent, CliAgent):
         return await run_program(agent, sandbox, task, (agent.binary, *agent.args))
     if isinstance(agent, PythonAgent):
@@ -36,3 +38,23 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
 
         return await run_python(agent, sandbox, task)
     raise NotSupportedYet(f"the agent type {getattr(agent, 'type', type(agent).__name__)}")
+
+
+async def _run_command(agent: CommandAgent, sandbox: Sandbox, task: Task) -> AgentRun:
+    """A text is for `sh -c`, a list is executed as it is. `sh -c` that ends 127 is an agent that failed; raises
+    HarnessError when a list's program is missing."""
+    if not isinstance(agent.command, str):
+        return await run_program(agent, sandbox, task, tuple(agent.command))
+    run = await run_program(agent, sandbox, task, ("/bin/sh", "-c", agent.command))
+    if run.exit_code not in _NOT_RUN:
+        return run
+    return replace(run, advice=_advice(agent.command, sandbox) or run.advice)
+
+
+def _advice(command: str, sandbox: Sandbox) -> str:
+    """Where the program is that a command starts with, when the sandbox hides it."""
+    program = first_word(command)
+    place = None if program is None else sandbox.hidden(program)
+    if program is None or place is None:
+        return ""
+    return f"{hidden_by_sandbox(program, place)}; {ways_to_show(place)}"

@@ -57,12 +57,6 @@ def _subject(run: RunResult, deciding: list[SpecResult]) -> str:
     return f"{first} and {others:,} more {of_all}" if others else f"{first} (1 {of_all})"
 
 
-def _verb(verdict: Verdict) -> str:
-    return {"pass": "passed", "flaky": "passed, but is flaky", "fail": "failed", "error": "ended with an error"}[
-        verdict
-    ]
-
-
 def _finished(run: RunResult) -> str:
     return f"{words.count(sum(len(spec.cells) for spec in run.specs), 'cell')} had finished"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,8 @@ from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
-from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
-from keystone_action.spec.loading.ids import numbered
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.services import ServerBase
 
@@ -51,7 +50,32 @@ def load_paths(paths: Sequence[Path], options: RunOptions) -> tuple[list[LoadedS
             )
         except SpecError as error:
             errors[path] = error
-    return numbered(loaded), errors
+    return _numbered(loaded), errors
+
+
+def _numbered(loaded: Sequence[LoadedSpec]) -> list[LoadedSpec]:
+    """These specs; one whose id is made from a name is numbered, with a warning, when another one before it, or a spec
+    that chose its id, has that id (spec.md 5.5): results are joined on ids."""
+    taken = {one.spec.id for one in loaded if not one.id_from_name}
+    found = []
+    for one in loaded:
+        if one.id_from_name:
+            name, number = one.spec.id, 2
+            while name in taken:
+                suffix = f"-{number}"
+                name, number = one.spec.id[: 128 - len(suffix)].rstrip("-") + suffix, number + 1
+            taken.add(name)
+            found.append(one if name == one.spec.id else _renamed(one, name))
+        else:
+            found.append(one)
+    return found
+
+
+def _renamed(loaded: LoadedSpec, name: str) -> LoadedSpec:
+    message = f"another suite has the id '{loaded.spec.id}' too; this one is {name} in results"
+    warning = Diagnostic(str(loaded.path), 1, 1, message, help="give each suite a name of its own")
+    spec = loaded.spec.model_copy(update={"id": name})
+    return replace(loaded, spec=spec, warnings=(*loaded.warnings, warning))
 
 
 @dataclass(frozen=True, slots=True)

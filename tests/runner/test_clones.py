@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.touchstone import repository
 
-from keystone_action.dialects.touchstone.repository_names import is_commit, location, shown_url
+from keystone_action.dialects.touchstone.sources import is_commit, location, shown_url
 from keystone_action.runner.clones import Clones
 from keystone_action.spec.loading.translation import CloneFailed
 

@@ -49,9 +49,6 @@ def test_hostile_characters_are_shown_as_what_they_are() -> None:
     assert "\\x1b[31mred\\u202eevil\\u200b" in text
 
 
-REORDERING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-
-
 @given(st.text())
 def test_what_is_visible_has_no_control_or_format_directions(text: str) -> None:
     for character in visible(text):

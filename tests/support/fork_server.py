@@ -33,7 +33,7 @@ IMPORTED = (
     "anyio._backends._asyncio",
     "csv",
     "jinja2.sandbox",
-    "keystone_action.agents.command",
+    "keystone_action.agents.run",
     "keystone_action.cli.main",
     "keystone_action.evaluate",
     "keystone_action.files.ownership",

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from support.command_line import Called, keystone
 from support.graded_tests import lay_out
 from support.source_examples import BothWays
@@ -90,9 +89,3 @@ def repository(directory: Path, files: Mapping[str, str]) -> str:
     git("add", "-A")
     git("commit", "-q", "-m", "all")
     return git("rev-parse", "HEAD")
-
-
-def graders_of(text: str) -> list[dict[str, Any]]:
-    """Graders as data."""
-    found: list[dict[str, Any]] = yaml.safe_load(text)
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,9 +12,12 @@ from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import built
 from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.dialects.touchstone.repository_names import is_commit, location, shown_url
 from keystone_action.spec.loading.diagnostics import shown
 from keystone_action.spec.loading.translation import Clone, CloneFailed
+
+_OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
+_SCP_LIKE = re.compile(r"[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:.+")
+_COMMIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 
 LEFT_OUT = (".git", "__pycache__", "*.pyc", ".venv", "node_modules")
 """What is not copied from a directory, at any depth."""
@@ -214,3 +218,23 @@ def _refuse_hidden(
         message = f"the workspace would hold what the agent must not see: {inside[0]}, of fixtures"
         advice = "name the directory of the source by source.subdir, apart from the hidden files"
         reader.problem(repository.node, message, help=advice)
+
+
+def location(repository: str, directory: Path) -> str | None:
+    """The URL of a repository: one as it is, a path that begins with `/`, `./` or `../` (relative to directory), or
+    `owner/name` on GitHub. None for anything else."""
+    if repository.startswith(("/", "./", "../")):
+        return (directory / repository).resolve().as_uri()
+    if "://" in repository or _SCP_LIKE.fullmatch(repository):
+        return repository if not repository.startswith("-") else None
+    return f"https://github.com/{repository}.git" if _OWNER_AND_NAME.fullmatch(repository) else None
+
+
+def is_commit(text: str) -> bool:
+    """Whether git can be asked for it without taking it for something else."""
+    return _COMMIT.fullmatch(text) is not None and ".." not in text
+
+
+def shown_url(url: str) -> str:
+    """A URL for messages: without the user and password that it may hold."""
+    return re.sub(r"(://)[^/?#\s]*@", r"\1", url)
