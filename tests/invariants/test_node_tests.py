@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.attacks import honest, hostile
 from support.graded_tests import World
 
 from keystone_action.invariants.base import Outcome
@@ -143,3 +145,101 @@ def test_where_the_reporter_goes(cmd: object, expected: object) -> None:
     elif isinstance(expected, list):
         expected = [*expected[:2], *options.split(), *expected[3:]]
     assert with_reporter(cmd, "/r.xml") == expected  # type: ignore[arg-type]
+
+
+ONE = 'const test = require("node:test"); const {f} = require("./solution.js");\ntest("one", () => f());'
+BY_A_SCRIPT = [
+    "npm test",
+    "node --test --test-reporter=dot",
+    "node --test --test-reporter spec --test-reporter-destination stdout x.test.js",
+    "node --test x.test.js && node --test x.test.js",
+    ["sh", "-c", "exec node --test"],
+]
+
+
+@pytest.fixture(params=BY_A_SCRIPT, ids=str)
+def by_a_script(bare: World, request: pytest.FixtureRequest) -> dict[str, object]:
+    """A check whose command chooses its reporters, or is a script that runs node's tests."""
+    if request.param == "npm test" and shutil.which("npm") is None:
+        pytest.skip("no npm is installed")
+    bare.given({"package.json": '{"scripts": {"test": "node --test"}}'})
+    (bare.author / "x.test.js").write_text(ONE)
+    return {"type": "tests", "cmd": request.param, "inject": ["x.test.js"]}
+
+
+@hostile("tests", "code under test ends node's tests below a script with 0", held_by="each run owes a report")
+def test_node_tests_below_a_script_that_end_the_process_earn_nothing(
+    bare: World, by_a_script: dict[str, object]
+) -> None:
+    bare.left({"solution.js": "process.exit(0)"})
+    outcome = bare.grade(by_a_script)
+    assert (outcome.status, outcome.score) == ("fail", 0.0), outcome
+    assert "of node did not come to the end of its tests" in outcome.message
+
+
+@honest("tests", "code under test ends node's tests below a script with 0")
+def test_node_tests_below_a_script_pass_by_their_exit_code(bare: World, by_a_script: dict[str, object]) -> None:
+    bare.left({"solution.js": "exports.f = () => process.stdout.write('hello');"})
+    outcome = bare.grade(by_a_script)
+    assert (outcome.status, outcome.score) == ("pass", 1.0), outcome
+    assert "by its exit code alone" in outcome.message
+    bare.left({"solution.js": "exports.f = () => { throw new Error('no'); };"})
+    assert bare.grade(by_a_script).status == "fail"
+
+
+@hostile("tests", "code under test ends node's tests below a script with 0", held_by="each run owes a report")
+@pytest.mark.parametrize("how", ["fs.writeFileSync(keys, '')", "fs.unlinkSync(keys)", "process.exit(0)"])
+def test_a_run_of_node_whose_keys_were_meddled_with_earns_nothing(bare: World, how: str) -> None:
+    bare.given({"run.sh": "node --test || true"})
+    (bare.author / "x.test.js").write_text(ONE)
+    bare.left({"solution.js": MEDDLE.replace("HOW", how)})
+    outcome = bare.grade({"type": "tests", "cmd": "sh run.sh", "inject": ["x.test.js"]})
+    assert (outcome.status, outcome.score) == ("fail", 0.0), outcome
+
+
+MEDDLE = """
+const fs = require("fs");
+const folder = fs.readdirSync(".").find((name) => name.startsWith(".keystone-check-"));
+const keys = `${folder}/node`;
+for (const name of fs.readdirSync(folder)) if (name !== "node") fs.unlinkSync(`${folder}/${name}`);
+HOW;
+process.exit(0);
+"""
+
+
+def test_a_report_of_the_commands_own_is_no_word_for_node_tests_that_ended_the_process(bare: World) -> None:
+    (bare.author / "x.test.js").write_text(ONE)
+    cmd = "node --test --test-reporter=junit --test-reporter-destination=r.xml"
+    document = {"type": "tests", "cmd": cmd, "junit_xml": "r.xml", "inject": ["x.test.js"]}
+    bare.left({"solution.js": "process.exit(0)"})
+    assert (bare.grade(document).status, bare.grade(document).score) == ("fail", 0.0)
+    bare.left({"solution.js": "exports.f = () => 1;"})
+    assert (bare.grade(document).status, bare.grade(document).score) == ("pass", 1.0)
+
+
+def test_node_options_of_the_spec_are_kept(bare: World) -> None:
+    bare.environment["NODE_OPTIONS"] = "--no-warnings --max-old-space-size=64"
+    bare.given({"run.sh": 'case "$NODE_OPTIONS" in *" --no-warnings --max-old-space-size=64") node --test;; esac'})
+    (bare.author / "x.test.js").write_text(ONE)
+    bare.left({"solution.js": "process.exit(0)"})
+    outcome = bare.grade({"type": "tests", "cmd": "sh run.sh", "inject": ["x.test.js"]})
+    assert "of node did not come to the end of its tests" in outcome.message, outcome
+
+
+def test_runs_that_tests_of_node_start_are_theirs(bare: World) -> None:
+    """A test may expect another run to fail."""
+    inner = 'require("child_process").spawnSync(process.execPath, ["--test", "inner.js"]).status'
+    bare.given({"package.json": "{}", "inner.js": "process.exit(0)"})
+    text = f'require("node:test")("outer", () => {inner}); require("./solution.js");'
+    (bare.author / "x.test.js").write_text(text)
+    bare.left({"solution.js": "1;"})
+    document = {"type": "tests", "cmd": "node --test --test-reporter=tap x.test.js", "inject": ["x.test.js"]}
+    assert bare.grade(document).status == "pass"
+
+
+def test_a_run_of_chosen_tests_is_graded_by_its_exit_code(bare: World) -> None:
+    (bare.author / "x.test.js").write_text(ONE)
+    bare.left({"solution.js": "exports.f = () => 1;"})
+    document = {"type": "tests", "cmd": "node --test --test-reporter=tap --test-name-pattern=other"}
+    outcome = bare.grade({**document, "inject": ["x.test.js"]})
+    assert (outcome.status, "by its exit code alone" in outcome.message) == ("pass", True), outcome

@@ -135,10 +135,12 @@ class GradedCopy:
         found = {"restored": list(self.taken_back.restored), "removed": list(self.taken_back.removed)}
         return {name: paths[:100] for name, paths in found.items() if paths}
 
-    def guarded(self, environment: Mapping[str, str], keys: str | None = None) -> tuple[dict[str, str], list[str]]:
+    def guarded(
+        self, environment: Mapping[str, str], keys: str | None = None, node_keys: str | None = None
+    ) -> tuple[dict[str, str], list[str]]:
         """The environment for a command whose interpreters take no module from the workspace that they have already,
-        and what its PYTHONPATH has in the workspace: the guard sees to that. keys: the file of keys for
-        runs of unittest. Blocks."""
+        and what its PYTHONPATH has in the workspace: the guard sees to that. keys, node_keys: the files of
+        keys for runs of unittest and of node's tests, None where they are not recorded. Blocks."""
         outside, inside = planted_modules.split_search_path(
             environment.get("PYTHONPATH"), self.sandbox.workspace_inside
         )
@@ -151,8 +153,9 @@ class GradedCopy:
             path=inside,
             notes=f"{self.inside}/{planted_modules.NOTES}",
             keys=keys,
+            node_keys=node_keys,
         )
-        return planted_modules.environment(environment, self.guard, outside), inside
+        return planted_modules.environment(environment, self.guard, outside, node=node_keys is not None), inside
 
     def guarded_command(self, command: str | list[str]) -> str | list[str]:
         """A command whose own assignments to PYTHONPATH have the guard, too."""

@@ -9,9 +9,12 @@ from pathlib import Path, PurePosixPath
 
 from keystone_action.command import Command
 from keystone_action.files.paths import PathProblem, read_inside
-from keystone_action.invariants.tests.junit import Counts
+from keystone_action.invariants.tests.graded_copy import GradedCopy
+from keystone_action.invariants.tests.junit import BadReport, Counts
+from keystone_action.invariants.tests.junit import read_report as read_junit
 from keystone_action.sandbox.base import Sandbox
 
+RUNNER = "node"
 _NODE_TESTS = re.compile(r"(?P<node>(?:^|(?<=[\s;&|(]))node\b(?:\s+-[^\s;&|]+)*?\s+--test)(?=\s|$)")
 _RELATIVE = re.compile(rb"""["'`](\.{1,2}/[^"'`\s]{1,300})["'`]""")
 _ENDINGS = ("", *(f".{suffix}" for suffix in ("js", "cjs", "mjs", "ts", "cts", "mts")), "/index.js", "/index.ts")
@@ -35,6 +38,20 @@ def with_reporter(cmd: str | list[str], path: str) -> str | list[str] | None:
         return None
     at = cmd.index("--test") + 1
     return [*cmd[:at], *options, *cmd[at:]]
+
+
+def read_report(copy: GradedCopy, path: str, _key: bytes) -> Counts:
+    """The tests of a run that wrote its report for us (`node_record.cjs`). Raises BadReport, also where a file ended
+    before its tests reported."""
+    workspace = copy.sandbox.workspace
+    try:
+        counts = read_junit(read_inside(workspace, path))
+    except PathProblem as problem:
+        raise BadReport(str(problem)) from None
+    errors = counts.errors
+    if without_emptied_files(counts, workspace, copy.sandbox.workspace_inside).errors > errors:
+        raise BadReport("has a file that ended before its tests reported")
+    return counts
 
 
 async def version_without_reporter(sandbox: Sandbox, environment: Mapping[str, str]) -> str | None:

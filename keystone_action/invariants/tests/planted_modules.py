@@ -19,10 +19,12 @@ from keystone_action.files.globs import matcher
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 
 GUARD = "sitecustomize.py"
+NODE_RECORD = "keystone_node_record.cjs"
 PROGRAMS = {
     GUARD: "import_guard.py",
     "keystone_run_report.py": "run_report.py",
     "keystone_unittest_record.py": "unittest_record.py",
+    NODE_RECORD: "node_record.cjs",
 }
 """The files beside the guard by the names that they have there → by ours."""
 NOTES = "passed-over"
@@ -92,11 +94,25 @@ def _stands_in(path: str, directories: Collection[str], kind: object) -> bool:
 
 
 def write_order(
-    guard: Path, *, workspace: str, allowed: Sequence[str], path: Sequence[str], notes: str, keys: str | None
+    guard: Path,
+    *,
+    workspace: str,
+    allowed: Sequence[str],
+    path: Sequence[str],
+    notes: str,
+    keys: str | None,
+    node_keys: str | None,
 ) -> None:
-    """What the guard is to do; see `import_guard.py`."""
+    """What the guard is to do; see `import_guard.py` and `node_record.cjs`."""
     place = guard / _ORDER
-    order = {"workspace": workspace, "allowed": list(allowed), "path": list(path), "notes": notes, "keys": keys}
+    order = {
+        "workspace": workspace,
+        "allowed": list(allowed),
+        "path": list(path),
+        "notes": notes,
+        "keys": keys,
+        "node_keys": node_keys,
+    }
     place.write_text(json.dumps(order), "utf-8")
     place.chmod(0o644)
 
@@ -153,6 +169,10 @@ def guarded_command(command: str | list[str], guard: Path) -> str | list[str]:
     return [_ASSIGNING.sub(add, word) for word in command]
 
 
-def environment(values: Mapping[str, str], guard: Path, outside: Sequence[str]) -> dict[str, str]:
-    """The environment of a command whose interpreters are all guarded."""
-    return {**values, "PYTHONPATH": ":".join([str(guard), *outside])}
+def environment(values: Mapping[str, str], guard: Path, outside: Sequence[str], *, node: bool) -> dict[str, str]:
+    """The environment of a command whose interpreters are all guarded. node: whether runs of node's tests are
+    recorded."""
+    guarded = {**values, "PYTHONPATH": ":".join([str(guard), *outside])}
+    if node:
+        guarded["NODE_OPTIONS"] = f'--require="{guard / NODE_RECORD}" {values.get("NODE_OPTIONS", "")}'.strip()
+    return guarded

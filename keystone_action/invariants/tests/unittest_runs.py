@@ -1,22 +1,17 @@
-"""Runs of unittest that a command starts, however it does: each takes a key of ours, and signs with it what became of
-its tests. A key that was taken and did not sign is a run that did not come to its end."""
+"""Runs of unittest that a command starts, however it does: each signs what became of its tests with the key it took."""
 
 from __future__ import annotations
 
 import re
-import secrets
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.invariants.tests.graded_copy import GradedCopy
 from keystone_action.invariants.tests.junit import SHOWN, BadReport, Counts
 from keystone_action.invariants.tests.signed_report import read_signed
 
-_KEY_BYTES, _KEYS = 32, 1024
-_FILE = "unittest"
+RUNNER = "unittest"
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _WITH_VALUE = ("-W", "-X")
@@ -54,58 +49,13 @@ def starts(command: str | Sequence[str]) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """What the runs of a command came to. seen: how many there were. unfinished: those that did not come to the end of
-    their tests. counts: the tests of all others."""
-
-    seen: int = 0
-    unfinished: int = 0
-    counts: Counts = field(default_factory=Counts)
-
-    def problem(self, *, expected: bool) -> str:
-        """Why the command has not run its tests, the end of a sentence; empty when nothing says so. expected: there
-        has to be a run."""
-        if self.unfinished:
-            which = "a run" if self.unfinished == 1 else f"{self.unfinished} runs"
-            return f"{which} of unittest did not come to the end of its tests"
-        return "no run of unittest was seen" if expected and not self.seen else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys that runs on one copy may take."""
-
-    copy: GradedCopy
-    keys: bytes
-    path: str
-    """The file of keys, as code in the sandbox names it."""
-
-    @classmethod
-    def lay_out(cls, copy: GradedCopy) -> Keys:
-        """Put keys into the copy. Blocks."""
-        keys = secrets.token_bytes(_KEY_BYTES * _KEYS)
-        return cls(copy, keys, copy.write(_FILE, keys))
-
-    def runs(self) -> Runs:
-        """What became of the runs. Blocks."""
-        workspace, private = self.copy.sandbox.workspace, self.copy.private
-        try:
-            left = read_inside(workspace, f"{private}/{_FILE}", limit=len(self.keys))
-        except PathProblem:
-            left = b""
-        seen, unfinished, counts = 0, 0, Counts()
-        for number in range(_KEYS):
-            block = slice(number * _KEY_BYTES, (number + 1) * _KEY_BYTES)
-            if left[block] == self.keys[block]:
-                continue
-            seen += 1
-            try:
-                path = f"{private}/{_FILE}-{number}"
-                counts += _counts(read_signed(workspace, path, self.keys[block], "unittest"), self.copy.untrusted)
-            except (BadReport, ValueError, KeyError, TypeError, AttributeError):
-                unfinished += 1
-        return Runs(seen, unfinished, counts)
+def read_report(copy: GradedCopy, path: str, key: bytes) -> Counts:
+    """The tests of one run. Raises BadReport."""
+    document = read_signed(copy.sandbox.workspace, path, key, RUNNER)
+    try:
+        return _counts(document, copy.untrusted)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadReport(f"is not as a run of unittest writes it ({error})") from None
 
 
 def _counts(document: Mapping[str, Any], untrusted: Collection[str]) -> Counts:

@@ -15,8 +15,8 @@ from keystone_action.files.paths import PathMissing, PathProblem, name_paths, re
 from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, tails, whole
+from keystone_action.invariants.tests import node, pytest_run, unittest_runs
 from keystone_action.invariants.tests import outcome as counted
-from keystone_action.invariants.tests import pytest_run, unittest_runs
 from keystone_action.invariants.tests.graded_copy import (
     CannotPrepare,
     GradedCopy,
@@ -26,8 +26,8 @@ from keystone_action.invariants.tests.graded_copy import (
     prepare,
 )
 from keystone_action.invariants.tests.junit import BadReport, Counts, total
-from keystone_action.invariants.tests.node import version_without_reporter, with_reporter, without_emptied_files
 from keystone_action.invariants.tests.planted_modules import ModuleRule
+from keystone_action.invariants.tests.run_keys import Keys
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
 from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
@@ -56,7 +56,8 @@ class Tests(Check):
     `junit_xml`. `node --test` without `junit_xml` gets node's JUnit reporter; a node that has none (before 20.8, or an
     early 18) is an error, because its exit code can't be confirmed. Any other `cmd` without `junit_xml` is
     graded by its exit code alone, and the message says so. Where `cmd` runs Python's `unittest`, itself or by a script,
-    success has to be confirmed: each run has come to the end of its tests, and none of them failed.
+    or `node --test` by a script (`npm test`), success has to be confirmed: each run has come to the end of its tests,
+    and none of them failed.
 
     Failures with a non-zero exit code earn their share; success with a non-zero exit code earns nothing; failures count
     whatever the exit code is. Where a report was asked for, none or a malformed one scores 0.
@@ -177,7 +178,7 @@ class Tests(Check):
             return failed(problem, **copy.details)
         command, node_report = self._command(copy)
         if node_report is not None:
-            version = await version_without_reporter(copy.sandbox, context.check_environment)
+            version = await node.version_without_reporter(copy.sandbox, context.check_environment)
             if version is not None:
                 return broken(
                     f"node --test of Node {version} can't be confirmed, because it has no JUnit reporter; set base to "
@@ -187,8 +188,10 @@ class Tests(Check):
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         places, given = list(destinations(self.inject)), context.check_environment
         environment = await anyio.to_thread.run_sync(pytest_run.pinned, copy, places, given)
-        keys = await anyio.to_thread.run_sync(unittest_runs.Keys.lay_out, copy)
-        environment, _ = await anyio.to_thread.run_sync(copy.guarded, environment, keys.path)
+        keys = await anyio.to_thread.run_sync(Keys.lay_out, copy, unittest_runs.RUNNER)
+        of_node = await anyio.to_thread.run_sync(Keys.lay_out, copy, node.RUNNER)
+        recorded = of_node.path if node_report is None else None
+        environment, _ = await anyio.to_thread.run_sync(copy.guarded, environment, keys.path, recorded)
         completed = await copy.sandbox.run(Command(argv, env=environment, timeout=limit))
         over = counted.stopped(completed, limit, **copy.details)
         if over is not None:
@@ -197,13 +200,16 @@ class Tests(Check):
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
             return broken(not_in_sandbox(program, context.missing_programs[program]), log=whole(completed))
-        runs = await anyio.to_thread.run_sync(keys.runs)
-        if problem := runs.problem(expected=unittest_runs.starts(self.cmd)):
+        runs = await anyio.to_thread.run_sync(keys.runs, unittest_runs.read_report)
+        node_runs = await anyio.to_thread.run_sync(of_node.runs, node.read_report)
+        problem = runs.problem(expected=unittest_runs.starts(self.cmd)) or node_runs.problem()
+        if problem:
             message = f"The command {ending(completed)}; {problem}.\n{tails(completed)}"
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
         if self.junit_xml is None and node_report is None:
-            if runs.seen:
-                return counted.by_confirmed_exit_code(runs.counts, completed, _BY_EXIT_CODE, **copy.details)
+            if runs.seen or node_runs.seen:
+                counts = runs.counts + node_runs.counts
+                return counted.by_confirmed_exit_code(counts, completed, _BY_EXIT_CODE, **copy.details)
             if completed.shell_code == 0 and _ran_nothing(completed):
                 message = f"The command ended with exit code 0, but no test was run.\n{tails(completed)}"
                 return failed(message, log=whole(completed), exit_code=0, **copy.details)
@@ -237,7 +243,7 @@ class Tests(Check):
     def _command(self, copy: GradedCopy) -> tuple[str | list[str], str | None]:
         """The command, and the name of the report that was added to it: for node's test runner."""
         assert self.cmd is not None
-        added = with_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
+        added = node.with_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
         return (self.cmd, None) if added is None else (added, "junit.xml")
 
     def _read_reports(self, copy: GradedCopy, node_report: str | None) -> Counts:
@@ -248,7 +254,7 @@ class Tests(Check):
             except PathMissing:
                 raise BadReport("node wrote no report") from None
             counts = _read("node's report", content)
-            return without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
+            return node.without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
         paths = sorted({path for glob in self._globs() for path in find(workspace, glob)})
         if not paths:
             raise BadReport(f"no report matches {', '.join(self._globs())}")
