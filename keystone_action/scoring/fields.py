@@ -49,7 +49,7 @@ def finite(number: float) -> float:
     """number, unless it is none: that is a defect of ours, and a report must not paper over it."""
     if not math.isfinite(number):
         raise ValueError(f"a composite, a score, a weight or a time is {number}: a result must be a finite number")
-    return number
+    return float(number)
 
 
 def _amounts(*always: str) -> Callable[[Mapping[str, float]], dict[str, Any]]:

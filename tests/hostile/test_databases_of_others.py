@@ -52,8 +52,14 @@ def roles(world: DatabaseWorld) -> set[str]:
 def _mysql(world: DatabaseWorld) -> Any:
     assert world.own is not None
     address = world.own.for_host
+    # A server may never answer `KILL` of a connection that ends at this moment.
     return pymysql.connect(
-        host=address.host, port=address.port or 0, user=address.user, password=address.password, autocommit=True
+        host=address.host,
+        port=address.port or 0,
+        user=address.user,
+        password=address.password,
+        autocommit=True,
+        read_timeout=20,
     )
 
 
