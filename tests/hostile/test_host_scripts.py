@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +17,10 @@ from typing import Any
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT, Called
+from support.command_line import ENVIRONMENT, NO_ENGINE, Called
 from support.hostile import AS_ROOT, area
 from support.repositories import commit, git
+from support.started_as import python_path
 
 __all__ = ["area"]
 
@@ -104,7 +104,7 @@ def run(
         for path in (directory, *directory.rglob("*")):
             os.lchown(path, user, user)
         python, identity = str(SYSTEM_PYTHON), {"user": user, "group": user, "extra_groups": list(groups)}
-        environment["PYTHONPATH"] = f"{ROOT}:{sysconfig.get_path('purelib')}"
+        environment["PYTHONPATH"] = python_path()
     done = subprocess.run(
         [python, *program, "run", "keystone.yaml", "--output", "out"],
         cwd=directory,

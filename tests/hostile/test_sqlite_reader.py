@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from support.command_line import ENVIRONMENT, ROOT
 from support.database_worlds import DatabaseWorld, world
 from support.databases import portal, sandboxes
 from support.hostile import AS_ROOT, area
+from support.started_as import python_path
 
 from keystone_action.sandbox.processes import landlock, seccomp
 
@@ -104,7 +104,7 @@ def asked(place: Path, user: int | None) -> dict[str, Any]:
         for path in (place, *place.rglob("*")):
             os.lchown(path, user, user)
         python, identity = str(SYSTEM_PYTHON), {"user": user, "group": user, "extra_groups": []}
-        environment["PYTHONPATH"] = f"{ROOT}:{sysconfig.get_path('purelib')}"
+        environment["PYTHONPATH"] = python_path()
     done = subprocess.run(
         [python, "-c", ASKED, str(place / "probe.py"), str(place / "private")],
         cwd=place,

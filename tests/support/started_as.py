@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -83,7 +87,7 @@ def run_in(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program in the group, as root or as this user, with this key in its keyrings."""
     words = [str(word) for word in (sys.executable, "-c", _START, group or "", key, user, *argv)]
-    environ = {**ENVIRONMENT, "PYTHONPATH": f"{ROOT}:{_packages()}"}
+    environ = {**ENVIRONMENT, "PYTHONPATH": python_path()}
     done = subprocess.run(
         words, cwd=directory, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=False
     )
@@ -112,5 +116,23 @@ def interpreter(user: int) -> str:
     pytest.skip(f"no Python 3.{sys.version_info.minor} that a plain user of this machine can run")
 
 
-def _packages() -> str:
-    return str(Path(pytest.__file__).parents[1])
+@functools.cache
+def python_path() -> str:
+    """Our package and those that it needs, for PYTHONPATH, where every user of this machine can read them: a checkout
+    below a closed folder is copied, by hard links where that is possible."""
+    packages = Path(pytest.__file__).parents[1]
+    if all(folder.stat().st_mode & 0o005 == 0o005 for path in (ROOT, packages) for folder in (path, *path.parents)):
+        return f"{ROOT}:{packages}"
+    copy = Path(tempfile.mkdtemp(prefix="keystone-for-all-"))
+    atexit.register(shutil.rmtree, copy)
+    copy.chmod(0o755)
+    shutil.copytree(ROOT / "keystone_action", copy / "keystone_action", copy_function=_link)
+    shutil.copytree(packages, copy / "packages", copy_function=_link)
+    return f"{copy}:{copy / 'packages'}"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # of another file system
+        shutil.copy2(source, target)
