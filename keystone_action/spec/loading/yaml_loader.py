@@ -164,7 +164,7 @@ def parse(text: str, name: str) -> Document | None:
     """The tree of a text; None when it holds nothing. Raises SpecError with the first error of syntax."""
     source = Source(name, text)
     try:
-        node = _parser(source).get_single_node()
+        node = _Parser(_NamedText(source)).get_single_node()
     except _TooDeep as error:
         mark = error.node.start_mark
         message = f"nested deeper than {MAX_DEPTH} levels"
@@ -222,10 +222,6 @@ class _NamedText:
 
 class _Parser(_Hooks, CParser):
     """libyaml's, with our hooks first."""
-
-
-def _parser(source: Source) -> Any:
-    return _Parser(_NamedText(source))
 
 
 _ADVICE = (
