@@ -16,6 +16,7 @@ from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.egress.relay import Relays
 from keystone_action.services.egress.relay import Target as RelayTarget
+from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql import catalogue as mysql_catalogue
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.postgres import catalogue as postgres_catalogue
@@ -64,7 +65,7 @@ class External:
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise ServiceError(
                         f"service {self.name}: nothing answered at {self._target.shown} within "
-                        f"{self._definition.ready_timeout:g} s; the last try said: {_sentence(error)}"
+                        f"{self._definition.ready_timeout:g} s; the last try said: {one_line(error)}"
                     ) from None
             await anyio.sleep(_PAUSE_SECONDS)
 
@@ -136,7 +137,7 @@ class ExternalPlace(Place):
         try:
             await anyio.to_thread.run_sync(self._watch.seal)
         except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that has gone
-            raise ServiceError(f"service {self.name} went away: {_sentence(error)}") from None
+            raise ServiceError(f"service {self.name} went away: {one_line(error)}") from None
 
     async def run_sql(self, script: str) -> None:
         """See Place. With the rights of the URL's user."""
@@ -145,7 +146,7 @@ class ExternalPlace(Place):
         try:
             await anyio.to_thread.run_sync(self._target.run_script, script)
         except Exception as error:  # noqa: BLE001 - as above
-            raise ServiceError(f"service {self.name} refused a fixture: {_sentence(error)}") from None
+            raise ServiceError(f"service {self.name} refused a fixture: {one_line(error)}") from None
         await self.look()
 
     async def seal(self) -> None:
@@ -328,7 +329,7 @@ def _keywords(service: str, kind: str, address: Address, parts: SplitResult) -> 
             # libpq reads its own URLs, with all their parameters.
             return psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error as error:
-            raise UsageError(f"service {service}: its url can't be read: {_sentence(error)}") from None
+            raise UsageError(f"service {service}: its url can't be read: {one_line(error)}") from None
     if kind == "mysql":
         if parts.query:
             raise UsageError(f"service {service}: parameters in a {parts.scheme} url are not supported")
@@ -350,8 +351,3 @@ def _is_a_name_elsewhere(host: str) -> bool:
         return False
     # Containers know localhost as themselves.
     return isinstance(name, str) and name.rpartition(".")[2] not in ("localhost", "localdomain")
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error.args[1]) if len(error.args) > 1 and isinstance(error.args[0], int) else str(error)
-    return " ".join(text.split()) or type(error).__name__

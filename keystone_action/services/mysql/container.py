@@ -15,9 +15,10 @@ from keystone_action.evidence.model import Address
 from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ContainerPlan
+from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql.cells import CellDatabase
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.mysql.server_in_container import Credentials, MysqlInContainer, one_line
+from keystone_action.services.mysql.server_in_container import Credentials, MysqlInContainer
 from keystone_action.services.redefinitions import Watch
 from keystone_action.spec.models.services import repository_of
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
+from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.reader import ROWS_LIMIT
 from keystone_action.services.query_limit import QueryLimit
 from keystone_action.services.redefinitions import NOTHING, Changes
@@ -167,13 +168,8 @@ def _is_late(error: BaseException) -> bool:
 
 
 def _failure(error: BaseException) -> QueryFailed:
-    message = " ".join(_text(error).split()) or type(error).__name__
-    return QueryFailed(message, by_agent=_number(error) in _UNDEFINED)
+    return QueryFailed(one_line(error), by_agent=_number(error) in _UNDEFINED)
 
 
 def _number(error: BaseException) -> int:
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
-
-
-def _text(error: BaseException) -> str:
-    return str(error.args[1]) if len(error.args) > 1 else str(error)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
 from keystone_action.services.container.service import unmet
+from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql.cells import CellDatabase, quoted
 
 if TYPE_CHECKING:
@@ -171,9 +172,3 @@ class MysqlInContainer:
         """See Server."""
         where: dict[str, Any] = {"host": self.container.address, "port": self.port}
         return {**where, "user": user, "password": password, "database": database or None}
-
-
-def one_line(error: BaseException) -> str:
-    """What the server, or the way to it, said."""
-    text = str(error.args[1]) if len(error.args) > 1 and isinstance(error.args[0], int) else str(error)
-    return " ".join(text.split()) or type(error).__name__

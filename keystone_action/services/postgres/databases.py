@@ -12,6 +12,7 @@ from urllib.parse import quote
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.services.base import Place
+from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.cells import CellDatabase, Server
 from keystone_action.services.postgres.reader import PostgresReader
 
@@ -92,7 +93,7 @@ class PostgresPlace(Place):
         try:
             self.cell.end_sessions()
         except psycopg.Error as error:
-            raise self._failure(self.cell.server, f"went away: {_one_line(error)}") from None
+            raise self._failure(self.cell.server, f"went away: {one_line(error)}") from None
 
     async def _run(self, what: str, call: Callable[[], None], script: str = "") -> None:
         import anyio.to_thread
@@ -101,7 +102,7 @@ class PostgresPlace(Place):
         try:
             await anyio.to_thread.run_sync(call)
         except psycopg.Error as error:
-            problem = f"{what}{_position(error, script)}: {_one_line(error)}"
+            problem = f"{what}{_position(error, script)}: {one_line(error)}"
             raise await anyio.to_thread.run_sync(self._failure, self.cell.server, problem) from None
 
 
@@ -128,10 +129,6 @@ class RetiredDatabases:
                 await anyio.to_thread.run_sync(oldest.drop)
         except psycopg.Error:
             return
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _position(error: Any, script: str) -> str:

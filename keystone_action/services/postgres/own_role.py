@@ -10,7 +10,7 @@ from psycopg import sql
 
 from keystone_action.services.own_role import OwnRole, RefusedError, is_left_over
 from keystone_action.services.postgres.passwords import stored
-from keystone_action.services.postgres.reader import session_options
+from keystone_action.services.postgres.reader import sentence, session_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class PostgresRole(OwnRole):
             with self._session() as session:
                 self._make_in(session, name, password)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise RefusedError(_sentence(error)) from None
+            raise RefusedError(sentence(error)) from None
 
     def _make_in(self, session: psycopg.Connection[Any], name: str, password: str) -> None:
         role, secret = sql.Identifier(name), sql.Literal(stored(password, private=True))
@@ -96,7 +96,7 @@ class PostgresRole(OwnRole):
             with self._session(fields) as session:
                 problem = _first(session, _UNREADABLE, {"user": user})
         except psycopg.OperationalError as error:
-            raise RefusedError(f"a new role can't connect: {_sentence(error)}") from None
+            raise RefusedError(f"a new role can't connect: {sentence(error)}") from None
         if problem is not None:
             raise RefusedError(f"a new role {problem}")
 
@@ -149,8 +149,3 @@ def _drop_roles(session: psycopg.Connection[Any], names: Sequence[str]) -> None:
 def _first(session: psycopg.Connection[Any], query: str, values: Mapping[str, Any] | None = None) -> Any:
     row = session.execute(query.encode(), values).fetchone()
     return None if row is None else row[0]
-
-
-def _sentence(error: Exception) -> str:
-    primary = getattr(getattr(error, "diag", None), "message_primary", None)
-    return " ".join((primary or str(error) or type(error).__name__).split())

@@ -103,13 +103,13 @@ class PostgresReader:
                 began = time.monotonic()
                 return _rows(connection, sql)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName) as e:
-            raise QueryFailed(_sentence(e), by_agent=True) from None
+            raise QueryFailed(sentence(e), by_agent=True) from None
         except (psycopg.Error, OSError) as error:
             # A query can be cancelled by others, too, and a function can say that it was.
             ours = isinstance(error, psycopg.errors.QueryCanceled) and time.monotonic() - began >= timeout
             if limit is not None and (limit.is_over or ours):
                 raise self._too_late(sql, timeout) from None
-            raise QueryFailed(_sentence(error)) from None
+            raise QueryFailed(sentence(error)) from None
         except (ValueError, RecursionError) as error:
             raise QueryFailed(f"a value can't be read: {error}") from None
 
@@ -208,6 +208,7 @@ def _register_lenient_loaders(connection: psycopg.Connection[Any]) -> None:
         connection.adapters.register_loader(name, lenient(base))
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
+    """The first part of what the server said, without its details, on one line."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     return " ".join((primary or str(error) or type(error).__name__).split())

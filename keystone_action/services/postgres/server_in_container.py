@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
 from keystone_action.services.container.service import unmet
+from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.databases import Credentials
 from keystone_action.services.postgres.passwords import stored
 from keystone_action.services.postgres.reader import keywords, session_options
@@ -73,8 +74,7 @@ class PostgresInContainer:
             try:
                 await anyio.to_thread.run_sync(self._take_over)
             except psycopg.Error as error:
-                problem = f"can't be set up for cells: {' '.join(str(error).split())}"
-                raise await self.container.failure(problem) from None
+                raise await self.container.failure(f"can't be set up for cells: {one_line(error)}") from None
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.remove()
@@ -91,7 +91,7 @@ class PostgresInContainer:
             self._first.execute("SELECT 1")
         except psycopg.OperationalError as error:
             self._close_first()
-            return " ".join(str(error).split())
+            return one_line(error)
         return ""
 
     def _close_first(self) -> None:
