@@ -4,34 +4,85 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 from collections import deque
+from collections.abc import Callable
 
 _CHUNK = 1 << 16
 _LARGE = 1 << 20
 _F_SETPIPE_SZ = 1031
 
 
+class HeadAndTail:
+    """The first `head` and the last `tail` bytes of what is added, in bounded memory. copy: gets the first `limit` of
+    all bytes, once there are more than `above` (at most head and tail together)."""
+
+    def __init__(
+        self,
+        head: int,
+        tail: int,
+        *,
+        copy: Callable[[bytes | bytearray], object] | None = None,
+        above: int = 0,
+        limit: int = 0,
+    ) -> None:
+        self.total = 0
+        self._head = bytearray()
+        self._head_size = head
+        self._tail: deque[bytes | bytearray] = deque()
+        self._tail_held = 0
+        self._tail_size = tail
+        self._copy = copy
+        self._copied = 0
+        self._above = above
+        self._limit = limit
+
+    def add(self, data: bytes) -> None:
+        """Take the next bytes. Raises what `copy` raises."""
+        if self._copy is not None and self.total + len(data) > self._above:
+            # The first time, nothing has been dropped yet: head and tail are all that came before.
+            for piece in (data,) if self._copied else (self._head, *self._tail, data):
+                if piece and self._copied < self._limit:
+                    self._copy(piece[: self._limit - self._copied])
+                self._copied += len(piece)
+        self.total += len(data)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        """Large pieces as they are, without another copy; small ones joined, since each costs more than its bytes."""
+        last = self._tail[-1] if self._tail else b""
+        if len(data) < _CHUNK and isinstance(last, bytearray) and len(last) < _CHUNK:
+            last += data
+        else:
+            self._tail.append(data if len(data) >= _CHUNK else bytearray(data))
+        self._tail_held += len(data)
+        while self._tail and self._tail_held - len(self._tail[0]) >= self._tail_size:
+            self._tail_held -= len(self._tail.popleft())
+
+    def parts(self) -> tuple[bytes, bytes]:
+        """(head, tail)."""
+        tail = b"".join(self._tail)
+        return bytes(self._head), tail[-self._tail_size :] if self._tail_size else b""
+
+
 class Stream:
-    """Reads a non-blocking pipe; keeps `head` bytes of its beginning and `tail` bytes of its end. copy: a descriptor
-    that gets the first `limit` bytes of it, once there are more than `above` (at most head and tail together)."""
+    """Reads a non-blocking pipe, and keeps the beginning and the end of it in `kept`. copy: a descriptor that gets more
+    of it, see HeadAndTail."""
 
     def __init__(
         self, descriptor: int, head: int, tail: int, *, copy: int | None = None, above: int = 0, limit: int = 0
     ) -> None:
         self.descriptor = descriptor
         self.open = True
-        self.total = 0
-        self._head = bytearray()
-        self._head_size = head
-        self._tail: deque[bytes] = deque()
-        self._tail_held = 0
-        self._tail_size = tail
+        write = None if copy is None else functools.partial(write_all, copy)
+        self.kept = HeadAndTail(head, tail, copy=write, above=above, limit=limit)
         self._chunk = _CHUNK
-        self._copy = copy
-        self._copied = 0
-        self._above = above
-        self._limit = limit
 
     def read(self) -> int:
         """Take what is there, up to a chunk. Returns 0 when the stream has ended or is empty, else more than 0.
@@ -47,24 +98,8 @@ class Stream:
             return 0
         if len(data) == _CHUNK == self._chunk:
             self._enlarge()
-        taken = len(data)
-        if self._copy is not None and self.total + taken > self._above:
-            self._write_copy(self._copy, data)
-        self.total += taken
-        room = self._head_size - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        if data:
-            self._keep(data)
-        return taken
-
-    def _write_copy(self, copy: int, data: bytes) -> None:
-        # The first time, nothing has been dropped yet: head and tail are all that came before.
-        pieces: tuple[bytes | bytearray, ...] = (data,) if self._copied else (self._head, *self._tail, data)
-        for piece in pieces:
-            write_all(copy, piece[: max(0, self._limit - self._copied)])
-            self._copied += len(piece)
+        self.kept.add(data)
+        return len(data)
 
     def _enlarge(self) -> None:
         """A talkative program: fewer, larger reads."""
@@ -72,23 +107,12 @@ class Stream:
         with contextlib.suppress(OSError):
             fcntl.fcntl(self.descriptor, _F_SETPIPE_SZ, _LARGE)
 
-    def _keep(self, data: bytes) -> None:
-        self._tail.append(data)
-        self._tail_held += len(data)
-        while self._tail and self._tail_held - len(self._tail[0]) >= self._tail_size:
-            self._tail_held -= len(self._tail.popleft())
-
     def drain(self) -> None:
         """Take all that is left, once nobody writes any more: no more than the pipe can hold, for somebody out of our
         reach who does write must not hold us up."""
         left = fcntl.fcntl(self.descriptor, fcntl.F_GETPIPE_SZ)
         while left > 0 and (taken := self.read()):
             left -= taken
-
-    def parts(self) -> tuple[bytes, bytes]:
-        """(head, tail)."""
-        tail = b"".join(self._tail)
-        return bytes(self._head), tail[-self._tail_size :] if self._tail_size else b""
 
 
 def write_all(descriptor: int, data: bytes | bytearray) -> None:

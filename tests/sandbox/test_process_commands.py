@@ -216,7 +216,7 @@ def test_who_goes_on_writing_out_of_our_reach_does_not_hold_us_up() -> None:
             endless.kill()
             os.close(writer)
             os.close(reader)
-    assert stream.total > 0
+    assert stream.kept.total > 0
 
 
 def _tree(pid: int) -> list[int]:

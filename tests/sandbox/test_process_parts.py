@@ -42,9 +42,9 @@ def test_a_stream_keeps_its_two_ends(chunks: list[bytes], head: int, tail: int) 
     finally:
         os.close(reader)
     data = b"".join(chunks)
-    kept_head, kept_tail = stream.parts()
+    kept_head, kept_tail = stream.kept.parts()
     rest = data[head:]
-    assert (kept_head, stream.total) == (data[:head], len(data))
+    assert (kept_head, stream.kept.total) == (data[:head], len(data))
     assert kept_tail == (rest[-tail:] if tail else b"")
 
 

@@ -272,7 +272,7 @@ class Supervisor:
         exit_code = os.waitstatus_to_exitcode(self._status or 0)
         if self._limit is None and exit_code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ) and self._request["disk"]:
             self._limit = self._watch.final_look_at_disk()
-        parts = [part for stream in self._streams for part in stream.parts()]
+        parts = [part for stream in self._streams for part in stream.kept.parts()]
         report: Message = {
             "exit_code": exit_code if exit_code >= 0 else None,
             "signal": -exit_code if exit_code < 0 else None,
@@ -282,7 +282,7 @@ class Supervisor:
             "leftovers": self._leftovers,
             "refusal": self._refusal,
             "gone": gone,
-            "totals": [stream.total for stream in self._streams],
+            "totals": [stream.kept.total for stream in self._streams],
             "parts": [len(part) for part in parts],
         }
         return report, b"".join(parts)
