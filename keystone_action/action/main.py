@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 from keystone_action import signals
 from keystone_action.compared_with import ComparedWith, compared_with
 from keystone_action.dialects.known import DIALECTS
-from keystone_action.engine.client import VARIABLES as ENGINE_VARIABLES
+from keystone_action.engine.connect import VARIABLES as ENGINE_VARIABLES
 from keystone_action.errors import (
     EXIT_CANCELLED,
     EXIT_ERROR,

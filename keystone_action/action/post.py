@@ -62,12 +62,11 @@ def _tried(remove: _Remove, state: StepState, environ: Mapping[str, str], comman
 
 
 def _sweep_engine(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
-    from keystone_action.engine.client import NoEngine, connect
-    from keystone_action.engine.connection import cut_after
+    from keystone_action.engine.connect import NoEngine, connect
     from keystone_action.engine.sweep import sweep
 
     try:
-        with closing(connect(environ)) as client, cut_after(client.api, _SWEEP_SECONDS):
+        with closing(connect(environ)) as client, client.cut_after(_SWEEP_SECONDS):
             swept = asyncio.run(sweep(client, state.run_id))
     except NoEngine:
         return []

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.client import NoEngine, connect
+from keystone_action.engine.connect import NoEngine, connect
 from keystone_action.errors import HarnessError
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.run_lock import State, is_on_engine, locked_run, state_of
@@ -27,7 +27,7 @@ from keystone_action.sandbox.shared_copy import unused_copies
 from keystone_action.sandbox.users import Users, remove_left_behind
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
     from keystone_action.engine.sweep import Leftover
 
 SETUPS_KEPT = 7 * 24 * 3600.0

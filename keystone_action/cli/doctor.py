@@ -13,17 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
 from keystone_action import __version__
-from keystone_action.engine.client import NoEngine, connect, engine_address
+from keystone_action.engine.connect import NoEngine, connect, engine_address
 from keystone_action.errors import SandboxError
 from keystone_action.runner.engine import DEFAULT_BASE
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.records import Facts
 
 Mark = Literal["ok", "--", "!!"]
 
@@ -132,17 +133,17 @@ def _containers(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _engine(client: EngineClient, environ: Mapping[str, str]) -> list[Finding]:
     """Raises SandboxError and what the client raises."""
-    version, info = client.version(), client.info()
+    version, facts = client.engine_version(), client.facts()
     what = f"Docker {version.get('Version')}, API {version.get('ApiVersion')}, at {engine_address(environ)}"
     found = [Finding("ok", "container engine", what)]
-    if (kind := info.get("OSType", "linux")) != "linux":
+    if (kind := facts.get("OSType", "linux")) != "linux":
         return [*found, Finding("!!", "containers", f"they are of {kind}: switch the engine to Linux containers")]
     mirror = environ.get("KEYSTONE_REGISTRY_MIRROR")
     where = f"{mirror} (KEYSTONE_REGISTRY_MIRROR)" if mirror else "where their names say, with your `docker login`"
     base = f"agents run in containers; --sandbox docker without a base in {DEFAULT_BASE}"
     return [
         *found,
-        *_limits(info),
+        *_limits(facts),
         _own_container(client),
         _shared_files(client, environ),
         Finding("ok", "specs with base", base),
@@ -150,9 +151,13 @@ def _engine(client: EngineClient, environ: Mapping[str, str]) -> list[Finding]:
     ]
 
 
-def _limits(info: Mapping[str, Any]) -> Iterator[Finding]:
-    known = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
-    missing = [name for name, key in known.items() if info.get(key) is False]
+def _limits(facts: Facts) -> Iterator[Finding]:
+    enforced = {
+        "memory": facts.get("MemoryLimit"),
+        "processes": facts.get("PidsLimit"),
+        "cpu": facts.get("CpuCfsQuota"),
+    }
+    missing = [name for name, known in enforced.items() if known is False]
     if missing:
         yield Finding("!!", "limits of containers", f"this engine does not enforce {', '.join(missing)}")
 
@@ -160,7 +165,7 @@ def _limits(info: Mapping[str, Any]) -> Iterator[Finding]:
 def _own_container(client: EngineClient) -> Finding:
     from keystone_action.engine.own_container import find_own_container
 
-    found = find_own_container(client.api)
+    found = find_own_container(client)
     if found is not None and found.network is not None:
         return Finding("ok", "our own container", f"{found.network[:12]}, which joins the networks of services")
     if Path("/.dockerenv").exists():
@@ -171,23 +176,19 @@ def _own_container(client: EngineClient) -> Finding:
 
 def _shared_files(client: EngineClient, environ: Mapping[str, str]) -> Finding:
     """Tried with an image that is here; nothing is pulled for it."""
-    from docker.errors import ImageNotFound
-
     from keystone_action.engine.image import find_image
     from keystone_action.files.run_lock import new_run_id
     from keystone_action.sandbox.containers.shared import Engine
 
     name = "files for containers"
-    try:
-        client.images.get(DEFAULT_BASE)
-    except ImageNotFound:
+    if not client.has_image(DEFAULT_BASE):
         text = f"mounted or copied: found out at the first run ({DEFAULT_BASE}, to try it with, is not on the engine)"
         return Finding("--", name, text)
     place = environ.get("RUNNER_TEMP") or None
     with tempfile.TemporaryDirectory(prefix="keystone-doctor-", dir=place) as root, ThreadPoolExecutor(2) as threads:
         engine = Engine(client, False, new_run_id(), Path(root), threads)
         engine.begin("auto")
-        image = find_image(client.api, DEFAULT_BASE, engine.labels)
+        image = find_image(client, DEFAULT_BASE, engine.labels)
         if engine.source(image, engine.root) is not None:
             return Finding("ok", name, f"mounted: containers see what is in {engine.root.parent}")
     text = f"copied in and out: the engine does not see {place or tempfile.gettempdir()}, which is our container's own"

@@ -1,193 +1,341 @@
-"""The connection to a container engine: where it is, and in sentences why it can't be had."""
+"""The client of a container engine: all that we ask one, with the types of what it answers.
+
+Everything here blocks. Raises `Refused` and `NoAnswer` of `errors`, and OSError for a failure of this machine.
+"""
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
-import ssl
-from collections.abc import Iterator, Mapping, Sequence
-from http.client import HTTPException
-from pathlib import Path
-from typing import TYPE_CHECKING
+import contextlib
+import threading
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from keystone_action.engine.errors import causes
-from keystone_action.errors import SandboxError
+from docker.errors import APIError, DockerException
+from docker.types import EndpointConfig, HostConfig
 
-if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineClient
-
-DEFAULT_SOCKET = "/var/run/docker.sock"
-VARIABLES = frozenset({"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"})
-"""Of our environment, what says where an engine is."""
-
-_DEFAULT = f"unix://{DEFAULT_SOCKET}"
-_ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
-_FIRST_ANSWER = 20
-"""Seconds for the first answer: an address that swallows everything must not hold up a run for as long as a request
-of a busy engine may."""
-_LONGEST_QUOTE = 300
-_HOST_ADVICE = "see that the engine runs and that DOCKER_HOST is its address, or unset DOCKER_HOST"
-_TLS_ADVICE = "see that DOCKER_CERT_PATH holds ca.pem, cert.pem and key.pem for this engine, and that it speaks TLS"
-_PERMISSION_ADVICE = (
-    "`sudo usermod -aG docker $USER` and a new login give this user access to the engine, and with it root's rights; "
-    "or run rootless Docker and set DOCKER_HOST to its socket"
+from keystone_action.engine.connection import Connection, Streams, library_errors
+from keystone_action.engine.errors import Refused, UnusableLogin
+from keystone_action.engine.records import (
+    Change,
+    Config,
+    Container,
+    Facts,
+    Image,
+    ListedContainer,
+    ListedImage,
+    Network,
+    PullEvent,
+    Version,
+    Volume,
 )
 
+Filters = Mapping[str, str | Sequence[str]]
+T = TypeVar("T")
 
-class NoEngine(SandboxError):  # noqa: N818 - what is the matter, in the words of those who have none
-    """None is where engines usually are, and nobody named another place."""
 
+class EngineClient:
+    """What we ask one engine. Made by `connect`, closed by its maker. Any number of threads may use it."""
 
-def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
-    """A client of the engine that DOCKER_HOST names, else of the one behind /var/run/docker.sock; it has answered once.
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-    environ: where DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH are read. timeout: seconds that it may think
-    about one request. Blocks. The caller closes the client. Raises SandboxError: nothing there (NoEngine, where that is
-    the usual place), no permission, refused, no answer, wrong certificates, an answer that is none of an engine; its
-    help says what to do about it.
-    """
-    from docker.errors import DockerException
-    from docker.utils import kwargs_from_env, parse_host
-    from requests.exceptions import RequestException
+    def close(self) -> None:
+        """Give the connection back. Twice does no harm."""
+        self._connection.close()
 
-    from keystone_action.engine.connection import EngineClient
+    # How long it is waited for.
 
-    address = engine_address(environ)
-    try:
-        parse_host(address)
-    except (DockerException, ValueError) as error:
-        raise SandboxError(
-            f"can't reach a Docker engine at {address}: that is no address of an engine",
-            help="write unix:///path or tcp://host:port into DOCKER_HOST, or unset it",
-        ) from error
-    if address.startswith("ssh://"):
-        raise SandboxError(
-            f"can't reach a Docker engine at {address}: connections by SSH are not supported",
-            help="forward its socket (`ssh -L`) and set DOCKER_HOST to that, or use tcp:// with TLS",
+    def doubt(self) -> None:
+        """It did not do in time what it was asked: wait no longer than it takes to see whether it answers at all."""
+        self._connection.doubt()
+
+    def hurry(self, seconds: float, *, cut_after: float) -> None:
+        """No request may take longer from here on, and all of them end after so many seconds."""
+        self._connection.hurry(seconds)
+        self._timer(cut_after).start()
+
+    @contextlib.contextmanager
+    def cut_after(self, seconds: float) -> Iterator[None]:
+        """Cut the connections when the body takes longer."""
+        timer = self._timer(seconds)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _timer(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._connection.cut)
+        timer.daemon = True
+        timer.name = "keystone-engine-deadline"
+        return timer
+
+    # The engine itself.
+
+    @library_errors()
+    def facts(self) -> Facts:
+        """What it says of itself."""
+        found: Facts = self._connection.info()  # type: ignore[assignment]
+        return found
+
+    @library_errors()
+    def engine_version(self) -> Version:
+        """Which engine it is."""
+        found: Version = self._connection.version()  # type: ignore[assignment]
+        return found
+
+    @property
+    def api_version(self) -> str:
+        """The version of the interface that it and we speak."""
+        return self._connection.api_version
+
+    # Containers.
+
+    @library_errors()
+    def create_container(
+        self,
+        image: str,
+        command: str | list[str] | None,
+        *,
+        host: HostConfig,
+        labels: Mapping[str, str],
+        environment: Mapping[str, str],
+        name: str | None = None,
+        entrypoint: list[str] | None = None,
+        user: str | None = None,
+        directory: str | None = None,
+        hostname: str | None = None,
+        own_health_check: bool = True,
+        aliases: Mapping[str, Sequence[str]] | None = None,
+        proxies: bool,
+    ) -> str:
+        """Make a container, not started; its id. command: text as a shell would split it. own_health_check: whether
+        that of its image is done. aliases: by network, its names there. proxies: whether it gets those of our
+        client's configuration."""
+        joined = {
+            network: EndpointConfig(self.api_version, aliases=list(names)) for network, names in (aliases or {}).items()
+        }
+        made = self._connection.create_container(
+            image,
+            command,
+            name=name,
+            entrypoint=entrypoint,
+            user=user,
+            environment=dict(environment),
+            working_dir=directory,
+            hostname=hostname,
+            tty=False,
+            stdin_open=False,
+            labels=dict(labels),
+            healthcheck=None if own_health_check else {"test": ["NONE"]},
+            host_config=host,
+            networking_config={"EndpointsConfig": joined} if joined else None,
+            use_config_proxy=proxies,
         )
-    client = None
-    try:
-        given = {name: environ[name] for name in VARIABLES if environ.get(name)}
-        tls = kwargs_from_env(given).get("tls") if given and not _is_socket(address) else None
-        client = EngineClient(base_url=address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
-        _ping(client)
-    except (DockerException, RequestException, OSError, ValueError, TypeError) as error:
-        # ValueError: an answer that is no JSON. TypeError: JSON, but no object.
-        if client is not None:
-            client.close()
-        raise _unreachable(address, error) from error
-    client.api.timeout = timeout
-    return client
+        return str(made["Id"])
 
+    @library_errors()
+    def start(self, container: str) -> None:
+        """Start it."""
+        self._connection.start(container)
 
-def _ping(client: EngineClient) -> None:
-    if not client.ping():
-        raise ValueError("its answer to a ping is not that of an engine")
+    @library_errors()
+    def wait(self, container: str, seconds: int) -> None:
+        """Wait for its end."""
+        self._connection.wait(container, timeout=seconds)
 
+    @library_errors()
+    def kill(self, container: str) -> None:
+        """SIGKILL for all in it."""
+        self._connection.kill(container)
 
-def engine_address(environ: Mapping[str, str]) -> str:
-    """Where the engine is looked for, as DOCKER_HOST has it."""
-    return environ.get("DOCKER_HOST", "").strip() or _DEFAULT
+    @library_errors()
+    def remove_container(self, container: str) -> None:
+        """End it, and remove it and its anonymous volumes."""
+        self._connection.remove_container(container, force=True, v=True)
 
+    @library_errors()
+    def inspect_container(self, container: str) -> Container:
+        """What there is to know of it."""
+        found: Container = self._connection.inspect_container(container)
+        return found
 
-def _is_socket(address: str) -> bool:
-    return address.startswith(("unix:", "http+unix:"))
+    @library_errors()
+    def list_containers(self, filters: Filters | None = None, *, all: bool = False) -> list[ListedContainer]:  # noqa: A002 - the engine's word
+        """Those that run, or with `all` those that have ended, too."""
+        found: list[ListedContainer] = self._connection.containers(all=all, filters=dict(filters or {}))
+        return found
 
+    @library_errors()
+    def logs(self, container: str, *, lines: int | None = None) -> bytes:
+        """What it printed, or the last lines of that."""
+        return self._connection.logs(container, tail="all" if lines is None else lines)
 
-def _unreachable(address: str, error: Exception) -> SandboxError:
-    reasons = list(causes(error))
-    found = (
-        (_of_sockets(address, reasons) if _is_socket(address) else None)
-        or _of_tls(reasons)
-        or _of_networks(reasons)
-        or _of_answers(reasons)
-        or (_quote(error), _HOST_ADVICE)
-    )
-    absent = address == _DEFAULT and any(isinstance(cause, _ABSENT) for cause in reasons)
-    kind = NoEngine if absent else SandboxError
-    return kind(f"can't reach a Docker engine at {address}: {found[0]}", help=found[1])
+    @library_errors()
+    def changes(self, container: str) -> list[Change]:
+        """The paths of its own layer."""
+        found: list[Change] | None = self._connection.diff(container)  # type: ignore[assignment]
+        return found or []
 
+    @library_errors()
+    def layer_size(self, container: str) -> int:
+        """Bytes that it added to its image, in its own layer. Negative when the engine met a path that is too long for
+        it, or files that just changed under its eyes."""
+        return self._connection.layer_size(container)
 
-def _of_sockets(address: str, causes: Sequence[BaseException]) -> tuple[str, str] | None:
-    for cause in causes:
-        if isinstance(cause, FileNotFoundError | NotADirectoryError):
-            return "there is no such socket", _start_one(address)
-        if isinstance(cause, PermissionError):
-            return "permission denied", _PERMISSION_ADVICE
-        if isinstance(cause, ConnectionRefusedError) or getattr(cause, "errno", None) == errno.ENOTSOCK:
-            return "nothing listens on that socket", _start_one(address)
-    return None
+    @library_errors()
+    def put_archive(self, container: str, directory: str, pieces: Iterable[bytes]) -> None:
+        """Unpack a tar archive in a directory of it. An OSError of the pieces would be taken for one of the
+        connection."""
+        self._connection.put_archive(container, directory, pieces)
 
+    def archive(self, container: str, path: str) -> Generator[bytes, None, None]:
+        """What is at this path of it, as pieces of a tar archive. To be closed: an engine that still has something to
+        say about a container does not remove it."""
+        return _each_piece(self._connection.archive(container, path))
 
-def _of_tls(causes: Sequence[BaseException]) -> tuple[str, str] | None:
-    from docker.errors import TLSParameterError
+    @library_errors()
+    def attach_streams(self, container: str) -> Streams:
+        """Connect with its output from now on."""
+        params = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 0, "logs": 0}
+        return Streams(self._connection.attach_socket(container, params=params))
 
-    for cause in causes:
-        if isinstance(cause, TLSParameterError):
-            return f"its certificates can't be used: {str(cause.msg).rstrip('.')}", _TLS_ADVICE
-        if isinstance(cause, ssl.SSLError):
-            return f"TLS failed: {_quote(cause)}", _TLS_ADVICE
-        if "HTTP request to an HTTPS server" in str(cause):
-            return "it speaks TLS and we did not", f"set DOCKER_TLS_VERIFY=1; {_TLS_ADVICE}"
-    return None
-
-
-def _of_networks(causes: Sequence[BaseException]) -> tuple[str, str] | None:
-    from requests.exceptions import Timeout
-    from urllib3.exceptions import TimeoutError as SlowAnswer
-
-    for cause in causes:
-        if isinstance(cause, ConnectionRefusedError):
-            return "connection refused", _HOST_ADVICE
-        if isinstance(cause, socket.gaierror):
-            return "its name is not known", _HOST_ADVICE
-        if isinstance(cause, OSError) and cause.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}:
-            return "there is no route to it", _HOST_ADVICE
-    # Last, since urllib3 derives its error for any failed connection from the one for slow ones.
-    if any(isinstance(cause, TimeoutError | Timeout | SlowAnswer) for cause in causes):
-        return f"no answer within {_FIRST_ANSWER} s", _HOST_ADVICE
-    return None
-
-
-def _of_answers(causes: Sequence[BaseException]) -> tuple[str, str] | None:
-    from docker.errors import APIError, InvalidVersion
-
-    for cause in causes:
-        if isinstance(cause, InvalidVersion):
-            return f"it is too old ({_quote(cause).rstrip('.')})", "use Docker 20.10 or newer"
-        if isinstance(cause, APIError):
-            return f"it answers, but refuses us: {_quote(cause)}", _HOST_ADVICE
-        if isinstance(cause, HTTPException | ValueError | TypeError | KeyError | ConnectionResetError):
-            return "it answers, but not as a Docker engine", _HOST_ADVICE
-        if "Version parameter" in str(cause):
-            return "it answers, but not as a Docker engine", _HOST_ADVICE
-    return None
-
-
-def _start_one(address: str) -> str:
-    if Path("/.dockerenv").exists():
-        return (
-            "this container was given no engine: use a runner with Docker (in Kubernetes mode runners have none); "
-            f"with `docker run`, add -v {DEFAULT_SOCKET}:{DEFAULT_SOCKET}"
+    @library_errors()
+    def start_beside(
+        self, container: str, argv: Sequence[str], *, user: str, environment: Mapping[str, str], directory: str
+    ) -> Streams:
+        """Start a program beside the one of a running container, and connect with its input and its output."""
+        made = self._connection.exec_create(
+            container, list(argv), stdin=True, user=user, environment=dict(environment), workdir=directory
         )
-    other = next((path for path in _other_sockets() if f"unix://{path}" != address and path.is_socket()), None)
-    if other is not None:
-        return f"there is a socket at {other}: set DOCKER_HOST=unix://{other}"
-    return (
-        "start Docker (`sudo systemctl start docker`), or set DOCKER_HOST to where its engine is; in a workflow, use a "
-        "runner with Docker"
-    )
+        return Streams(self._connection.exec_start(made["Id"], socket=True))
+
+    @library_errors()
+    def run_beside(
+        self, container: str, argv: Sequence[str], *, environment: Mapping[str, str]
+    ) -> tuple[int | None, bytes]:
+        """Run a program beside the one of a running container; its exit code and what it printed."""
+        made = self._connection.exec_create(container, list(argv), environment=dict(environment))
+        printed = self._connection.exec_start(made["Id"])
+        return self._connection.exec_inspect(made["Id"])["ExitCode"], printed or b""
+
+    # Images.
+
+    @library_errors()
+    def inspect_image(self, image: str) -> Image:
+        """What there is to know of it."""
+        found: Image = self._connection.inspect_image(image)  # type: ignore[no-untyped-call]
+        return found
+
+    def has_image(self, image: str) -> bool:
+        """Whether there is one of this name."""
+        try:
+            self.inspect_image(image)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    @library_errors()
+    def list_images(self, filters: Filters) -> list[ListedImage]:
+        """Those that have a name, or are made of nothing else's."""
+        found: list[ListedImage] = self._connection.images(filters=dict(filters))
+        return found
+
+    @library_errors()
+    def commit(self, container: str, config: Config) -> str:
+        """An image of what is in a container, and with this description; its id."""
+        made = self._connection.commit(container, conf=config)
+        return str(made["Id"])
+
+    @library_errors()
+    def tag(self, image: str, repository: str, version: str) -> None:
+        """Give it a further name."""
+        self._connection.tag(image, repository, version)
+
+    @library_errors()
+    def remove_image(self, image: str) -> None:
+        """Take a name from it; with the last one it goes."""
+        self._connection.remove_image(image, force=False)
+
+    def pull(self, repository: str, version: str, login: Mapping[str, str] | None) -> Iterator[PullEvent]:
+        """What an engine says while it pulls an image, which may take as long as it likes. login: `username` and
+        `password`, empty = nobody's; None = what `docker login` kept for our user. Raises UnusableLogin, too."""
+        auth = None if login is None else dict(login)
+        with library_errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a helper that is missing: we say it ourselves
+            try:
+                events = self._connection.pull(repository, tag=version, stream=True, decode=True, auth_config=auth)
+            except APIError:
+                raise
+            except DockerException as error:
+                raise UnusableLogin(str(error)) from error
+        return _each_piece(events)
+
+    # Networks and volumes.
+
+    @library_errors()
+    def create_network(
+        self, name: str, *, internal: bool, labels: Mapping[str, str], options: Mapping[str, str]
+    ) -> Network:
+        """Make a network; what there is to know of it. internal: no way out of it."""
+        made = self._connection.create_network(
+            name,
+            driver="bridge",
+            internal=internal,
+            labels=dict(labels),
+            check_duplicate=True,
+            options=dict(options) or None,
+        )
+        found: Network = self._connection.inspect_network(made["Id"])
+        return found
+
+    @library_errors()
+    def inspect_network(self, network: str) -> Network:
+        """What there is to know of it."""
+        found: Network = self._connection.inspect_network(network)
+        return found
+
+    @library_errors()
+    def list_networks(self, filters: Filters | None = None) -> list[Network]:
+        """All networks, or those that have a label."""
+        found: list[Network] = self._connection.networks(filters=dict(filters or {}))
+        return found
+
+    @library_errors()
+    def join(self, network: str, container: str, *, aliases: Sequence[str] = ()) -> None:
+        """Put a container into a network, under further names."""
+        self._connection.connect_container_to_network(container, network, aliases=list(aliases) or None)
+
+    @library_errors()
+    def leave(self, network: str, container: str) -> None:
+        """Take a container out of a network; harmless when it is not in, or one of the two is gone."""
+        try:
+            self._connection.disconnect_container_from_network(container, network, force=True)
+        except APIError as error:
+            if error.status_code != 404 and "not connected" not in str(error.explanation):
+                raise
+
+    @library_errors()
+    def remove_network(self, network: str) -> None:
+        """Remove one that nothing is in."""
+        self._connection.remove_network(network)
+
+    @library_errors()
+    def list_volumes(self, filters: Filters) -> list[Volume]:
+        """Those that have a label."""
+        found: list[Volume] | None = self._connection.volumes(filters=dict(filters)).get("Volumes")
+        return found or []
+
+    @library_errors()
+    def remove_volume(self, volume: str) -> None:
+        """Remove one that nothing uses."""
+        self._connection.remove_volume(volume, force=True)
 
 
-def _other_sockets() -> Iterator[Path]:
-    """Where engines of a user's own, or other brands, listen."""
-    yield Path(DEFAULT_SOCKET)
-    yield Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "docker.sock"
-    for name in (".docker/run/docker.sock", ".docker/desktop/docker.sock", ".colima/default/docker.sock"):
-        yield Path("~", name).expanduser()
-
-
-def _quote(error: BaseException) -> str:
-    text = " ".join(str(getattr(error, "explanation", None) or error).split())
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]} …"
+def _each_piece(pieces: Generator[T, None, None]) -> Generator[T, None, None]:
+    """These pieces, each of which the engine is asked for when it is wanted."""
+    with library_errors():
+        yield from pieces

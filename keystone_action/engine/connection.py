@@ -1,4 +1,4 @@
-"""The engine's client, with an end to its patience: an engine that hangs holds up neither a run nor its end.
+"""The connection to an engine, with an end to its patience: an engine that hangs holds up neither a run nor its end.
 
 Every request has a time limit already; one that passed it makes the engine doubtful, and what is asked of a doubtful
 engine is given little time until it answers again. When a run is cancelled no request may take long, and soon after
@@ -11,25 +11,40 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
+from http.client import HTTPException
 from typing import Any
 
-from docker import APIClient, DockerClient
+from docker import APIClient
+from docker.errors import APIError, DockerException
+from docker.utils.socket import SocketError
 from requests import ConnectionError as Unreachable
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter
-from requests.exceptions import Timeout
+from requests.exceptions import RequestException, Timeout
+from urllib3.exceptions import HTTPError
 
-from keystone_action.engine.errors import causes
+from keystone_action.engine.errors import Refused, causes, connection_error
 
 DOUBTFUL_SECONDS = 10.0
 """For each request to an engine that did not answer the one before in time."""
 
 
-class EngineApi(APIClient):
-    """Docker's own interface to an engine. `doubt`, `hurry` and `cut` may be called from any thread."""
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Raises what `errors` has for it in place of whatever the libraries raise that speak with an engine."""
+    try:
+        yield
+    except APIError as error:
+        raise Refused(error.status_code, str(error.explanation or error)) from error
+    except (DockerException, SocketError, RequestException, HTTPError, HTTPException, OSError) as error:
+        raise connection_error(error) from error
+
+
+class Connection(APIClient):
+    """Docker's own interface to an engine; only `EngineClient` uses it. `doubt`, `hurry` and `cut` may be called from
+    any thread."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._most: float | None = None
@@ -67,20 +82,13 @@ class EngineApi(APIClient):
         self._is_doubtful = False
         return response
 
-    def inspect_image(self, image: str) -> dict[str, Any]:
-        """See `docker.APIClient`, whose stubs say nothing of it."""
-        described: dict[str, Any] = super().inspect_image(image)  # type: ignore[no-untyped-call]
-        return described
-
     def layer_size(self, container: str) -> int:
-        """Bytes that a container added to its image, in its own layer. Negative when the engine met a path that is too
-        long for it, or files that just changed under its eyes."""
+        """Bytes that a container added to its image, in its own layer."""
         with self._answer("/containers/{0}/json", container, params={"size": 1}) as response:
             return int(response.json().get("SizeRw") or 0)
 
     def archive(self, container: str, path: str) -> Generator[bytes, None, None]:
-        """What is at this path of a container, as pieces of a tar archive. To be closed: an engine that still has
-        something to say about a container does not remove it."""
+        """What is at this path of a container, as pieces of a tar archive. To be closed."""
         with self._answer("/containers/{0}/archive", container, params={"path": path}, stream=True) as response:
             yield from response.iter_content(1 << 20)
 
@@ -90,18 +98,6 @@ class EngineApi(APIClient):
         with contextlib.closing(client._get(client._url(path, container), **named)) as response:
             client._raise_for_status(response)
             yield response
-
-    def attach_streams(self, container: str) -> Streams:
-        """Connect with the output of a container from now on."""
-        params = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 0, "logs": 0}
-        return Streams(self.attach_socket(container, params=params))
-
-    def start_beside(
-        self, container: str, argv: Sequence[str], *, user: str, environment: dict[str, str], workdir: str
-    ) -> Streams:
-        """Start a program beside the one of a running container, and connect with its input and its output."""
-        made = self.exec_create(container, list(argv), stdin=True, user=user, environment=environment, workdir=workdir)
-        return Streams(self.exec_start(made["Id"], socket=True))
 
     def _must_be_whole(self) -> None:
         if self._is_cut:
@@ -140,15 +136,6 @@ class EngineApi(APIClient):
         return pool
 
 
-class EngineClient(DockerClient):
-    """Docker's client over an `EngineApi`."""
-
-    api: EngineApi
-
-    def __init__(self, **named: Any) -> None:
-        self.api = EngineApi(**named)
-
-
 class Streams:
     """A connection that is the input and the output of a program in a container, in frames (`streams.py`)."""
 
@@ -162,12 +149,18 @@ class Streams:
         self._socket.settimeout(seconds)
 
     def recv(self, size: int) -> bytes:
-        """See `socket.socket`."""
-        return self._socket.recv(size)
+        """See `socket.socket`. Raises TimeoutError when nothing came in the time that was set, NoAnswer, OSError."""
+        try:
+            return self._socket.recv(size)
+        except OSError as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # not the connection's end
+                raise
+            raise connection_error(error) from error
 
     def sendall(self, data: bytes) -> None:
-        """See `socket.socket`."""
-        self._socket.sendall(data)
+        """See `socket.socket`. Raises NoAnswer, OSError."""
+        with library_errors():
+            self._socket.sendall(data)
 
     def close(self) -> None:
         """Really: the client's objects hold on to the connection, and an engine waits for its reader while it is
@@ -180,27 +173,3 @@ class Streams:
         if response is not None:
             with contextlib.suppress(Exception):
                 response.close()
-
-
-def hurry(api: EngineApi, seconds: float, *, cut_after: float) -> None:
-    """No request may take longer from here on, and all of them end after so many seconds."""
-    api.hurry(seconds)
-    _timer(api, cut_after).start()
-
-
-@contextlib.contextmanager
-def cut_after(api: EngineApi, seconds: float) -> Iterator[None]:
-    """Cut the connections when the body takes longer."""
-    timer = _timer(api, seconds)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _timer(api: EngineApi, seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, api.cut)
-    timer.daemon = True
-    timer.name = "keystone-engine-deadline"
-    return timer

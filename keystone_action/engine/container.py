@@ -9,21 +9,23 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keystone_action.command import Capture, Completed, KeptWhole
 from keystone_action.engine.calls import aside
-from keystone_action.engine.errors import engine_errors, explanation, is_not_found, own_errors, status_of
+from keystone_action.engine.errors import Refused, engine_errors, unless_refused
 from keystone_action.engine.plan import Plan, connect, create
 from keystone_action.engine.streams import Demultiplexer
 from keystone_action.errors import SandboxError
 from keystone_action.files.tree_size import human
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi, Streams
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.connection import Streams
+    from keystone_action.engine.records import State
 
 _PATIENCE = 0.1
 """Seconds between looks at whether we are to stop, while a container says nothing."""
@@ -44,7 +46,7 @@ class Run:
 
     def __init__(
         self,
-        api: EngineApi,
+        client: EngineClient,
         plan: Plan,
         *,
         timeout: float | None = None,
@@ -59,7 +61,7 @@ class Run:
         """Its container, from when it runs."""
         self._finishing = False
         self._on_stop = on_stop
-        self._api = api
+        self._client = client
         self._plan = plan
         self._timeout = timeout
         self._prepare = prepare
@@ -85,8 +87,8 @@ class Run:
         try:
             with engine_errors(f"can't run a container of {self._plan.image}"):
                 self._go_on()
-                identifier = create(self._api, self._plan)
-                connect(self._api, self._plan, identifier)
+                identifier = create(self._client, self._plan)
+                connect(self._client, self._plan, identifier)
                 with contextlib.closing(self._output):
                     done = self._live(identifier)
                 return done
@@ -94,7 +96,7 @@ class Run:
             if identifier is not None:
                 # What went wrong first is told; of a container that stays the end of the run tells.
                 with contextlib.suppress(SandboxError) if done is None else contextlib.nullcontext():
-                    remove(self._api, identifier)
+                    remove(self._client, identifier)
 
     def _go_on(self) -> None:
         if self.stopped:
@@ -103,10 +105,9 @@ class Run:
     def _live(self, identifier: str) -> Completed:
         self._go_on()
         if self._prepare is not None:
-            with own_errors("can't prepare a container"):
-                self._prepare(identifier)
+            self._prepare(identifier)
         self._go_on()
-        attached = self._api.attach_streams(identifier)
+        attached = self._client.attach_streams(identifier)
         try:
             began = time.monotonic()
             refusal = self._start(identifier)
@@ -117,22 +118,19 @@ class Run:
             self._read(identifier, attached, began)
         finally:
             attached.close()
-        self._api.wait(identifier, timeout=_TO_DIE)
+        self._client.wait(identifier, _TO_DIE)
         duration = time.monotonic() - began
-        state = self._api.inspect_container(identifier)["State"]
+        state = self._client.inspect_container(identifier)["State"]
         if self._collect is not None:
-            with own_errors("can't take what a container left"):
-                self._limit = self._collect(identifier) or self._limit
+            self._limit = self._collect(identifier) or self._limit
         return self._completed(state, duration)
 
     def _start(self, identifier: str) -> Completed | None:
         """A Completed when the runtime itself could not start the program."""
-        from docker.errors import APIError
-
         try:
-            self._api.start(identifier)
-        except APIError as error:
-            refusal = _refusal(explanation(error))
+            self._client.start(identifier)
+        except Refused as error:
+            refusal = _refusal(error.sentence)
             if refusal is None:
                 raise
             return refusal
@@ -150,9 +148,8 @@ class Run:
             self._go_on()
             try:
                 data = connection.recv(_CHUNK)
-            except TimeoutError as error:
-                if error.errno is not None:  # the connection's end, not that of our patience
-                    raise
+            except TimeoutError:
+                pass
             else:
                 if not data:
                     return
@@ -165,26 +162,25 @@ class Run:
             if deadline is not None and now >= deadline:
                 self._timed_out = True
             elif looking is not None and looking.done():
-                with own_errors("can't look at what a container uses"):
-                    self._limit = looking.result()
+                self._limit = looking.result()
                 next_look = now + max(0.5, 10 * (now - next_look))
                 looking = None
             elif looking is None and self._look is not None and now >= next_look:
                 next_look = now
                 looking = aside(partial(self._look, identifier))
             if self._timed_out or self._limit or self._finishing:
-                killed, killing = now, aside(partial(kill, self._api, identifier))
+                killed, killing = now, aside(partial(kill, self._client, identifier))
 
     def _not_killed(self, *, answered: bool) -> SandboxError:
         if answered:
             return SandboxError("a container could not be killed: its processes hang in the kernel")
-        self._api.doubt()
+        self._client.doubt()
         return SandboxError(
             f"a container could not be killed: the Docker engine did not answer within {_TO_DIE} s",
             help="see that the engine (DOCKER_HOST, else /var/run/docker.sock) is still running",
         )
 
-    def _completed(self, state: Mapping[str, Any], duration: float) -> Completed:
+    def _completed(self, state: State, duration: float) -> Completed:
         code = int(state["ExitCode"])
         number = code - 128 if code - 128 in set(signal.valid_signals()) else None
         if self._timed_out or (self._limit and number):
@@ -203,7 +199,7 @@ class Run:
             stderr=self._output.stderr.capture(),
         )
 
-    def _memory_sentence(self, state: Mapping[str, Any], code: int) -> str | None:
+    def _memory_sentence(self, state: State, code: int) -> str | None:
         allowed = self._plan.limits.memory
         if not state.get("OOMKilled") or allowed is None:
             return None
@@ -246,35 +242,28 @@ def not_found(completed: Completed, program: str) -> Completed:
     return dataclasses.replace(completed, not_found=True, stderr=Capture(head=sentence, total=len(sentence)))
 
 
-def exit_code(api: EngineApi, identifier: str) -> int:
+def exit_code(client: EngineClient, identifier: str) -> int:
     """Of a container that has ended. Raises SandboxError."""
     with engine_errors("can't look at how a container ended"):
-        return int(api.inspect_container(identifier)["State"]["ExitCode"])
+        return int(client.inspect_container(identifier)["State"]["ExitCode"])
 
 
-def kill(api: EngineApi, identifier: str) -> None:
+def kill(client: EngineClient, identifier: str) -> None:
     """SIGKILL for all in the container; one that has ended by itself is fine too."""
-    from docker.errors import APIError
-
-    try:
-        api.kill(identifier)
-    except APIError as error:
-        if not (is_not_found(error) or status_of(error) == 409):
-            raise
+    with unless_refused(404, 409):
+        client.kill(identifier)
 
 
-def remove(api: EngineApi, identifier: str) -> None:
+def remove(client: EngineClient, identifier: str) -> None:
     """End and remove a container with its anonymous volumes. Raises SandboxError when it stays."""
-    from docker.errors import APIError
-
     with engine_errors("can't remove a container"):
         for attempt in range(_REMOVAL_TRIES):
             try:
-                api.remove_container(identifier, force=True, v=True)
-            except APIError as error:
-                if is_not_found(error):
+                client.remove_container(identifier)
+            except Refused as error:
+                if error.status == 404:
                     return
-                busy = status_of(error) in {409, 500}
+                busy = error.status in {409, 500}
                 if not busy or attempt == _REMOVAL_TRIES - 1:
                     raise
                 # "removal is already in progress", "device or resource busy": both pass.

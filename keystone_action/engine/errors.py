@@ -1,4 +1,7 @@
-"""What goes wrong with an engine, as sentences: whether it refused, does not answer, or this machine failed."""
+"""What goes wrong with an engine, as sentences: whether it refused, does not answer, or this machine failed.
+
+The client raises `Refused` and `NoAnswer`. Every other OSError is one of this machine, whatever its number.
+"""
 
 from __future__ import annotations
 
@@ -24,51 +27,60 @@ _OURS = frozenset(
 """No connection fails with one of these because of its other end."""
 
 
+class Refused(Exception):  # noqa: N818 - an answer, which may be the one that is wanted
+    """The engine does not do what it was asked. status: of HTTP. said: its own words."""
+
+    def __init__(self, status: int | None, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+        self.said = said
+
+    @property
+    def sentence(self) -> str:
+        """What it said, on one line and not without end."""
+        return _one_line(self.said)
+
+
+class NoAnswer(OSError):  # noqa: N818 - as above
+    """The engine, or the way to it, failed."""
+
+
+class UnusableLogin(Exception):  # noqa: N818 - as above
+    """What `docker login` kept for our user can't be read."""
+
+
 @contextlib.contextmanager
 def engine_errors(what: str, kind: type[HarnessError] = SandboxError) -> Iterator[None]:
-    """Raises an error of this kind that begins with `what` in place of whatever the engine's client raises inside."""
-    from http.client import HTTPException
-
-    import docker.errors
-    import docker.utils.socket
-    import requests.exceptions
-    import urllib3.exceptions
-
+    """Raises an error of this kind that begins with `what` in place of whatever goes wrong inside with the engine or
+    with our own files."""
     try:
         yield
-    except docker.errors.APIError as error:
-        said = explanation(error)
-        if _FULL.search(said):
-            raise kind(f"{what}: the engine's disk is full ({said})", help=_FULL_ADVICE) from error
-        raise kind(f"{what}: the container engine refused: {said}") from error
-    except (
-        docker.errors.DockerException,
-        docker.utils.socket.SocketError,
-        requests.exceptions.RequestException,
-        urllib3.exceptions.HTTPError,
-        HTTPException,
-        OSError,
-    ) as error:
-        if own := _own_failure(error):
-            raise kind(f"{what}: {own}", help=_OWN_ADVICE) from error
-        raise kind(
-            f"{what}: the container engine does not answer ({_innermost(error)})", help=_ENGINE_ADVICE
-        ) from error
+    except Refused as error:
+        if _FULL.search(error.said):
+            raise kind(f"{what}: the engine's disk is full ({error.sentence})", help=_FULL_ADVICE) from error
+        raise kind(f"{what}: the container engine refused: {error.sentence}") from error
+    except NoAnswer as error:
+        raise kind(f"{what}: the container engine does not answer ({error})", help=_ENGINE_ADVICE) from error
+    except OSError as error:
+        raise kind(f"{what}: {_own_sentence(error)}", help=_OWN_ADVICE) from error
 
 
 @contextlib.contextmanager
-def own_errors(what: str) -> Iterator[None]:
-    """For what touches our own files alone, also on behalf of the engine's client: raises SandboxError in place of
-    every OSError, so that none is taken for one of the way to the engine."""
+def unless_refused(*statuses: int) -> Iterator[None]:
+    """Ends the block without an error where the engine refused with one of these: 404 = there is no such thing."""
     try:
         yield
-    except OSError as error:
-        raise SandboxError(f"{what}: {_own_sentence(error)}", help=_OWN_ADVICE) from error
+    except Refused as error:
+        if error.status not in statuses:
+            raise
 
 
-def explanation(error: Exception) -> str:
-    """What an engine said, on one line and not without end."""
-    return _one_line(str(getattr(error, "explanation", None) or error))
+def connection_error(error: Exception) -> OSError:
+    """What a failed request means: an OSError of this machine where one made it fail, else NoAnswer."""
+    for cause in causes(error):
+        if isinstance(cause, OSError) and cause.errno in _OURS:
+            return OSError(cause.errno, os.strerror(cause.errno), cause.filename)
+    return NoAnswer(_innermost(error))
 
 
 def _one_line(said: str) -> str:
@@ -80,12 +92,6 @@ def _innermost(error: Exception) -> str:
     """requests wraps urllib3 wraps http.client: the innermost text is the one that says something."""
     quoted = re.findall(r"(?:Error|Exception)\(\d*,? ?'([^']+)'\)", str(error))
     return _one_line(quoted[-1] if quoted else str(error)) or type(error).__name__
-
-
-def _own_failure(error: Exception) -> str:
-    """What of this machine made a request fail; empty when it was the engine or the way to it."""
-    ours = (cause for cause in causes(error) if isinstance(cause, OSError) and cause.errno in _OURS)
-    return next(map(_own_sentence, ours), "")
 
 
 def _own_sentence(error: OSError) -> str:
@@ -105,14 +111,3 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(one))
             yield one
             waiting += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
-
-
-def is_not_found(error: Exception) -> bool:
-    """Whether an engine said that there is no such thing."""
-    return status_of(error) == 404
-
-
-def status_of(error: Exception) -> int | None:
-    """The HTTP status of an engine's refusal."""
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else None

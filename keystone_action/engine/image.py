@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from keystone_action.command import Completed
 from keystone_action.engine.container import Run
-from keystone_action.engine.errors import engine_errors, is_not_found
+from keystone_action.engine.errors import Refused, engine_errors
 from keystone_action.engine.plan import Mount, Plan
 from keystone_action.errors import SandboxError
 from keystone_action.files.search_path import DEFAULT_PATH
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi
+    from keystone_action.engine.client import EngineClient
 
 PROBING_USER = 65532
 _LINK_PLACE = "E/workspace"
@@ -45,7 +45,7 @@ class Image:
     init: whether the engine brings a program that reaps as process 1.
     """
 
-    api: EngineApi
+    client: EngineClient
     name: str
     identifier: str
     environment: Mapping[str, str]
@@ -129,7 +129,7 @@ class Image:
     def _run(self, argv: tuple[str, ...], user: int, mounts: tuple[Mount, ...]) -> Completed:
         plan = Plan(self.identifier, argv, user, "/", self.labels, mounts=mounts, init=self.init)
         try:
-            return Run(self.api, plan, timeout=_PROBE_TIMEOUT).execute()
+            return Run(self.client, plan, timeout=_PROBE_TIMEOUT).execute()
         except SandboxError as error:
             if not self.init or "docker-init" not in error.message:
                 raise
@@ -138,19 +138,17 @@ class Image:
         return self._run(argv, user, mounts)
 
 
-def find_image(api: EngineApi, name: str, labels: Mapping[str, str]) -> Image:
+def find_image(client: EngineClient, name: str, labels: Mapping[str, str]) -> Image:
     """An image that the engine has. Blocks. Raises SandboxError when it has none of that name."""
-    from docker.errors import APIError
-
     with engine_errors(f"can't look at the image {name}"):
         try:
-            described = api.inspect_image(name)
-        except APIError as error:
-            if not is_not_found(error):
+            described = client.inspect_image(name)
+        except Refused as error:
+            if error.status != 404:
                 raise
             raise SandboxError(
                 f"the image {name} is not on the Docker engine", help=f"`docker pull {name}`, or correct its name"
             ) from error
     pairs = (described.get("Config") or {}).get("Env") or []
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    return Image(api, name, str(described["Id"]), environment, labels)
+    return Image(client, name, str(described["Id"]), environment, labels)

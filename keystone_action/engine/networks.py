@@ -18,17 +18,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within
+from keystone_action.engine.errors import Refused, unless_refused
 from keystone_action.engine.labels import labels
 from keystone_action.engine.own_container import find_own_container
 from keystone_action.errors import ServiceError
 
 if TYPE_CHECKING:
-    from docker.models.networks import Network as EngineNetwork
-
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.records import Container
+    from keystone_action.engine.records import Network as NetworkRecord
 
 NO_FORWARDING = ("127.0.0.1",)
 """A name server for containers of internal networks: their own loopback, where nobody listens. The engine's DNS goes on
@@ -156,15 +157,11 @@ class Networks:
 
     async def _create(
         self, name: str, marks: dict[str, str], options: dict[str, str], *, internal: bool
-    ) -> tuple[EngineNetwork, dict[str, str]]:
+    ) -> tuple[NetworkRecord, dict[str, str]]:
         """The network, and the options that the engine took."""
 
-        def create() -> EngineNetwork:
-            made = self._client.networks.create(
-                name, driver="bridge", internal=internal, labels=marks, check_duplicate=True, options=options or None
-            )
-            made.reload()
-            return made
+        def create() -> NetworkRecord:
+            return self._client.create_network(name, internal=internal, labels=marks, options=options)
 
         try:
             return await self._made(create, name), options
@@ -175,7 +172,7 @@ class Networks:
                 return await self._create(name, marks, {}, internal=internal)
             raise
 
-    async def _made(self, create: Callable[[], EngineNetwork], name: str) -> EngineNetwork:
+    async def _made(self, create: Callable[[], NetworkRecord], name: str) -> NetworkRecord:
         """Waits a moment where all address ranges are taken: those of other cells and runs come back."""
         import anyio
 
@@ -188,7 +185,7 @@ class Networks:
                     raise
                 pause = next(pauses, None)
                 if pause is None:
-                    there = await ask(self._client.networks.list, "networks can't be listed")
+                    there = await ask(self._client.list_networks, "networks can't be listed")
                     raise _no_addresses(name, len(there)) from None
             await anyio.sleep(pause)
 
@@ -208,7 +205,7 @@ class Networks:
     async def _own(self) -> str | None:
         if not self._looked:
             problem = "our own container can't be looked up"
-            found = await ask(lambda: find_own_container(self._client.api), problem)
+            found = await ask(lambda: find_own_container(self._client), problem)
             self._own_id = None if found is None else found.network
             self._looked = True
         return self._own_id
@@ -218,9 +215,8 @@ class Networks:
         ServiceError."""
 
         def join() -> str:
-            engine_network = self._client.networks.get(network.id)
-            engine_network.connect(container, aliases=[alias] if alias else None)
-            return address_in(self._client.containers.get(container).attrs, network.name)
+            self._client.join(network.id, container, aliases=[alias] if alias else [])
+            return address_in(self._client.inspect_container(container), network.name)
 
         return await ask(join, f"the network {network.name} can't be joined")
 
@@ -240,28 +236,20 @@ class Networks:
                     await ask_within(lambda: self._leave_foreign(name, own), "leaving a network", REMOVAL_SECONDS)
 
     def _enter_foreign(self, name: str, own: str | None) -> bool:
-        """Whether it was joined now. Raises docker's errors."""
-        network = self._client.networks.get(name)
-        if own is None or name in self._client.containers.get(own).attrs["NetworkSettings"]["Networks"]:
+        """Whether it was joined now. Raises what the client raises."""
+        network = self._client.inspect_network(name)["Id"]
+        if own is None or name in self._client.inspect_container(own)["NetworkSettings"]["Networks"]:
             return False
-        network.connect(own)
+        self._client.join(network, own)
         return True
 
     def _leave_foreign(self, name: str, own: str | None) -> None:
         if own is not None:
-            _disconnect(self._client.networks.get(name), own)
+            self._client.leave(name, own)
 
     async def disconnect(self, network: Network, container: str) -> None:
         """Take a container out again; harmless when it is not in, or the network is gone. Raises ServiceError."""
-        from docker.errors import NotFound
-
-        def leave() -> None:
-            try:
-                _disconnect(self._client.networks.get(network.id), container)
-            except NotFound:
-                return
-
-        await ask(leave, f"the network {network.name} can't be left")
+        await ask(lambda: self._client.leave(network.id, container), f"the network {network.name} can't be left")
 
     async def close(self, network: Network) -> None:
         """Remove a network, whatever is still in it. Raises ServiceError when the engine does not answer (in time) or
@@ -291,9 +279,9 @@ def network_name(run_id: str, suffix: str) -> str:
     return f"{plain[: _NAME_LENGTH - 9]}-{digest}"
 
 
-def address_in(attributes: dict[str, Any], network: str) -> str:
+def address_in(container: Container, network: str) -> str:
     """A container's address in a network, from what the engine says of the container. Raises ServiceError."""
-    joined = attributes["NetworkSettings"]["Networks"].get(network) or {}
+    joined = container["NetworkSettings"]["Networks"].get(network) or {}
     address = str(joined.get("IPAddress") or "")
     if not address:
         raise ServiceError(f"a container has no address in the network {network}: it does not run any more")
@@ -301,18 +289,15 @@ def address_in(attributes: dict[str, Any], network: str) -> str:
 
 
 def remove_network(client: EngineClient, network_id: str) -> None:
-    """Remove a network with everything in it disconnected. Harmless when it is gone. Raises docker's errors."""
-    from docker.errors import APIError, NotFound
-
+    """Remove a network with everything in it disconnected. Harmless when it is gone. Raises what the client
+    raises."""
     for attempt in range(_REMOVAL_TRIES):
         try:
-            network = client.networks.get(network_id)
-            for container in network.attrs.get("Containers") or {}:
-                _disconnect(network, container)
-            network.remove()
-        except NotFound:
-            return
-        except APIError:
+            with unless_refused(404):
+                for container in client.inspect_network(network_id).get("Containers") or {}:
+                    client.leave(network_id, container)
+                client.remove_network(network_id)
+        except Refused:
             # A container that is just starting appears as an endpoint only after our look.
             if attempt == _REMOVAL_TRIES - 1:
                 raise
@@ -340,30 +325,20 @@ def machine_answers(address: str) -> bool:
     return False
 
 
-def _described(made: EngineNetwork, *, isolated: bool) -> Network:
-    config = made.attrs["IPAM"]["Config"][0]
+def _described(made: NetworkRecord, *, isolated: bool) -> Network:
+    config = made["IPAM"]["Config"][0]
     gateway = str(config.get("Gateway", "")).split("/")[0]
     # Engines since 28 set no address aside for a gateway that a network does not have.
     if not gateway and not isolated:
         gateway = str(next(_hosts(config["Subnet"])))
     return Network(
-        id=str(made.id),
-        name=str(made.name),
+        id=made["Id"],
+        name=made["Name"],
         subnet=ipaddress.IPv4Network(config["Subnet"]),
         gateway=gateway,
-        internal=bool(made.attrs.get("Internal")),
+        internal=bool(made.get("Internal")),
         gateway_open=not isolated,
     )
-
-
-def _disconnect(network: EngineNetwork, container: str) -> None:
-    from docker.errors import APIError
-
-    try:
-        network.disconnect(container, force=True)
-    except APIError as error:
-        if error.status_code != 404 and "not connected" not in str(error.explanation):
-            raise
 
 
 def _hosts(subnet: str) -> Iterator[ipaddress.IPv4Address]:

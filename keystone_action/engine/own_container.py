@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from keystone_action.engine.errors import unless_refused
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.records import Container
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _SHORT_ID = re.compile(r"[0-9a-f]{12}\Z")
@@ -32,10 +35,10 @@ class OwnContainer:
     mounts: tuple[tuple[str, str], ...]
 
 
-def find_own_container(api: EngineApi) -> OwnContainer | None:
-    """None: we run on a machine, or in a container of another engine. Blocks. Raises docker's errors."""
-    known = [described for one in candidates() if (described := _running(api, one)) is not None]
-    described = next(_exactly(api, known, _upper_directory()), None) or next(filter(_likely, known), None)
+def find_own_container(client: EngineClient) -> OwnContainer | None:
+    """None: we run on a machine, or in a container of another engine. Blocks. Raises what the client raises."""
+    known = [described for one in candidates() if (described := _running(client, one)) is not None]
+    described = next(_exactly(client, known, _upper_directory()), None) or next(filter(_likely, known), None)
     if described is None:
         return None
     mode = str(described["HostConfig"]["NetworkMode"])
@@ -84,18 +87,17 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _running(api: EngineApi, identifier: str) -> dict[str, Any] | None:
+def _running(client: EngineClient, identifier: str) -> Container | None:
     """What the engine says of it; a name may look like an id, and what runs us runs."""
-    from docker.errors import NotFound
-
-    try:
-        described: dict[str, Any] = api.inspect_container(identifier)
-    except NotFound:
+    described: Container = {}
+    with unless_refused(404):
+        described = client.inspect_container(identifier)
+    if not described:
         return None
     return described if str(described["Id"]).startswith(identifier) and described["State"].get("Running") else None
 
 
-def _exactly(api: EngineApi, known: list[dict[str, Any]], upper: str | None) -> Iterator[dict[str, Any]]:
+def _exactly(client: EngineClient, known: list[Container], upper: str | None) -> Iterator[Container]:
     """Those of these, and then of those that live in their networks, that have our root."""
     if upper is None:
         return
@@ -103,19 +105,19 @@ def _exactly(api: EngineApi, known: list[dict[str, Any]], upper: str | None) -> 
         if _upper_of(described) == upper:
             yield described
     networks = {f"container:{described['Id']}" for described in known}
-    for one in api.containers() if known else []:
+    for one in client.list_containers() if known else []:
         if (one.get("HostConfig") or {}).get("NetworkMode") in networks:
-            member = _running(api, one["Id"])
+            member = _running(client, one["Id"])
             if member is not None and _upper_of(member) == upper:
                 yield member
 
 
-def _upper_of(described: Mapping[str, Any]) -> str | None:
+def _upper_of(described: Container) -> str | None:
     place = ((described.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
     return "/".join(str(place).split("/")[-2:]) if place else None
 
 
-def _likely(described: Mapping[str, Any]) -> bool:
+def _likely(described: Container) -> bool:
     """Several may share a network's files and host name."""
     shared = str(described["HostConfig"]["NetworkMode"]).startswith(("container:", "host"))
     return shared or described["Config"].get("Hostname") == socket.gethostname()

@@ -15,7 +15,7 @@ from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.own_container import find_own_container
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi
+    from keystone_action.engine.client import EngineClient
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class HostPaths:
         return mount, str(PurePosixPath(source) / inside.relative_to(mount))
 
 
-def find_host_paths(api: EngineApi) -> HostPaths:
+def find_host_paths(client: EngineClient) -> HostPaths:
     """Asks the engine about our own container, if we are in one of its. Raises SandboxError."""
     with engine_errors("can't look at our own container"):
-        own = find_own_container(api)
+        own = find_own_container(client)
     return HostPaths(None if own is None else own.mounts)
 
 

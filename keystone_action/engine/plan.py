@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,18 @@ from keystone_action.command import DEFAULT_PIDS, Limits
 if TYPE_CHECKING:
     from docker.types import HostConfig
 
-    from keystone_action.engine.connection import EngineApi
+    from keystone_action.engine.client import EngineClient
 
 _HASTY_DNS = ("timeout:1", "attempts:1")
 """Where other name servers than the machine's are named, they are to fail; that takes ten seconds otherwise."""
 HOST_NAME = "sandbox"
 _ROOT_LACKS = ["AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT"]
 """What root's containers do without, of the little that an engine leaves it: installing packages needs none of it."""
+
+_SERVICES_LACK = ["NET_RAW", "MKNOD", "AUDIT_WRITE"]
+"""Capabilities of the engine's default that no service needs. With NET_RAW a container that several cells share could
+speak in the name of its neighbours' addresses."""
+_SERVICE_PIDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +58,87 @@ class Plan:
     init: bool = True
 
 
-def create(api: EngineApi, plan: Plan) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlan:
+    """One container of a service, which its image's own user runs. name: the container's. alias: its name in its
+    network. command: text as a shell would split it, a list exactly, None = the image's own. log_bytes: how much the
+    engine keeps of what it prints, in each of two files."""
+
+    name: str
+    image: str
+    command: str | Sequence[str] | None
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    network: str
+    alias: str
+    extra_hosts: Mapping[str, str]
+    dns: tuple[str, ...]
+    log_bytes: int
+
+
+def create(client: EngineClient, plan: Plan) -> str:
     """Have the engine make the container; returns its id. Raises what the client raises."""
-    container = api.create_container(
+    return client.create_container(
         plan.image,
-        command=list(plan.argv[1:]),
+        list(plan.argv[1:]),
         # An image's own entrypoint (`python`, a script) would get our program as its argument.
         entrypoint=[plan.argv[0]],
         user=f"{plan.user}:{plan.user}",
-        environment=dict(plan.environment),
-        working_dir=plan.directory,
+        environment=plan.environment,
+        directory=plan.directory,
         hostname=HOST_NAME if plan.network != "host" else None,
-        tty=False,
-        stdin_open=False,
-        labels=dict(plan.labels),
-        healthcheck={"test": ["NONE"]},
-        host_config=_host_config(api, plan),
+        labels=plan.labels,
+        own_health_check=False,
+        host=_host_config(client, plan),
         # The proxies of our own client configuration may carry passwords.
-        use_config_proxy=False,
+        proxies=False,
     )
-    return str(container["Id"])
 
 
-def connect(api: EngineApi, plan: Plan, container: str) -> None:
+def connect(client: EngineClient, plan: Plan, container: str) -> None:
     """Put a container that was made, not started, into its further networks. Raises what the client raises."""
     for network in plan.networks:
-        api.connect_container_to_network(container, network)
+        client.join(network, container)
 
 
-def _host_config(api: EngineApi, plan: Plan) -> HostConfig:
-    from docker.types import LogConfig, Ulimit
+def create_service(client: EngineClient, plan: ServicePlan) -> str:
+    """Have the engine make the container of a service; returns its id. Raises what the client raises."""
+    from docker.types import HostConfig, LogConfig
+
+    command = plan.command if plan.command is None or isinstance(plan.command, str) else list(plan.command)
+    host = HostConfig(
+        client.api_version,
+        network_mode=plan.network,
+        extra_hosts=dict(plan.extra_hosts) or None,
+        dns=list(plan.dns) or None,
+        log_config=LogConfig(type="json-file", config={"max-size": str(plan.log_bytes), "max-file": "2"}),
+        security_opt=["no-new-privileges:true"],
+        cap_drop=_SERVICES_LACK,
+        pids_limit=_SERVICE_PIDS,
+        # It may be in several networks, and is no way from one to the other.
+        sysctls={"net.ipv4.ip_forward": "0"},
+    )
+    return client.create_container(
+        plan.image,
+        command,
+        name=plan.name,
+        environment=plan.environment,
+        labels=plan.labels,
+        host=host,
+        aliases={plan.network: [plan.alias]},
+        proxies=True,
+    )
+
+
+def _host_config(client: EngineClient, plan: Plan) -> HostConfig:
+    from docker.types import HostConfig, LogConfig, Ulimit
     from docker.types import Mount as EngineMount
 
     limits = plan.limits
     mounts = [EngineMount(m.target, m.source, type="bind", read_only=m.read_only) for m in plan.mounts]
     mounts += [EngineMount(path, None, type="volume", labels=dict(plan.labels)) for path in plan.volumes]
-    return api.create_host_config(
+    return HostConfig(
+        client.api_version,
         mounts=mounts,
         network_mode=plan.network,
         extra_hosts=dict(plan.extra_hosts) or None,

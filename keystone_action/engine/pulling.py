@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import re
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from keystone_action.engine.calls import ask, ask_within
+from keystone_action.engine.errors import Refused, UnusableLogin
 from keystone_action.errors import ServiceError
 from keystone_action.spec.registry_names import without_scheme
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.records import PullEvent
 
 PAUSES: Sequence[float] = (1.0, 4.0)
 """Seconds to wait before the second try, the third, …"""
@@ -84,30 +85,30 @@ class Reference:
         return f"{registry}/{self.repository}"
 
 
-async def ensure_image(
-    client: EngineClient,
-    name: str,
-    *,
-    mirror: str | None = None,
-    login: Login | None = None,
-    user_logins: bool = False,
-    on_progress: Callable[[str], None] | None = None,
-    pauses: Sequence[float] = PAUSES,
-) -> None:
-    """Returns when the engine has this image: at once where it does, else after pulling it.
+@dataclass(frozen=True, slots=True)
+class Pulling:
+    """How images are had. mirror: a registry (with a path, maybe) that stands for Docker Hub; other registries are
+    asked themselves. user_logins: where `login` is not for the registry, what `docker login` kept for our own user
+    counts, credential helpers included. On a laptop only: inside the action, the home directory is that of whoever ran
+    a step before. on_progress: gets lines for people, one every 2 s at most, from another thread."""
 
-    mirror: a registry (with a path, maybe) that stands for Docker Hub; other registries are asked themselves.
-    user_logins: where `login` is not for the registry, what `docker login` kept for our own user counts, credential
-    helpers included. On a laptop only: inside the action, the home directory is that of whoever ran a step before.
-    on_progress: gets lines for people, one every 2 s at most, from another thread. pauses: see PAUSES.
+    mirror: str | None = None
+    login: Login | None = None
+    user_logins: bool = False
+    on_progress: Callable[[str], None] | None = None
+
+
+async def ensure_image(client: EngineClient, name: str, how: Pulling, *, pauses: Sequence[float] = PAUSES) -> None:
+    """Returns when the engine has this image: at once where it does, else after pulling it. pauses: see PAUSES.
+
     Raises ServiceError that tells rate limit, missing tag, wrong architecture, missing rights, a full disk and no
     network apart.
     """
     import anyio
 
-    if await ask(lambda: _present(client, name), f"image {name}"):
+    if await ask(lambda: client.has_image(name), f"image {name}"):
         return
-    pull = _Pull(client, name, mirror, login, user_logins, on_progress)
+    pull = _Pull(client, name, how)
     for pause in (*pauses, None):
         # A registry may be silent for as long as it likes, and a cancelled run waits for nobody's registry.
         problem = await ask_within(pull.run, f"image {name} can't be pulled", math.inf)
@@ -115,8 +116,8 @@ async def ensure_image(
             return
         if pause is None or cause_of(problem) not in _WORTH_A_RETRY:
             raise _failure(name, pull.registry, problem)
-        if on_progress is not None:
-            on_progress(f"pulling {name} failed ({_short(problem)}); the next try is in {pause:g} s")
+        if how.on_progress is not None:
+            how.on_progress(f"pulling {name} failed ({_short(problem)}); the next try is in {pause:g} s")
         await anyio.sleep(pause)
 
 
@@ -125,38 +126,20 @@ def cause_of(problem: str) -> Cause:
     return next((cause for cause, pattern in _CAUSES if re.search(pattern, problem, re.IGNORECASE)), "other")
 
 
-def _present(client: EngineClient, name: str) -> bool:
-    from docker.errors import ImageNotFound
-
-    try:
-        client.images.get(name)
-    except ImageNotFound:
-        return False
-    return True
-
-
 class _Pull:
     """One image from where it is to be had."""
 
-    def __init__(
-        self,
-        client: EngineClient,
-        name: str,
-        mirror: str | None,
-        login: Login | None,
-        user_logins: bool,
-        on_progress: Callable[[str], None] | None,
-    ) -> None:
+    def __init__(self, client: EngineClient, name: str, how: Pulling) -> None:
         self._client = client
         self._name = name
         self._wanted = Reference.parse(name)
-        self._mirrored = bool(mirror) and self._wanted.registry == _HUB
-        prefix = without_scheme(mirror or "") if self._mirrored else self._wanted.registry
+        self._mirrored = bool(how.mirror) and self._wanted.registry == _HUB
+        prefix = without_scheme(how.mirror or "") if self._mirrored else self._wanted.registry
         self._from = self._wanted.at(prefix)
         self.registry = prefix.split("/", 1)[0]
-        self._login = login if login is not None and self._is_for(login, mirror) else None
-        self._user_logins = user_logins
-        self._on_progress = on_progress
+        self._login = how.login if how.login is not None and self._is_for(how.login, how.mirror) else None
+        self._user_logins = how.user_logins
+        self._on_progress = how.on_progress
 
     def _is_for(self, login: Login, mirror: str | None) -> bool:
         if login.registry is not None:
@@ -164,9 +147,7 @@ class _Pull:
         return self._mirrored if mirror else self.registry == _HUB
 
     def run(self) -> str | None:
-        """One try; what went wrong in the registry's words, or None. Blocking; raises docker's errors."""
-        from docker.errors import APIError
-
+        """One try; what went wrong in the registry's words, or None. Blocking; raises what the client raises."""
         version = self._wanted.version
         progress = _Progress(self._name, self._on_progress)
         try:
@@ -177,34 +158,25 @@ class _Pull:
             if self._mirrored:
                 separator = "@" if version.startswith("sha256:") else ":"
                 self._tag(f"{self._from}{separator}{version}")
-        except APIError as error:
-            return str(error.explanation or error)
+        except Refused as error:
+            return error.said
         return None
 
-    def _events(self) -> Iterator[dict[str, Any]]:
-        from docker.errors import APIError, DockerException
-
-        pull: Callable[..., Iterator[dict[str, Any]]] = partial(
-            self._client.api.pull, self._from, tag=self._wanted.version, stream=True, decode=True
-        )
+    def _events(self) -> Iterator[PullEvent]:
+        pull = partial(self._client.pull, self._from, self._wanted.version)
         if self._login is not None:
-            return pull(auth_config={"username": self._login.username, "password": self._login.password})
+            return pull({"username": self._login.username, "password": self._login.password})
         if self._user_logins:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of a helper that is missing: we say it ourselves
-                    # None has the client look in the home directory; an empty mapping is nobody.
-                    return pull(auth_config=None)
-            except APIError:
-                raise
-            except DockerException as error:
+                return pull(None)
+            except UnusableLogin as error:
                 if self._on_progress is not None:
                     self._on_progress(f"your `docker login` can't be used, {self._name} is pulled without: {error}")
-        return pull(auth_config={})
+        return pull({})
 
     def _tag(self, pulled: str) -> None:
         tag = "latest" if self._wanted.version.startswith("sha256:") else self._wanted.version
-        self._client.images.get(pulled).tag(self._name.split("@", 1)[0].rsplit(":", 1)[0], tag=tag)
+        self._client.tag(pulled, self._name.split("@", 1)[0].rsplit(":", 1)[0], tag)
 
 
 class _Progress:
@@ -218,7 +190,7 @@ class _Progress:
         if tell is not None:
             tell(f"pulling {name}")
 
-    def event(self, event: Mapping[str, Any]) -> None:
+    def event(self, event: PullEvent) -> None:
         detail = event.get("progressDetail") or {}
         if event.get("status") == "Downloading" and detail.get("total"):
             self._layers[str(event.get("id"))] = (int(detail.get("current", 0)), int(detail["total"]))

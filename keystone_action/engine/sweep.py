@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from keystone_action.engine import labels
 from keystone_action.engine.container import remove
-from keystone_action.engine.errors import engine_errors, is_not_found
+from keystone_action.engine.errors import engine_errors, unless_refused
 from keystone_action.engine.layers import KEPT_KIND, OWN_KIND, REPOSITORY, remove_image
+from keystone_action.engine.networks import remove_network
 from keystone_action.errors import SandboxError
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi, EngineClient
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.records import ListedContainer, ListedImage, Network, Volume
+
+    _Listed = ListedContainer | ListedImage | Network | Volume
 
 Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 16
@@ -47,8 +51,7 @@ class Swept:
 async def sweep(client: EngineClient, run_id: str) -> Swept:
     """Remove containers, networks, volumes and cells' images of one run, whether it is still going or not.
 
-    What can't be removed is told in `problems`. Raises SandboxError when the engine
-    can't be asked.
+    What can't be removed is told in `problems`. Raises SandboxError when the engine can't be asked.
     """
     return await remove_leftovers(client, await asyncio.to_thread(find_leftovers, client, run_id))
 
@@ -58,13 +61,12 @@ def find_leftovers(client: EngineClient, run_id: str | None = None) -> list[Left
 
     Whoever starts a container from one of our images gives it the image's labels; ours have a run in them.
     """
-    api = client.api
     filters = {"label": labels.RUN if run_id is None else f"{labels.RUN}={run_id}"}
     with engine_errors("can't list containers, networks, volumes and images"):
-        containers = api.containers(all=True, filters=filters)
-        networks = api.networks(filters=filters)
-        volumes = api.volumes(filters=filters).get("Volumes") or []
-        images = api.images(filters={"label": [filters["label"], f"{labels.KIND}={OWN_KIND}"]})
+        containers = client.list_containers(filters, all=True)
+        networks = client.list_networks(filters)
+        volumes = client.list_volumes(filters)
+        images = client.list_images({"label": [filters["label"], f"{labels.KIND}={OWN_KIND}"]})
     found = [
         *(_leftover("container", one, one["Id"], _name_of(one), float(one["Created"])) for one in containers),
         *(_leftover("network", one, one["Id"], one["Name"], _seconds(one.get("Created"))) for one in networks),
@@ -78,7 +80,7 @@ def find_setup_images(client: EngineClient) -> list[Leftover]:
     """The images that setups were kept in, each by our own name for it: others may have given it theirs. Blocks.
     Raises SandboxError."""
     with engine_errors("can't list images"):
-        found = client.api.images(filters={"label": f"{labels.KIND}={KEPT_KIND}", "reference": REPOSITORY})
+        found = client.list_images({"label": f"{labels.KIND}={KEPT_KIND}", "reference": REPOSITORY})
     return [
         Leftover("image", tag, tag, "", float(one["Created"]))
         for one in found
@@ -90,23 +92,23 @@ def find_setup_images(client: EngineClient) -> list[Leftover]:
 def engine_time(client: EngineClient) -> float:
     """Seconds since the epoch by the engine's clock, which need not be ours. Blocks. Raises SandboxError."""
     with engine_errors("can't ask the engine for its time"):
-        return _seconds(client.api.info().get("SystemTime"))
+        return _seconds(client.facts().get("SystemTime"))
 
 
 async def remove_leftovers(client: EngineClient, leftovers: Iterable[Leftover]) -> Swept:
     """Remove these: containers first, since networks, volumes and images are in use by them."""
-    api, swept, gate = client.api, Swept(), asyncio.Semaphore(_AT_ONCE)
+    swept, gate = Swept(), asyncio.Semaphore(_AT_ONCE)
     known = list(leftovers)
 
-    async def one(function: Callable[[EngineApi, str], bool | None], identifier: str) -> bool:
+    async def one(function: Callable[[EngineClient, str], bool | None], identifier: str) -> bool:
         async with gate:
             try:
-                return await asyncio.to_thread(function, api, identifier) is not False
+                return await asyncio.to_thread(function, client, identifier) is not False
             except SandboxError as error:
                 swept.problems.append(error.message)
                 return False
 
-    async def each(kind: Kind, function: Callable[[EngineApi, str], bool | None]) -> int:
+    async def each(kind: Kind, function: Callable[[EngineClient, str], bool | None]) -> int:
         return sum(await asyncio.gather(*(one(function, found.identifier) for found in known if found.kind == kind)))
 
     swept.containers = await each("container", remove)
@@ -118,42 +120,28 @@ async def remove_leftovers(client: EngineClient, leftovers: Iterable[Leftover]) 
     return swept
 
 
-def _leftover(kind: Kind, described: Mapping[str, Any], identifier: str, name: str, made: float) -> Leftover:
-    return Leftover(kind, identifier, name, (described.get("Labels") or {}).get(labels.RUN, ""), made)
+def _leftover(kind: Kind, listed: _Listed, identifier: str, name: str, made: float) -> Leftover:
+    return Leftover(kind, identifier, name, (listed.get("Labels") or {}).get(labels.RUN, ""), made)
 
 
-def _name_of(container: Mapping[str, Any]) -> str:
+def _name_of(container: ListedContainer) -> str:
     names = container.get("Names") or [container["Id"][:12]]
     return str(names[0]).lstrip("/")
 
 
-def _tag_of(image: Mapping[str, Any]) -> str:
+def _tag_of(image: ListedImage) -> str:
     return str((image.get("RepoTags") or [image["Id"]])[0])
 
 
-def _remove_network(api: EngineApi, identifier: str) -> None:
+def _remove_network(client: EngineClient, identifier: str) -> None:
     """What is still in it is not ours (our own container, which joined) and only leaves it."""
-    from docker.errors import APIError
-
     with engine_errors("can't remove a network"):
-        try:
-            for container in api.inspect_network(identifier).get("Containers") or {}:
-                api.disconnect_container_from_network(container, identifier, force=True)
-            api.remove_network(identifier)
-        except APIError as error:
-            if not is_not_found(error):
-                raise
+        remove_network(client, identifier)
 
 
-def _remove_volume(api: EngineApi, name: str) -> None:
-    from docker.errors import APIError
-
-    with engine_errors(f"can't remove the volume {name}"):
-        try:
-            api.remove_volume(name, force=True)
-        except APIError as error:
-            if not is_not_found(error):
-                raise
+def _remove_volume(client: EngineClient, name: str) -> None:
+    with engine_errors(f"can't remove the volume {name}"), unless_refused(404):
+        client.remove_volume(name)
 
 
 def _seconds(text: str | None) -> float:

@@ -14,12 +14,13 @@ from keystone_action.files.run_lock import keep_lock
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
     from keystone_action.engine.networks import Networks
+    from keystone_action.engine.pulling import Pulling
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
-    from keystone_action.services.container.host import ContainerHost, Pulling
+    from keystone_action.services.container.host import ContainerHost
     from keystone_action.services.egress.proxy import EgressProxy
 
 _HURRIED_SECONDS = 3.0
@@ -64,7 +65,7 @@ class Containers:
 
         async with self._locks.setdefault(image, asyncio.Lock()):
             if image not in self._providers:
-                await ensure_image(self.client, image, **self.service_host(internal=False).pulling())
+                await ensure_image(self.client, image, self.pulling())
                 self._providers[image] = await start_docker(
                     image=image, run_id=self.run_id, root=self._root, host=self._host, client=self.client
                 )
@@ -72,8 +73,7 @@ class Containers:
 
     def pulling(self) -> Pulling:
         """How images are had."""
-        from keystone_action.engine.pulling import Login
-        from keystone_action.services.container.host import Pulling
+        from keystone_action.engine.pulling import Login, Pulling
 
         options = self._options
         login = None
@@ -106,9 +106,7 @@ class Containers:
 
     def hurry(self) -> None:
         """The run is being cancelled: no request of the engine may take longer than the rest of the time allows."""
-        from keystone_action.engine.connection import hurry
-
-        hurry(self.client.api, _HURRIED_SECONDS, cut_after=signals.seconds_left(_CUT_SECONDS))
+        self.client.hurry(_HURRIED_SECONDS, cut_after=signals.seconds_left(_CUT_SECONDS))
 
     async def egress(self) -> EgressProxy:
         """The proxies of cells that may not reach everything, started for the first who asks. Raises ServiceError."""
@@ -121,9 +119,7 @@ class Containers:
 
     async def close(self) -> None:
         """See the class. Never raises: what can't be removed now is told, and found again by its label."""
-        from keystone_action.engine.connection import cut_after
-
-        with cut_after(self.client.api, _CLEANUP_SECONDS):
+        with self.client.cut_after(_CLEANUP_SECONDS):
             await self._remove_all()
         with contextlib.suppress(OSError):
             self.client.close()

@@ -14,7 +14,7 @@ from keystone_action.errors import SandboxError, UsageError
 from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
     from keystone_action.runner.options import RunOptions
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.spec import Spec
@@ -49,7 +49,7 @@ def find_facilities(specs: Sequence[LoadedSpec], options: RunOptions) -> Facilit
     wanted = needed is not None or any(wants_engine(loaded.spec) for loaded in specs)
     if not wanted:
         return Facilities(images)
-    from keystone_action.engine.client import connect
+    from keystone_action.engine.connect import connect
 
     try:
         client = connect(options.environ)

@@ -31,7 +31,7 @@ Saved = dict[str, str]
 
 @pytest.fixture(autouse=True)
 def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keystone_action.engine.client._DEFAULT", NO_ENGINE)
+    monkeypatch.setattr("keystone_action.engine.connect._DEFAULT", NO_ENGINE)
 
 
 def interrupted(runner: FakeRunner, during: Callable[[RunOptions], None], **inputs: str) -> tuple[RunOptions, Saved]:

@@ -33,7 +33,7 @@ invariants:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keystone_action.engine.client._DEFAULT", "unix:///does/not/exist/docker.sock")
+    monkeypatch.setattr("keystone_action.engine.connect._DEFAULT", "unix:///does/not/exist/docker.sock")
     monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
 
 

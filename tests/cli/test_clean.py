@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without_engine(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_HOST", "")
-    monkeypatch.setattr("keystone_action.engine.client._DEFAULT", NO_ENGINE)
+    monkeypatch.setattr("keystone_action.engine.connect._DEFAULT", NO_ENGINE)
     return place
 
 

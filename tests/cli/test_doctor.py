@@ -22,7 +22,7 @@ def containers(environ: Mapping[str, str]) -> dict[str, Finding]:
 
 
 def test_without_an_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("keystone_action.engine.client._DEFAULT", NO_ENGINE)
+    monkeypatch.setattr("keystone_action.engine.connect._DEFAULT", NO_ENGINE)
     found = containers({})
     assert {finding.mark for finding in found.values()} == {"--"}
     assert "there is no such socket" in found["container engine"].found
@@ -61,10 +61,10 @@ def test_with_an_engine(
 
 def test_windows_containers_and_missing_limits() -> None:
     class Client:
-        def version(self) -> dict[str, str]:
+        def engine_version(self) -> dict[str, str]:
             return {"Version": "29", "ApiVersion": "1.50"}
 
-        def info(self) -> dict[str, Any]:
+        def facts(self) -> dict[str, Any]:
             return {"OSType": "windows"}
 
     found = doctor._engine(Client(), {})  # type: ignore[arg-type]

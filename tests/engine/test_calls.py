@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from docker.errors import APIError
 from support.containers import NOTHING, ContainerWorld
+from support.docker_engine import Engine
 from support.engine_proxy import EngineProxy
 from support.images import BASE, MARIADB, POSTGRES
 
 from keystone_action.engine import calls as engine_module
 from keystone_action.engine import networks
 from keystone_action.engine.calls import ask_within, asked
-from keystone_action.engine.client import connect
+from keystone_action.engine.connect import connect
+from keystone_action.engine.connection import library_errors
+from keystone_action.engine.errors import Refused
 from keystone_action.engine.networks import Networks
 from keystone_action.errors import ServiceError
 from keystone_action.services.container import engine_container
@@ -44,7 +46,7 @@ def proxy(engine: DockerClient, tmp_path: Path) -> Iterator[EngineProxy]:
 @pytest.fixture
 def far(containers: ContainerWorld, proxy: EngineProxy) -> Iterator[ContainerWorld]:
     """The same run, whose engine is reached by the proxy; what it can't remove is removed behind its back."""
-    client = connect({"DOCKER_HOST": proxy.address})
+    client = Engine(connect({"DOCKER_HOST": proxy.address}))
     yield replace(containers, engine=client, networks=Networks(client, containers.run_id), _started=[], _cells=[])
     client.close()
     label = {"label": f"keystone.run={containers.run_id}"}
@@ -64,7 +66,7 @@ def patient_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_by_tcp_it_is_as_by_its_socket(containers: ContainerWorld, kind: str) -> None:
     proxy = EngineProxy()
-    client = connect({"DOCKER_HOST": proxy.address})
+    client = Engine(connect({"DOCKER_HOST": proxy.address}))
     world = replace(containers, engine=client, networks=Networks(client, containers.run_id), _started=[], _cells=[])
     try:
         cell = world.cell(world.start(name="svc", **KINDS[kind]))
@@ -128,7 +130,7 @@ def test_an_engine_that_goes_away_while_a_service_starts_is_said(far: ContainerW
 @pytest.mark.parametrize("words", ["write /var/lib/docker/tmp/x: no space left on device", "Disk quota exceeded"])
 def test_a_full_disk_of_the_engine_is_said(words: str) -> None:
     def refuse() -> None:
-        raise APIError("500 Server Error", explanation=words)
+        raise Refused(500, words)
 
     with pytest.raises(ServiceError) as failed:
         asked(refuse, "service db can't be started")
@@ -138,7 +140,8 @@ def test_a_full_disk_of_the_engine_is_said(words: str) -> None:
 
 def test_a_call_within_a_time_gives_its_result_or_its_error() -> None:
     def fail() -> None:
-        raise ConnectionResetError(104, "Connection reset by peer")
+        with library_errors():
+            raise ConnectionResetError(104, "Connection reset by peer")
 
     async def run() -> None:
         assert await ask_within(lambda: 7, "sum", 60) == 7

@@ -11,7 +11,7 @@ from support.docker_world import IMAGE, HostOnly, Proxy, fresh, left, place, run
 from support.process_world import alive, eventually, token
 
 from keystone_action.command import Limits
-from keystone_action.engine.client import connect
+from keystone_action.engine.connect import connect
 from keystone_action.engine.sweep import find_leftovers, sweep
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.containers.sandboxes import start_docker

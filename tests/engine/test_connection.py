@@ -17,8 +17,9 @@ from support.engine_proxy import EngineProxy
 
 from keystone_action.engine import connection as docker_connection
 from keystone_action.engine.calls import asked
-from keystone_action.engine.client import connect
-from keystone_action.engine.connection import EngineClient, cut_after, hurry
+from keystone_action.engine.client import EngineClient
+from keystone_action.engine.connect import connect
+from keystone_action.engine.connection import library_errors
 from keystone_action.engine.errors import engine_errors
 from keystone_action.errors import SandboxError, ServiceError
 
@@ -50,26 +51,32 @@ def failure_of(call: Any) -> str:
 def test_a_cut_ends_what_waits_for_an_answer(client: tuple[EngineProxy, Any]) -> None:
     proxy, made = client
     proxy.silence()
-    threading.Timer(0.5, made.api.cut).start()
-    assert "the container engine does not answer" in failure_of(made.api.info)  # which would wait for an hour
-    assert "its connections were cut" in failure_of(made.api.info)
+    threading.Timer(0.5, made._connection.cut).start()
+    assert "the container engine does not answer" in failure_of(made.facts)  # which would wait for an hour
+    assert "its connections were cut" in failure_of(made.facts)
 
 
 @pytest.mark.docker
 def test_a_cut_ends_a_stream(client: tuple[EngineProxy, Any]) -> None:
     _, made = client
-    events = made.api.events()
-    threading.Timer(0.5, made.api.cut).start()
-    assert "container engine" in failure_of(lambda: [*events, made.api.info()])
+    events = made._connection.events()
+    threading.Timer(0.5, made._connection.cut).start()
+
+    def read() -> None:
+        with library_errors():
+            list(events)
+        made.facts()
+
+    assert "container engine" in failure_of(read)
 
 
 @pytest.mark.docker
 def test_in_a_hurry_no_request_takes_long(client: tuple[EngineProxy, Any]) -> None:
     proxy, made = client
-    hurry(made.api, 0.2, cut_after=3600)
-    assert made.api.info()["ID"]
+    made.hurry(0.2, cut_after=3600)
+    assert made.facts()["SystemTime"]
     proxy.silence()
-    assert "timed out" in failure_of(made.api.info).lower()
+    assert "timed out" in failure_of(made.facts).lower()
 
 
 @pytest.mark.docker
@@ -78,25 +85,25 @@ def test_a_doubtful_engine_gets_little_time_until_it_answers(
 ) -> None:
     proxy, made = client
     monkeypatch.setattr(docker_connection, "DOUBTFUL_SECONDS", 5.0)
-    made.api.doubt()
-    assert made.api.info()["ID"]
+    made.doubt()
+    assert made.facts()["SystemTime"]
     monkeypatch.setattr(docker_connection, "DOUBTFUL_SECONDS", 0.2)
-    made.api.timeout = 0.2
+    made._connection.timeout = 0.2
     proxy.silence()
-    assert "timed out" in failure_of(made.api.info).lower()
-    made.api.timeout = 3600
-    assert "timed out" in failure_of(made.api.info).lower()
+    assert "timed out" in failure_of(made.facts).lower()
+    made._connection.timeout = 3600
+    assert "timed out" in failure_of(made.facts).lower()
 
 
 @pytest.mark.docker
 def test_cleaning_up_that_is_done_in_time_cuts_nothing(client: tuple[EngineProxy, Any]) -> None:
     proxy, made = client
-    with cut_after(made.api, 3600):
-        made.api.ping()
-    assert made.api.info()["ID"]
+    with made.cut_after(3600):
+        made.facts()
+    assert made.facts()["SystemTime"]
     proxy.silence()
-    with cut_after(made.api, 0.5):
-        assert "container engine" in failure_of(made.api.info)
+    with made.cut_after(0.5):
+        assert "container engine" in failure_of(made.facts)
 
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/archive.part")
@@ -117,7 +124,8 @@ RESET = requests.ConnectionError(
 )
 def test_what_this_machine_lacks_is_not_the_engines_fault(error: Exception, said: str) -> None:
     def fails() -> None:
-        raise error
+        with library_errors():
+            raise error
 
     with pytest.raises(SandboxError) as caught, engine_errors("can't copy"):
         fails()

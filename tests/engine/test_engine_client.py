@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from keystone_action.engine import client as docker_client
-from keystone_action.engine.client import connect, engine_address
+from keystone_action.engine import connect as docker_client
+from keystone_action.engine.connect import connect, engine_address
 from keystone_action.errors import SandboxError
 
 
@@ -62,14 +63,14 @@ def refusal(address: str, **environ: str) -> SandboxError:
 def test_an_engine_answers(engine: DockerClient) -> None:
     client = connect(os.environ, timeout=77)
     with contextlib.closing(client):
-        assert client.version()["ApiVersion"] == engine.version()["ApiVersion"]
-        assert client.api.timeout == 77
+        assert client.engine_version()["ApiVersion"] == engine.version()["ApiVersion"]
+        assert client._connection.timeout == 77
 
 
 @pytest.mark.docker
 def test_certificates_are_for_tcp(engine: DockerClient) -> None:
     with contextlib.closing(connect({"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/does/not/exist"})) as client:
-        assert client.ping()
+        assert client.facts()
 
 
 def test_an_empty_address_is_the_default() -> None:
@@ -197,3 +198,12 @@ def test_what_is_no_address(address: str) -> None:
 
 def test_ssh_is_refused_with_a_way_out() -> None:
     assert "SSH" in refusal("ssh://user@host").message
+
+
+def test_docker_s_library_is_known_to_one_room_and_its_private_parts_to_one_file() -> None:
+    package = Path(docker_client.__file__).parents[1]
+    code = {path.relative_to(package): path.read_text("utf-8") for path in package.rglob("*.py")}
+    speaking = {path for path, text in code.items() if re.search(r"^\s*(from|import) docker\b", text, re.MULTILINE)}
+    assert {path.parts[0] for path in speaking} == {"engine"}
+    whole = {path.name for path in speaking if re.search(r"\b(APIClient|DockerClient)\b", code[path])}
+    assert whole == {"connection.py"}

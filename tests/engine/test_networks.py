@@ -13,34 +13,37 @@ from support.containers import ContainerWorld
 from support.images import BASE
 
 from keystone_action.engine import networks as module
+from keystone_action.engine.client import EngineClient
+from keystone_action.engine.connection import Connection
+from keystone_action.engine.errors import Refused
 from keystone_action.engine.networks import Network, Networks, network_name
 from keystone_action.errors import ServiceError
 
 SCRIPT = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 sys.path.insert(0, "/packages")
 sys.path.insert(1, "/source")
-import docker
+from keystone_action.engine.connect import connect
 from keystone_action.engine.networks import Networks
 
 async def main():
-    networks = Networks(docker.from_env(), sys.argv[1])
+    networks = Networks(connect(os.environ), sys.argv[1])
     async with networks.cell("from-inside") as network:
         print(json.dumps({"own": network.own_address, "host": network.host_address, "gateway": network.gateway}))
 
 asyncio.run(main())
 """
 FOREIGN = """
-import asyncio, json, socket, sys
+import asyncio, json, os, socket, sys
 sys.path.insert(0, "/packages")
 sys.path.insert(1, "/source")
-import docker
+from keystone_action.engine.connect import connect
 from keystone_action.engine.networks import Networks
 
-client = docker.from_env()
+client = connect(os.environ)
 
 def inside():
-    return sys.argv[2] in client.containers.get(socket.gethostname()).attrs["NetworkSettings"]["Networks"]
+    return sys.argv[2] in client.inspect_container(socket.gethostname())["NetworkSettings"]["Networks"]
 
 async def main():
     networks = Networks(client, sys.argv[1])
@@ -139,17 +142,14 @@ def test_address_ranges_of_others_are_waited_for(
     containers: ContainerWorld, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     """In the engine's own words, of old and new versions."""
-    from docker.errors import APIError
-    from docker.models.networks import NetworkCollection
-
-    create, refusals = NetworkCollection.create, [words, words]
+    create, refusals = EngineClient.create_network, [words, words]
 
     def refuse(*arguments: object, **fields: object) -> object:
         if refusals:
-            raise APIError("500 Server Error", explanation=refusals.pop())
+            raise Refused(500, refusals.pop())
         return create(*arguments, **fields)
 
-    monkeypatch.setattr(NetworkCollection, "create", refuse)
+    monkeypatch.setattr(EngineClient, "create_network", refuse)
     monkeypatch.setattr(module, "ADDRESS_PAUSES", (0.01, 0.01, 60))
     assert open_network(containers).subnet.num_addresses > 1
 
@@ -229,9 +229,8 @@ def test_in_a_container_of_the_engine_our_own_container_joins(containers: Contai
 
 def test_an_engine_that_is_gone_is_a_sentence() -> None:
     import anyio
-    import docker
 
-    client = docker.DockerClient(base_url="tcp://127.0.0.1:1", version="1.41")
+    client = EngineClient(Connection(base_url="tcp://127.0.0.1:1", version="1.41"))
 
     async def opened() -> None:
         await Networks(client, "run").open("cell")

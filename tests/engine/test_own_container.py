@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path[:0] = ["/packages", "/source"]
 from keystone_action.command import Command, Limits
 from keystone_action.sandbox.containers.sandboxes import start_docker
-from keystone_action.engine.client import connect
+from keystone_action.engine.connect import connect
 from keystone_action.engine.own_container import find_own_container
 
 async def main(root, mode):
@@ -37,7 +37,7 @@ async def main(root, mode):
         (workspace / "given").write_text("given")
         sandbox = await provider.open(workspace, limits=Limits())
         done = await sandbox.run(Command(("sh", "-c", "cat given; echo made >made")))
-        own = find_own_container(client.api)
+        own = find_own_container(client)
         return {
             "own": dataclasses.asdict(own) if own else None,
             "bound": bool(sandbox.transfer.mounts),
@@ -140,7 +140,7 @@ def test_the_machines_network_is_nobodys(outside: Outside) -> None:
 
 @pytest.mark.docker
 def test_on_a_machine_there_is_none(engine: Any) -> None:
-    assert find_own_container(engine.api) is None
+    assert find_own_container(engine) is None
 
 
 @pytest.mark.docker
@@ -156,7 +156,7 @@ def test_by_its_own_layer_where_the_kernel_does_not_name_it(outside: Outside, mo
             assert known[0] == owner.id
             patched.setattr(own_container, "candidates", lambda known=known: known)
             patched.setattr(own_container, "_upper_directory", lambda upper=upper: upper)
-            found = find_own_container(outside.engine.api)
+            found = find_own_container(outside.engine)
         assert found is not None
         assert (found.identifier, found.network) == (ours.id, owner.id)
 
@@ -208,9 +208,9 @@ def test_where_layers_have_no_names_the_host_name_tells(monkeypatch: pytest.Monk
         }
 
     known = {other: described(other, "another"), ours: described(ours, "this")}
-    api = SimpleNamespace(inspect_container=known.__getitem__, containers=list)
+    client = SimpleNamespace(inspect_container=known.__getitem__, list_containers=list)
     monkeypatch.setattr(own_container, "candidates", lambda: [other, ours])
     monkeypatch.setattr(own_container, "_upper_directory", lambda: "abc/diff")
     monkeypatch.setattr(own_container.socket, "gethostname", lambda: "this")
-    found = find_own_container(api)
+    found = find_own_container(client)
     assert found == own_container.OwnContainer(ours, ours, (("/github", "/srv/runner"),))

@@ -23,8 +23,10 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.docker_engine import Engine
 
-from keystone_action.engine.pulling import Login, Reference, cause_of, ensure_image
+from keystone_action.engine.connect import connect
+from keystone_action.engine.pulling import Login, Pulling, Reference, cause_of, ensure_image
 from keystone_action.errors import ServiceError
 from keystone_action.spec.registry_names import parse_mirror
 
@@ -166,7 +168,8 @@ def pull(engine: DockerClient, image: str, **fields: Any) -> list[str]:
     told: list[str] = []
 
     async def run() -> None:
-        await ensure_image(engine, image, on_progress=told.append, pauses=fields.pop("pauses", (0.01, 0.01)), **fields)
+        pauses = fields.pop("pauses", (0.01, 0.01))
+        await ensure_image(engine, image, Pulling(on_progress=told.append, **fields), pauses=pauses)
 
     anyio.run(run)
     return told
@@ -222,12 +225,10 @@ def home_of(
     ann: str, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **config: Any
 ) -> DockerClient:
     """A client of the engine as a user has it who once said `docker login`."""
-    import docker
-
     kept = {"auths": {registry.host: {"auth": base64.b64encode(ann.encode()).decode()}}, **config}
     (tmp_path / "config.json").write_text(json.dumps(kept))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    return docker.from_env()
+    return Engine(connect(os.environ))
 
 
 @pytest.mark.docker

@@ -15,7 +15,8 @@ from support.docker_world import IMAGE, need_image
 
 from keystone_action.engine import transfers
 from keystone_action.engine.calls import asked
-from keystone_action.engine.connection import EngineApi
+from keystone_action.engine.client import EngineClient
+from keystone_action.engine.connection import Connection
 from keystone_action.engine.container import Run
 from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.plan import Plan
@@ -45,11 +46,15 @@ class OneArchive(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+def client_of(port: int) -> EngineClient:
+    return EngineClient(Connection(base_url=f"tcp://127.0.0.1:{port}", version="1.41", timeout=20))
+
+
 @pytest.fixture
-def api() -> Iterator[EngineApi]:
+def client() -> Iterator[EngineClient]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), OneArchive)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    made = EngineApi(base_url=f"tcp://127.0.0.1:{server.server_port}", version="1.41", timeout=20)
+    made = client_of(server.server_port)
     yield made
     made.close()
     server.shutdown()
@@ -71,24 +76,24 @@ def is_ours(error: SandboxError | ServiceError, code: int) -> bool:
 
 
 @pytest.mark.parametrize("code", OF_FILES)
-def test_a_file_that_can_t_be_read_while_it_is_sent(api: EngineApi, code: int) -> None:
+def test_a_file_that_can_t_be_read_while_it_is_sent(client: EngineClient, code: int) -> None:
     def pieces() -> Iterator[bytes]:
         yield bytes(1 << 19)
         failing(code)()
 
     with pytest.raises(SandboxError) as caught:
-        transfers.put(api, "some", pieces())
+        transfers.put(client, "some", pieces())
     assert is_ours(caught.value, code)
 
 
-def test_what_can_be_read_arrives(api: EngineApi) -> None:
-    transfers.put(api, "some", [bytes(1 << 19)])
-    with closing(transfers.fetch(api, "some", "/x")) as pieces:
+def test_what_can_be_read_arrives(client: EngineClient) -> None:
+    transfers.put(client, "some", [bytes(1 << 19)])
+    with closing(transfers.fetch(client, "some", "/x")) as pieces:
         assert sum(map(len, pieces)) == 1 << 20
 
 
 @pytest.mark.parametrize("code", OF_FILES)
-def test_a_file_that_can_t_be_written_while_it_is_fetched(api: EngineApi, code: int) -> None:
+def test_a_file_that_can_t_be_written_while_it_is_fetched(client: EngineClient, code: int) -> None:
     """The one who writes it tells: `fetch` translates only what the engine did."""
 
     def write(pieces: Generator[bytes, None, None]) -> None:
@@ -97,20 +102,20 @@ def test_a_file_that_can_t_be_written_while_it_is_fetched(api: EngineApi, code: 
                 failing(code)()
 
     with pytest.raises(OSError, match=os.strerror(code)) as caught:
-        write(transfers.fetch(api, "some", "/x"))
+        write(transfers.fetch(client, "some", "/x"))
     assert caught.value.errno == code
 
 
 @pytest.mark.parametrize("send", [True, False])
 def test_an_engine_that_is_gone_is_told_as_one(send: bool) -> None:
     with (
-        closing(EngineApi(base_url="tcp://127.0.0.1:1", version="1.41", timeout=5)) as gone,
+        closing(client_of(1)) as gone,
         pytest.raises(SandboxError, match="the container engine does not answer"),
     ):
         transfers.put(gone, "some", [b"x"]) if send else list(transfers.fetch(gone, "some", "/x"))
 
 
-@pytest.mark.parametrize("code", OURS)
+@pytest.mark.parametrize("code", OF_FILES)
 def test_what_this_machine_lacks_is_told_of_sandboxes_and_services(code: int) -> None:
     with pytest.raises(SandboxError) as sandbox, engine_errors("can't ask"):
         failing(code)()
@@ -128,6 +133,6 @@ def test_what_fails_around_a_container_is_told_as_ours(engine: Any, part: str, c
     need_image(engine)
     plan = Plan(IMAGE, ("sleep", "3" if part == "look" else "0"), 65532, "/", {"keystone.run": "test-transfers"})
     with pytest.raises(SandboxError) as caught:
-        Run(engine.api, plan, **{part: failing(code)}).execute()
+        Run(engine, plan, **{part: failing(code)}).execute()
     assert is_ours(caught.value, code)
     assert engine.api.containers(all=True, filters={"label": "keystone.run=test-transfers"}) == []

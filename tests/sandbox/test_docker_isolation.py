@@ -129,12 +129,12 @@ def test_a_container_starts_in_all_of_its_networks(engine: Any) -> None:
             plan = Plan(
                 IMAGE, argv, 65532, "/", provider.engine.labels, network=names[0], networks=(names[1], made[2].id)
             )
-            done = await provider.engine.execute(Run(engine.api, plan))
+            done = await provider.engine.execute(Run(engine, plan))
             for network in made:
                 assert network.attrs["IPAM"]["Config"][0]["Subnet"].split("/")[0] in done.stdout.text()
             lost = dataclasses.replace(plan, networks=(names[1], "keystone-no-such-network"))
             with pytest.raises(SandboxError, match="keystone-no-such-network"):
-                await provider.engine.execute(Run(engine.api, lost))
+                await provider.engine.execute(Run(engine, lost))
             assert engine.api.containers(all=True, filters={"label": f"keystone.run={run_id}"}) == []
             await sweep(engine, run_id)
 

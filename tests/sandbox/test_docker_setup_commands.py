@@ -46,7 +46,7 @@ def entries(sandbox: DockerSandbox) -> list[str]:
 
 def kept(ready: DockerSandboxes) -> bool:
     """Whether its image is one that is found again."""
-    tags = ready.engine.api.inspect_image(ready.image.identifier)["RepoTags"]
+    tags = ready.engine.client.inspect_image(ready.image.identifier)["RepoTags"]
     return any(tag.startswith("keystone-setup:") for tag in tags)
 
 

@@ -127,7 +127,7 @@ def test_clean_removes_what_no_run_has_used_for_long(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(world / "home"))
-    monkeypatch.setattr("keystone_action.engine.client._DEFAULT", "unix:///does/not/exist.sock")
+    monkeypatch.setattr("keystone_action.engine.connect._DEFAULT", "unix:///does/not/exist.sock")
     monkeypatch.setenv("DOCKER_HOST", "")
     young = copied(world)
     (world / "home/tool/data").write_text("newer")

@@ -225,10 +225,11 @@ def test_on_the_engine_s_machine_its_ports_are_open_at_the_gateway_and_that_is_s
 
 
 FROM_INSIDE = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 sys.path.insert(0, "/packages")
 sys.path.insert(1, "/source")
 import docker
+from keystone_action.engine.connect import connect
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.services.egress.proxy import EgressProxy
 from keystone_action.engine.networks import Networks
@@ -238,7 +239,7 @@ from pathlib import Path
 async def main():
     client = docker.from_env()
     run_id, image, knock, port, machine = sys.argv[1:]
-    networks, proxy = Networks(client, run_id), EgressProxy()
+    networks, proxy = Networks(connect(os.environ), run_id), EgressProxy()
     proxy.start()
     seen = []
     for number in range(2):

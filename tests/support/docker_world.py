@@ -116,7 +116,7 @@ def images_go(engine: Any) -> Iterator[str]:
     finally:
         docker_layers._commit = commit
         for image in reversed(made):
-            docker_layers.remove_image(engine.api, image)
+            docker_layers.remove_image(engine, image)
 
 
 def shell(text: str, **options: Any) -> Command:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -39,7 +39,8 @@ from keystone_action.runner.secrets import handed_out, is_key
 from keystone_action.spec.expressions import ExpressionError, interpolate
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.records import Image
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import RunOptions
@@ -294,13 +295,13 @@ def image_facts(client: EngineClient, names: Collection[str]) -> dict[str, str]:
     found = {}
     for name in names:
         try:
-            found[name] = image_fact(client.api.inspect_image(name))
+            found[name] = image_fact(client.inspect_image(name))
         except Exception:  # noqa: BLE001, S112 - the cell tells what is wrong with its image
             continue
     return found
 
 
-def image_fact(attributes: Mapping[str, Any]) -> str:
+def image_fact(attributes: Image) -> str:
     """The digest that a registry has the image under, the same on every machine; else its id on this one."""
     digests = sorted(text.partition("@")[2] for text in attributes.get("RepoDigests") or ())
     return digests[0] if digests else f"{LOCAL}{attributes.get('Id', '')}"

@@ -93,7 +93,7 @@ async def with_packages_layer(
         return image
     digest = digest_of("packages", _VERSION, image.identifier, list(packages), sorted(env.items()))
     async with engine.layers.setdefault(digest, asyncio.Lock()):
-        find = partial(find_layer, engine.api, image, digest, engine.found_layers)
+        find = partial(find_layer, engine.client, image, digest, engine.found_layers)
         found = await engine.thread(find)
         if found is not None:
             return found
@@ -140,13 +140,13 @@ def _run(
     )
 
     def prepare(container: str) -> None:
-        put(engine.api, container, docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600))
+        put(engine.client, container, docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600))
 
     def collect(container: str) -> None:
-        if exit_code(engine.api, container) == 0:
-            commit_kept(engine.api, image, container, digest)
+        if exit_code(engine.client, container) == 0:
+            commit_kept(engine.client, image, container, digest)
 
-    return Run(engine.api, plan, timeout=timeout, prepare=prepare, collect=collect)
+    return Run(engine.client, plan, timeout=timeout, prepare=prepare, collect=collect)
 
 
 def exports(env: Mapping[str, str]) -> list[str]:

@@ -136,7 +136,7 @@ class DockerSandbox:
         async with self.turn:
             run = self._container(command)
             completed = asyncio.ensure_future(self._run(command, run))
-            serving = DockerServing(completed, self.image.api, self.transfer.user, self.image.search_path, run)
+            serving = DockerServing(completed, self.image.client, self.transfer.user, self.image.search_path, run)
             try:
                 yield serving
             finally:
@@ -201,7 +201,7 @@ class DockerSandbox:
         if command.stdin:
             extras.append(docker_pack.small_file(STANDARD_INPUT.lstrip("/"), command.stdin, 0o444))
         return Run(
-            self.image.api,
+            self.image.client,
             plan,
             timeout=command.timeout,
             prepare=lambda container: self.transfer.prepare(container, extras),
@@ -243,7 +243,7 @@ class DockerSandbox:
             init=self.image.init,
         )
         return Run(
-            self.image.api,
+            self.image.client,
             plan,
             prepare=lambda container: self.transfer.prepare(container, []),
             collect=self.transfer.collect,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.command import Limits
-from keystone_action.engine.client import connect
+from keystone_action.engine.connect import connect
 from keystone_action.engine.image import PROBING_USER, Image, find_image
 from keystone_action.engine.layers import remove_image
 from keystone_action.errors import SandboxError
@@ -30,7 +30,7 @@ from keystone_action.sandbox.containers.shared import Engine, Mode
 from keystone_action.sandbox.containers.transfer import Bound, Copied, Places, Transfer
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
     from keystone_action.sandbox.own_python import OwnPython
 
 _THREADS = 512
@@ -60,7 +60,7 @@ async def start_docker(
     engine = Engine(used, client is None, run_id, root, ThreadPoolExecutor(_THREADS, "keystone-docker"))
     try:
         await engine.thread(partial(engine.begin, mode))
-        found = await engine.thread(partial(find_image, used.api, image, engine.labels))
+        found = await engine.thread(partial(find_image, used, image, engine.labels))
         await engine.thread(partial(engine.learn, found))
         await engine.thread(partial(engine.insist, found))
     except BaseException:
@@ -234,13 +234,13 @@ class DockerSandboxes:
             named[1] = f"{named[1]}/{places.private.name}"
             lease = engine.users.lease() if engine.users else None
             try:
-                return Bound(engine.api, places, named, lease.uid if lease else os.geteuid(), lease, limits.disk)
+                return Bound(engine.client, places, named, lease.uid if lease else os.geteuid(), lease, limits.disk)
             except OSError as error:
                 if lease is not None:
                     lease.release()
                 raise SandboxError(f"can't prepare the sandbox of {places.workspace}: {error}") from error
         missing = list(_missing_parents(self.image, places.all))
-        return Copied(engine.api, places, missing, PROBING_USER, limits.disk)
+        return Copied(engine.client, places, missing, PROBING_USER, limits.disk)
 
     async def open_host(
         self,
@@ -273,7 +273,7 @@ class DockerSandboxes:
             elif self._own_image and not self.engine.closed:
                 # An engine may be slow at it: no reason for the cell to fail, and the end of the run tries again.
                 with contextlib.suppress(SandboxError):
-                    await self.engine.thread(partial(remove_image, self.engine.api, self.image.identifier))
+                    await self.engine.thread(partial(remove_image, self.engine.client, self.image.identifier))
 
 
 def _real(path: Path) -> Path:

@@ -19,7 +19,8 @@ from keystone_action.sandbox.listeners import TABLES, listeners
 
 if TYPE_CHECKING:
     from keystone_action.command import Completed
-    from keystone_action.engine.connection import EngineApi, Streams
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.connection import Streams
     from keystone_action.engine.container import Run
     from keystone_action.sandbox.base import Connection
 
@@ -64,11 +65,11 @@ class DockerServing:
     programs."""
 
     def __init__(
-        self, completed: asyncio.Future[Completed], api: EngineApi, user: int, search_path: str, run: Run
+        self, completed: asyncio.Future[Completed], client: EngineClient, user: int, search_path: str, run: Run
     ) -> None:
         self._run = run
         self._completed = completed
-        self._api = api
+        self._client = client
         self._user = user
         self._search_path = search_path
         self._has_tunnel = False
@@ -137,12 +138,12 @@ class DockerServing:
         """A program beside the command: the connection that is its streams, in frames. Blocks. Raises SandboxError."""
         with engine_errors("can't run a program beside a server"):
             assert self._run.identifier is not None
-            streams = self._api.start_beside(
+            streams = self._client.start_beside(
                 self._run.identifier,
                 ["/bin/sh", "-c", script, "sh", *arguments],
                 user=f"{self._user}:{self._user}",
                 environment={"PATH": self._search_path},
-                workdir="/",
+                directory="/",
             )
         streams.settimeout(None)
         return streams

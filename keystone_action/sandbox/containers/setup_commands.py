@@ -43,7 +43,7 @@ from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSan
 from keystone_action.sandbox.containers.shared import Engine
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi
+    from keystone_action.engine.client import EngineClient
 
 _VERSION = 1
 """Of what is done with the same commands."""
@@ -90,7 +90,7 @@ async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: Command
     async with engine.layers.setdefault(digest, asyncio.Lock()):
         # Whoever waited for what then could not be kept must not wait for the next one too.
         if digest not in engine.not_kept:
-            found = await engine.thread(partial(find_layer, engine.api, sandbox.image, digest, engine.found_layers))
+            found = await engine.thread(partial(find_layer, engine.client, sandbox.image, digest, engine.found_layers))
             if found is not None:
                 return Made(sandbox.move(found), own=False)
             running = _Running(engine, sandbox, commands, digest)
@@ -152,7 +152,7 @@ class _Running:
             if self._made is None:
                 return Made(self._sandbox.image, own=False)
             made = self._made
-            image = await self._engine.thread(partial(learned, self._engine.api, self._sandbox.image, made))
+            image = await self._engine.thread(partial(learned, self._engine.client, self._sandbox.image, made))
             return Made(self._sandbox.move(image), own=not self._kept)
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -163,7 +163,7 @@ class _Running:
         try:
             await self._sandbox.give_back()
             if self._made is not None and not self._kept:
-                await self._engine.thread(partial(remove_image, self._engine.api, self._made))
+                await self._engine.thread(partial(remove_image, self._engine.client, self._made))
         except SandboxError:
             return  # what went wrong before is what is told; labels find the rest
 
@@ -189,7 +189,7 @@ class _Running:
         )
         extras = [*sandbox.extras(), docker_pack.small_file(SCRIPT_FILE.lstrip("/"), self._script(), 0o600)]
         return Run(
-            self._engine.api,
+            self._engine.client,
             plan,
             timeout=commands.timeout,
             prepare=lambda container: sandbox.transfer.prepare(container, extras),
@@ -223,17 +223,17 @@ class _Running:
 
     def _collect(self, container: str) -> str | None:
         """After the end, in the container's own thread."""
-        api, sandbox = self._engine.api, self._sandbox
+        client, sandbox = self._engine.client, self._sandbox
         problem = sandbox.transfer.fetch(container)
-        if problem is not None or exit_code(api, container) != 0:
+        if problem is not None or exit_code(client, container) != 0:
             return problem
         ours = {*map(str, sandbox.places.all), *([WORKSPACE_LINK] if sandbox.link else [])}
-        changed = changes(api, container, ours)
-        if changed is not None and not self._keep(api, container, changed):
-            self._made = commit_own(api, sandbox.image, container, self._engine.labels)
+        changed = changes(client, container, ours)
+        if changed is not None and not self._keep(client, container, changed):
+            self._made = commit_own(client, sandbox.image, container, self._engine.labels)
         return None
 
-    def _keep(self, api: EngineApi, container: str, changed: list[str]) -> bool:
+    def _keep(self, client: EngineClient, container: str, changed: list[str]) -> bool:
         """Make it an image that is found again, if it says nothing of this cell and nothing else was done."""
         sandbox = self._sandbox
         if self._digest is None or self._before is None or not sandbox.transfer.untouched():
@@ -242,11 +242,11 @@ class _Running:
             return False
         needles = [*map(str, sandbox.places.all), *self._commands.secrets]
         self._made = commit_kept(
-            api,
+            client,
             sandbox.image,
             container,
             self._digest,
-            proven=lambda made: not holds(api, sandbox.image, made, changed, needles),
+            proven=lambda made: not holds(client, sandbox.image, made, changed, needles),
         )
         self._kept = self._made is not None
         return self._kept

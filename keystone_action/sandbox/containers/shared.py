@@ -29,7 +29,7 @@ from keystone_action.sandbox import trees
 from keystone_action.sandbox.users import Users
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi, EngineClient
+    from keystone_action.engine.client import EngineClient
 
 Mode = Literal["auto", "bind", "copy"]
 T = TypeVar("T")
@@ -61,11 +61,6 @@ class Engine:
     closed: bool = False
 
     @property
-    def api(self) -> EngineApi:
-        """The client's plain interface."""
-        return self.client.api
-
-    @property
     def labels(self) -> dict[str, str]:
         """Of every container."""
         return labels(self.run_id, "sandbox", owner=self.owner)
@@ -74,7 +69,7 @@ class Engine:
         """Blocks. Raises SandboxError."""
         self.mode = mode
         with engine_errors("can't ask the Docker engine what it is"):
-            options = self.api.info().get("SecurityOptions") or []
+            options = self.client.facts().get("SecurityOptions") or []
         self.foreign_users = any("name=userns" in option or "name=rootless" in option for option in options)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -83,7 +78,7 @@ class Engine:
         self.root = Path(os.path.realpath(self.root))
         self.root.chmod(0o711)
         if mode != "copy":
-            self.paths = find_host_paths(self.api)
+            self.paths = find_host_paths(self.client)
         self.users = Users() if os.geteuid() == 0 else None
 
     async def thread(self, function: Callable[[], T]) -> T:
@@ -154,7 +149,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         try:
             left = await loop.run_in_executor(self.threads, self._containers)
-            await asyncio.gather(*(loop.run_in_executor(self.threads, remove, self.api, one) for one in left))
+            await asyncio.gather(*(loop.run_in_executor(self.threads, remove, self.client, one) for one in left))
             await loop.run_in_executor(self.threads, self._remove_images)
         finally:
             self.threads.shutdown(wait=False)
@@ -163,15 +158,15 @@ class Engine:
 
     def _containers(self) -> list[str]:
         with engine_errors("can't list our containers"):
-            found = self.api.containers(all=True, filters={"label": f"{OWNER}={self.owner}"})
+            found = self.client.list_containers({"label": f"{OWNER}={self.owner}"}, all=True)
             return [str(container["Id"]) for container in found]
 
     def _remove_images(self) -> None:
         with engine_errors("can't list our images"):
-            found = self.api.images(filters={"label": f"{OWNER}={self.owner}"})
+            found = self.client.list_images({"label": f"{OWNER}={self.owner}"})
         # The newest first: others may be made of an older one.
         for image in sorted(found, key=lambda image: int(image["Created"]), reverse=True):
-            remove_image(self.api, str(image["Id"]))
+            remove_image(self.client, str(image["Id"]))
 
 
 def _is_shared(image: Image, directory: Path, source: str) -> bool:

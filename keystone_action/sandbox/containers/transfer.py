@@ -28,7 +28,7 @@ from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.users import Lease
 
 if TYPE_CHECKING:
-    from keystone_action.engine.connection import EngineApi
+    from keystone_action.engine.client import EngineClient
 
 HOME, TEMPORARY = "home", "tmp"
 _MOST_UNLIMITED = 16 << 30
@@ -109,12 +109,18 @@ class Bound:
     """By bind mounts. sources: where the engine's machine has each of the places, in their order."""
 
     def __init__(
-        self, api: EngineApi, places: Places, sources: Sequence[str], user: int, lease: Lease | None, disk: int | None
+        self,
+        client: EngineClient,
+        places: Places,
+        sources: Sequence[str],
+        user: int,
+        lease: Lease | None,
+        disk: int | None,
     ) -> None:
         self.user, self.lost = user, ""
         pairs = list(zip(places.all, sources, strict=True))
         self.mounts = tuple(Mount(source, str(path), read_only=path in places.readable) for path, source in pairs)
-        self._api = api
+        self._client = client
         self._places = places
         self._lease = lease
         self._disk = disk
@@ -135,7 +141,7 @@ class Bound:
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
         if extras:
-            put(self._api, container, itertools.chain(*extras))
+            put(self._client, container, itertools.chain(*extras))
 
     def look(self, container: str) -> str | None:
         """See `Transfer`."""
@@ -144,7 +150,7 @@ class Bound:
         roots = [str(self._places.workspace), str(self._places.private)]
         try:
             below = next(size for size in tree_size(roots) if size is not None)
-            return disk_sentence(below + layer_size(self._api, container), self._disk)
+            return disk_sentence(below + layer_size(self._client, container), self._disk)
         except TooDeep:
             return _TOO_DEEP
 
@@ -192,11 +198,11 @@ class Copied:
     """By archives. missing_parents: directories above the places that the image lacks, the highest first."""
 
     def __init__(
-        self, api: EngineApi, places: Places, missing_parents: Sequence[str], user: int, disk: int | None
+        self, client: EngineClient, places: Places, missing_parents: Sequence[str], user: int, disk: int | None
     ) -> None:
         self.user, self.lost = user, ""
         self.mounts: tuple[Mount, ...] = ()
-        self._api = api
+        self._client = client
         self._places = places
         self._parents = missing_parents
         self._disk = disk
@@ -208,9 +214,9 @@ class Copied:
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
         self._stopped = False
-        put(self._api, container, self._going_on(itertools.chain(self._layout(), *extras)))
+        put(self._client, container, self._going_on(itertools.chain(self._layout(), *extras)))
         if self._saved.exists():
-            put(self._api, container, self._going_on(_read(self._saved)))
+            put(self._client, container, self._going_on(_read(self._saved)))
 
     def _layout(self) -> Iterator[bytes]:
         yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
@@ -229,7 +235,7 @@ class Copied:
         if self._disk is None:
             return None
         try:
-            return disk_sentence(layer_size(self._api, container), self._disk)
+            return disk_sentence(layer_size(self._client, container), self._disk)
         except TooDeep:
             return _TOO_DEEP
 
@@ -264,7 +270,7 @@ class Copied:
 
     def _claims_more(self, container: str, most: int) -> bool:
         try:
-            return layer_size(self._api, container) > most
+            return layer_size(self._client, container) > most
         except TooDeep:
             return False
 
@@ -278,7 +284,7 @@ class Copied:
             return _only_caches(each[1] for each in parts if len(each) > 1)
 
     def _get(self, container: str, path: Path) -> Generator[bytes, None, None]:
-        with contextlib.closing(fetch(self._api, container, str(path))) as pieces:
+        with contextlib.closing(fetch(self._client, container, str(path))) as pieces:
             yield from self._going_on(pieces)
 
     def stop(self) -> None:

@@ -69,7 +69,7 @@ class DatabaseServers(Generic[S]):
 
     async def start(self) -> None:
         """Have the image, and where cells share one, the server. Raises ServiceError."""
-        await ensure_image(self._host.client, self._image, **self._host.pulling())
+        await ensure_image(self._host.client, self._image, self._host.pull)
         if self._definition.isolation != "container":
             self._shared = await self._started(await self._host.group.enter())
 

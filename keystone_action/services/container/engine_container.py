@@ -7,31 +7,27 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within, asked
+from keystone_action.engine.errors import unless_refused
 from keystone_action.engine.labels import labels
 from keystone_action.engine.networks import Network, address_in, network_name
+from keystone_action.engine.plan import ServicePlan, create_service
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.kept_logs import ENGINE_KEEPS, KeptLogs
 
 if TYPE_CHECKING:
-    from docker.models.containers import Container
-
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
+    from keystone_action.engine.records import Container, State
 
 TAIL_CHARACTERS = 4000
 _TAIL_LINES = 200
 _POLL_SECONDS = 0.03
 _STATE_SECONDS = 0.25
-_LOGS: Mapping[str, str] = {"max-size": str(ENGINE_KEEPS), "max-file": "2"}
 _LOG_SECONDS = 1.0
 _MEMORY_ADVICE = "Give it less to do, or the machine that the engine runs on more memory."
 _END_ADVICE = "Mostly its output says why; `env` and `command` of the service say how it is started."
-_PIDS = 4096
-_WITHOUT = ["NET_RAW", "MKNOD", "AUDIT_WRITE"]
-"""Capabilities of the engine's default that no service needs. With NET_RAW a container that several cells share could
-speak in the name of its neighbours' addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +53,17 @@ class ServiceContainer:
         self._kept_logs = kept_logs
         self._cell = ""
         self.plan = plan
-        self._container: Container | None = None
+        self._id: str | None = None
+        self._described: Container = {}
+        """What the engine said of it last."""
         self._ended = ""
         self.address = ""
 
     @property
     def id(self) -> str:
         """The engine's id. Only after `start`."""
-        assert self._container is not None
-        return str(self._container.id)
+        assert self._id is not None
+        return self._id
 
     async def start(self, network: Network, *, cell: str = "") -> None:
         """Make and start it in a network, under the service's name. Raises ServiceError."""
@@ -75,8 +73,8 @@ class ServiceContainer:
         marks = labels(self._run_id, "service", service=self.plan.service, cell=cell)
         problem = f"service {self.plan.service} can't be started"
         try:
-            self._container = await ask(lambda: self._create(network, marks), problem)
-            await ask(self._container.start, problem)
+            self._id = await ask(lambda: self._create(network, marks), problem)
+            await ask(lambda: self._client.start(self.id), problem)
             await self._refresh()
         except ServiceError as error:
             with anyio.CancelScope(shield=True):
@@ -87,32 +85,23 @@ class ServiceContainer:
                 await self.remove()
             raise
         # One that has ended by now has no address; whoever waits for it says how it ended.
-        joined = self._container.attrs["NetworkSettings"]["Networks"].get(network.name) or {}
+        joined = self._described["NetworkSettings"]["Networks"].get(network.name) or {}
         self.address = str(joined.get("IPAddress") or "")
 
-    def _create(self, network: Network, marks: Mapping[str, str]) -> Container:
-        from docker.types import LogConfig
-
-        plan = self.plan
-        command = plan.command if plan.command is None or isinstance(plan.command, str) else list(plan.command)
-        endpoint = self._client.api.create_endpoint_config(aliases=[plan.service])
-        return self._client.containers.create(
-            plan.image,
-            command,
-            name=network_name(self._run_id, f"{plan.service}-{secrets.token_hex(4)}"),
-            environment=dict(plan.env),
+    def _create(self, network: Network, marks: Mapping[str, str]) -> str:
+        plan = ServicePlan(
+            name=network_name(self._run_id, f"{self.plan.service}-{secrets.token_hex(4)}"),
+            image=self.plan.image,
+            command=self.plan.command,
+            environment=self.plan.env,
+            labels=marks,
             network=network.name,
-            networking_config={network.name: endpoint},
-            extra_hosts=dict(network.hosts),
-            dns=list(network.dns) or None,
-            labels=dict(marks),
-            log_config=LogConfig(type=LogConfig.types.JSON, config=dict(_LOGS)),
-            security_opt=["no-new-privileges:true"],
-            cap_drop=_WITHOUT,
-            pids_limit=_PIDS,
-            # It may be in several networks, and is no way from one to the other.
-            sysctls={"net.ipv4.ip_forward": "0"},
+            alias=self.plan.service,
+            extra_hosts=network.hosts,
+            dns=network.dns,
+            log_bytes=ENGINE_KEEPS,
         )
+        return create_service(self._client, plan)
 
     async def until(self, ready: Callable[[], Awaitable[str]], timeout: float) -> None:
         """Ask `ready` until it answers the empty string (else: what is missing). Raises ServiceError when the
@@ -149,18 +138,18 @@ class ServiceContainer:
         if problem and (state.get("OOMKilled") or state.get("ExitCode") != 0):
             raise self.failed(problem, advice)
 
-    async def _refresh(self) -> Mapping[str, Any]:
+    async def _refresh(self) -> State:
         import anyio.to_thread
 
         return await anyio.to_thread.run_sync(self._state)
 
-    def _state(self) -> Mapping[str, Any]:
-        container = self._container
+    def _state(self) -> State:
+        container = self._id
         if container is None:
-            return {"Running": False, "ExitCode": "unknown"}
-        asked(container.reload, f"service {self.plan.service} went away")
-        state: Mapping[str, Any] = container.attrs["State"]
-        return state
+            return {"Running": False}
+        problem = f"service {self.plan.service} went away"
+        self._described = asked(lambda: self._client.inspect_container(container), problem)
+        return self._described["State"]
 
     async def health(self) -> str | None:
         """What the image's own health check says (`starting`, `healthy`, `unhealthy`); None when it has none."""
@@ -170,35 +159,33 @@ class ServiceContainer:
 
     def exposed_ports(self) -> list[int]:
         """The TCP ports that the image says it listens on."""
-        assert self._container is not None
-        ports = self._container.attrs["Config"].get("ExposedPorts") or {}
+        ports = self._described["Config"].get("ExposedPorts") or {}
         return sorted(int(name.split("/")[0]) for name in ports if name.endswith("/tcp"))
 
     async def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[int, str]:
         """Run a program inside; its exit code and what it printed. 126 and 127 when it can't be started. Raises
         ServiceError."""
-        container = self._container
+        container = self._id
         assert container is not None
         try:
-            result = await ask(
-                lambda: container.exec_run(list(argv), environment=dict(env or {})),
+            exit_code, printed = await ask(
+                lambda: self._client.run_beside(container, argv, environment=env or {}),
                 f"service {self.plan.service}: a command can't be run in it",
                 abandon=True,
             )
         except ServiceError:
             await self.must_run("before a command was run in it")
             raise
-        output = result.output if isinstance(result.output, bytes) else b""
-        return int(result.exit_code if result.exit_code is not None else -1), output.decode("utf-8", "replace")
+        return -1 if exit_code is None else exit_code, printed.decode("utf-8", "replace")
 
     def tail(self) -> str:
         """What it printed last, at most 4,000 characters; empty when that can't be had. Kept when it is removed.
         Blocking."""
-        container = self._container
+        container = self._id
         if container is None:
             return self._ended
         try:
-            printed = asked(lambda: container.logs(tail=_TAIL_LINES), "logs")
+            printed = asked(lambda: self._client.logs(container, lines=_TAIL_LINES), "logs")
         except ServiceError:
             return self._ended
         self._ended = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
@@ -223,26 +210,29 @@ class ServiceContainer:
     async def address_in(self, network: Network) -> str:
         """Its address in a network that it has joined. Raises ServiceError."""
         await self._refresh()
-        assert self._container is not None
-        return address_in(self._container.attrs, network.name)
+        return address_in(self._described, network.name)
 
     async def remove(self) -> None:
         """End it at once and remove it and its volumes: nothing of it is left but what it printed. Never raises, and
         an engine that does not answer is not waited for; what stays is found by its label."""
-        container = self._container
+        container = self._id
         if container is None:
             return
-        self._container = None
+        self._id = None
         await self._keep_logs(container)
         with contextlib.suppress(ServiceError):  # the engine is gone, or something else removes it just now
-            await ask_within(lambda: _remove(container), "removal", REMOVAL_SECONDS)
+            await ask_within(lambda: self._remove(container), "removal", REMOVAL_SECONDS)
 
-    async def _keep_logs(self, container: Container) -> None:
+    def _remove(self, container: str) -> None:
+        with unless_refused(404):
+            self._client.remove_container(container)
+
+    async def _keep_logs(self, container: str) -> None:
         import anyio.to_thread
 
         logs = self._kept_logs
         try:
-            printed: bytes = await ask_within(container.logs, "logs", _LOG_SECONDS)
+            printed: bytes = await ask_within(lambda: self._client.logs(container), "logs", _LOG_SECONDS)
         except ServiceError as error:
             problem = error.message
             if logs is not None:
@@ -254,23 +244,14 @@ class ServiceContainer:
             await anyio.to_thread.run_sync(lambda: logs.keep(self.plan.service, self._cell, printed))
 
 
-def _end(state: Mapping[str, Any], when: str) -> tuple[str, str]:
+def _end(state: State, when: str) -> tuple[str, str]:
     """How a container ended, and what to do about it; two empty texts of one that runs."""
     if state.get("Running") and not state.get("Restarting"):
         return "", ""
     if state.get("OOMKilled"):
         return f"was killed {when}: it was out of memory", _MEMORY_ADVICE
     said = f" ({state['Error']})" if state.get("Error") else ""
-    return f"ended {when}, with exit code {state.get('ExitCode')}{said}", _END_ADVICE
-
-
-def _remove(container: Container) -> None:
-    from docker.errors import NotFound
-
-    try:
-        container.remove(force=True, v=True)
-    except NotFound:
-        return
+    return f"ended {when}, with exit code {state.get('ExitCode', 'unknown')}{said}", _END_ADVICE
 
 
 def _understood(error: ServiceError, plan: ContainerPlan) -> ServiceError:

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from keystone_action.engine.pulling import Pulling
 from keystone_action.errors import ServiceError
 from keystone_action.services.base import RunningService, undoing
 from keystone_action.services.container.kept_logs import KeptLogs
@@ -18,20 +19,9 @@ from keystone_action.spec.models.services import ContainerService, MysqlService,
 if TYPE_CHECKING:
     import anyio
 
-    from keystone_action.engine.connection import EngineClient
+    from keystone_action.engine.client import EngineClient
     from keystone_action.engine.networks import Network, Networks
-    from keystone_action.engine.pulling import Login
     from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
-
-
-@dataclass(frozen=True)
-class Pulling:
-    """How images are had: see `images.ensure_image`."""
-
-    mirror: str | None = None
-    login: Login | None = None
-    user_logins: bool = False
-    on_progress: Callable[[str], None] | None = None
 
 
 class GroupNetwork:
@@ -82,16 +72,6 @@ class ContainerHost:
 
         kept = KeptLogs(self.logs, self.mask) if self.logs is not None else None
         return ServiceContainer(self.client, self.run_id, plan, kept_logs=kept)
-
-    def pulling(self) -> dict[str, Any]:
-        """Keywords for `ensure_image`."""
-        pull = self.pull
-        return {
-            "mirror": pull.mirror,
-            "login": pull.login,
-            "user_logins": pull.user_logins,
-            "on_progress": pull.on_progress,
-        }
 
     @asynccontextmanager
     async def sharing(self, network: Network | None, container: str, alias: str) -> AsyncIterator[None]:

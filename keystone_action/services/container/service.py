@@ -47,7 +47,7 @@ class GenericContainer:
 
     async def start(self) -> None:
         """Have the image, and where cells share one, its container. Raises ServiceError."""
-        await ensure_image(self._host.client, self._definition.image, **self._host.pulling())
+        await ensure_image(self._host.client, self._definition.image, self._host.pull)
         if self._definition.isolation == "database":
             self._shared = await self._run(await self._host.group.enter())
 
