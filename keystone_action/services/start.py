@@ -14,6 +14,7 @@ from keystone_action.spec.models.services import (
     ContainerService,
     ExternalService,
     HttpMockService,
+    MysqlService,
     PostgresService,
     Service,
     SqliteService,
@@ -99,12 +100,8 @@ def build_service(
     definition: Service, provider: Provider, directory: Path, mocks: MockServer, containers: ContainerHost | None
 ) -> RunningService:
     """A service that is not started; see `start_services`. Raises UsageError."""
-    if containers is not None:
-        from keystone_action.services.container.host import container_service
-
-        in_container = container_service(definition, containers)
-        if in_container is not None:
-            return in_container
+    if containers is not None and (in_container := _in_container(definition, containers)) is not None:
+        return in_container
     if isinstance(definition, SqliteService):
         from keystone_action.services.sqlite.service import SqliteFile
 
@@ -124,3 +121,23 @@ def build_service(
     raise UsageError(
         f"service {definition.name} needs a container engine", help="Start Docker, or set DOCKER_HOST to where it is."
     )
+
+
+def _in_container(definition: Service, host: ContainerHost) -> RunningService | None:
+    """The service for a definition that needs the engine; None for all others (`type: postgres` without an image is
+    always embedded). Raises UsageError."""
+    if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
+        if definition.image is None:
+            return None
+        from keystone_action.services.postgres.container import PostgresContainer
+
+        return PostgresContainer(definition, host)
+    if isinstance(definition, MysqlService | ContainerService) and definition.kind == "mysql":
+        from keystone_action.services.mysql.container import MysqlContainer
+
+        return MysqlContainer(definition, host)
+    if isinstance(definition, ContainerService):
+        from keystone_action.services.container.service import GenericContainer
+
+        return GenericContainer(definition, host)
+    return None

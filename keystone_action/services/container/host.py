@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from keystone_action.engine.pulling import Pulling
 from keystone_action.errors import ServiceError
-from keystone_action.services.base import RunningService, undoing
+from keystone_action.services.base import undoing
 from keystone_action.services.container.kept_logs import KeptLogs
-from keystone_action.spec.models.services import ContainerService, MysqlService, PostgresService, Service
 
 if TYPE_CHECKING:
     import anyio
@@ -91,26 +90,6 @@ class ContainerHost:
     async def close(self) -> None:
         """Remove what the services of one definition had in common, after they have ended. Never raises."""
         await self.group.leave()
-
-
-def container_service(definition: Service, host: ContainerHost) -> RunningService | None:
-    """The service for a definition that needs the engine; None for all others (`type: postgres` without an image is
-    always embedded). Raises UsageError."""
-    if isinstance(definition, PostgresService | ContainerService) and definition.kind == "postgres":
-        if definition.image is None:
-            return None
-        from keystone_action.services.postgres.container import PostgresContainer
-
-        return PostgresContainer(definition, host)
-    if isinstance(definition, MysqlService | ContainerService) and definition.kind == "mysql":
-        from keystone_action.services.mysql.container import MysqlContainer
-
-        return MysqlContainer(definition, host)
-    if isinstance(definition, ContainerService):
-        from keystone_action.services.container.service import GenericContainer
-
-        return GenericContainer(definition, host)
-    return None
 
 
 def make_host(
