@@ -332,6 +332,16 @@ def _give_to_owner(root: Path, fd: int) -> None:
         os.fchown(fd, owner.st_uid, owner.st_gid)
 
 
+def real_path(path: Path) -> Path:
+    """The path without links. By `os.path`, which does not fail where `Path.resolve` does: in a loop of links."""
+    return Path(os.path.realpath(path))
+
+
+def is_within(path: Path, folder: Path) -> bool:
+    """Whether a path is this folder or lies in it, by their names."""
+    return path == folder or folder in path.parents
+
+
 def _problem(error: OSError, relative: str) -> PathProblem:
     shown = display_path(relative)
     raise_unless_agent(error, f"using {shown}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone_action.errors import UsageError
+from keystone_action.github.api.types import value_at
 from keystone_action.github.links import FORKS
 
 DEPENDABOT = "dependabot[bot]"
@@ -150,7 +151,7 @@ def _interpret(name: str, payload: dict[str, Any], environ: Mapping[str, str], *
             head_sha=_text(payload, "pull_request", "head", "sha") or sha,
         )
     if name == "workflow_run":
-        pulls = _at(payload, "workflow_run", "pull_requests")
+        pulls = value_at(payload, "workflow_run", "pull_requests")
         only = pulls[0] if isinstance(pulls, list) and len(pulls) == 1 else {}
         return Event(
             name=name,
@@ -172,7 +173,7 @@ def _interpret(name: str, payload: dict[str, Any], environ: Mapping[str, str], *
 
 def _of_comment(payload: dict[str, Any], sha: str | None, *, is_dependabot: bool) -> Event:
     """A pull request is an issue too, with a field that says so."""
-    issue, number = _at(payload, "issue"), _number(payload, "issue", "number")
+    issue, number = value_at(payload, "issue"), _number(payload, "issue", "number")
     event = Event(name=_COMMENTED, is_dependabot=is_dependabot, head_sha=sha)
     if not isinstance(issue, dict) or number is None:
         return replace(event, problem="the event does not say what was commented on")
@@ -184,17 +185,11 @@ def _is_other(head: str | None, repository: str) -> bool:
     return head is None or head.lower() != repository.lower()
 
 
-def _at(document: Any, *keys: str) -> Any:
-    for key in keys:
-        document = document.get(key) if isinstance(document, dict) else None
-    return document
-
-
 def _text(document: Any, *keys: str) -> str | None:
-    value = _at(document, *keys)
+    value = value_at(document, *keys)
     return value if isinstance(value, str) and value else None
 
 
 def _number(document: Any, *keys: str) -> int | None:
-    value = _at(document, *keys)
+    value = value_at(document, *keys)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

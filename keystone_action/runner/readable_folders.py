@@ -6,13 +6,13 @@ and `/proc`. The real place decides, since that is what a sandbox shows.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
+from keystone_action.files.paths import is_within, real_path
 from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def with_search_path(variables: Mapping[str, str], folders: Sequence[Path]) -> M
     if not folders:
         return variables
     ours = [Path(place) for place in own_search_path().split(":")]
-    places = [place for place in ours if any(_is_within(_real(place), folder) for folder in folders)]
+    places = [place for place in ours if any(is_within(real_path(place), folder) for folder in folders)]
     places += [place for folder in folders for place in (folder, folder / "bin") if place.is_dir()]
     path = [variables.get("PATH", DEFAULT_PATH), *dict.fromkeys(map(str, places))]
     return {**variables, "PATH": ":".join(path)}
@@ -51,45 +51,47 @@ def with_search_path(variables: Mapping[str, str], folders: Sequence[Path]) -> M
 def _folder(text: str, loaded: LoadedSpec, options: RunOptions) -> Path:
     home = options.environ.get("HOME", "")
     named = Path(home, text[2:]) if text.startswith("~/") and home else loaded.directory / text
-    real = _real(named)
+    real = real_path(named)
     where = f"{loaded.path}: resources.readable: {text}"
     if not real.exists():
         raise UsageError(f"{where}: there is no such folder", help=f"looked for at {real}")
     if not real.is_dir():
         raise UsageError(f"{where} is not a folder", help=f"name the folder that it is in: {real.parent}")
     for what, place in _secret_places(loaded, options):
-        if _is_within(place, real):
+        if is_within(place, real):
             raise UsageError(
                 f"{where} would show {what} ({place}) to the agent",
                 help="name a folder below it that holds no more than the agent needs",
             )
-    git = (("a repository's own folder", _real(place / ".git")) for place in _checkouts(loaded, options))
+    git = (("a repository's own folder", real_path(place / ".git")) for place in _checkouts(loaded, options))
     for what, place in (*_closed_places(options), *git):
-        if _is_within(real, place):
+        if is_within(real, place):
             raise UsageError(f"{where} lies in {what} ({place}), which no agent may see")
     return real
 
 
 def _secret_places(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, Path]]:
     """What a folder must not hold."""
-    yield from (("the checkout", _real(place)) for place in _checkouts(loaded, options))
-    yield from (("a file that this spec withholds", _real(path)) for path in loaded.withheld)
-    yield "this spec", _real(loaded.path)
+    yield from (("the checkout", real_path(place)) for place in _checkouts(loaded, options))
+    yield from (("a file that this spec withholds", real_path(path)) for path in loaded.withheld)
+    yield "this spec", real_path(loaded.path)
     # Hidden tests and other cells are there; where all run as one user, only Landlock keeps them from an agent.
-    yield "the files of this run", _real(Path(tempfile.gettempdir()))
+    yield "the files of this run", real_path(Path(tempfile.gettempdir()))
     yield from _closed_places(options)
 
 
 def _closed_places(options: RunOptions) -> Iterator[tuple[str, Path]]:
     """What a folder must neither hold nor lie in."""
-    yield "the results", _real(options.directory / ".keystone" if options.output is None else options.output)
+    yield "the results", real_path(options.directory / ".keystone" if options.output is None else options.output)
     yield from (("what belongs to the machine or the runner", Path(place)) for place in _NEVER_INSIDE)
     environ = options.environ
     if home := environ.get("HOME"):
-        yield from (("credentials", _real(Path(home, name))) for name in _CREDENTIALS)
-    yield from (("credentials", _real(Path(environ[name]))) for name in _NAMED if environ.get(name, "").startswith("/"))
+        yield from (("credentials", real_path(Path(home, name))) for name in _CREDENTIALS)
+    yield from (
+        ("credentials", real_path(Path(environ[name]))) for name in _NAMED if environ.get(name, "").startswith("/")
+    )
     if temporary := environ.get("RUNNER_TEMP"):
-        yield "the runner's files", _real(Path(temporary))
+        yield "the runner's files", real_path(Path(temporary))
 
 
 def _checkouts(loaded: LoadedSpec, options: RunOptions) -> Iterator[Path]:
@@ -99,11 +101,3 @@ def _checkouts(loaded: LoadedSpec, options: RunOptions) -> Iterator[Path]:
         yield Path(workspace)
     # The repository's own root, wherever in it the command was called.
     yield from (folder for folder in (loaded.directory, *loaded.directory.parents) if (folder / ".git").exists())
-
-
-def _is_within(path: Path, folder: Path) -> bool:
-    return path == folder or folder in path.parents
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))

@@ -356,7 +356,7 @@ def test_half_a_line_that_a_full_disk_took_is_cut_off(tmp_path: Path, monkeypatc
     async def check() -> None:
         async with Journal(tmp_path) as journal:
             await journal.add(entry(0))
-            monkeypatch.setattr("keystone_action.runner.parts.journal._write_all", take_half)
+            monkeypatch.setattr("keystone_action.runner.parts.journal.write_all", take_half)
             with pytest.raises(OutputError):
                 await journal.add(entry(1))
 

@@ -124,7 +124,7 @@ class Artifact:
             id=_number(document, "id"),
             name=_text(document, "name"),
             size_bytes=_number(document, "size_in_bytes"),
-            expired=_at(document, "expired") is True,
+            expired=value_at(document, "expired") is True,
             created_at=_optional(document, "created_at"),
         )
 
@@ -147,14 +147,15 @@ def merge_base_of(document: Any) -> str:
     return sha
 
 
-def _at(document: Any, *keys: str) -> Any:
+def value_at(document: Any, *keys: str) -> Any:
+    """What stands at the end of these keys, None where one of them is missing."""
     for key in keys:
         document = document.get(key) if isinstance(document, Mapping) else None
     return document
 
 
 def _text(document: Any, *keys: str) -> str:
-    value = _at(document, *keys)
+    value = value_at(document, *keys)
     if not isinstance(value, str):
         raise ValueError(f"{'.'.join(keys)} is no text")  # noqa: TRY004 - what a document holds is a value
     return value
@@ -162,11 +163,11 @@ def _text(document: Any, *keys: str) -> str:
 
 def _optional(document: Any, *keys: str) -> str:
     """A text that GitHub may leave out or give as null."""
-    return "" if _at(document, *keys) is None else _text(document, *keys)
+    return "" if value_at(document, *keys) is None else _text(document, *keys)
 
 
 def _number(document: Any, *keys: str) -> int:
-    value = _at(document, *keys)
+    value = value_at(document, *keys)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{'.'.join(keys)} is no whole number")
     return value

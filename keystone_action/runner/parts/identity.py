@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from keystone_action.errors import UsageError
+from keystone_action.scoring.cell_rules import shown
 
 Facts = Mapping[str, Mapping[str, str]]
 """Texts by kind and name."""
@@ -152,7 +153,7 @@ _ORDER = {kind: number for number, kind in enumerate(_WHAT)}
 
 def explain(difference: Difference, purpose: Purpose) -> str:
     """The difference in plain words."""
-    spec, name = _cut(difference.spec), _cut(difference.name)
+    spec, name = shown(difference.spec, _LONGEST), shown(difference.name, _LONGEST)
     what = _WHAT.get(
         difference.kind, f"{difference.kind} {{name}} of {{spec}}" if spec else f"{difference.kind} {{name}}"
     )
@@ -178,11 +179,7 @@ def _change(difference: Difference, purpose: Purpose) -> str:
 
 
 def _shown(value: str | None) -> str:
-    return "not given" if value is None else _cut(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return "not given" if value is None else shown(value, _LONGEST)
 
 
 def explain_all(found: Sequence[Difference], purpose: Purpose, most: int = 5) -> str:

@@ -24,6 +24,7 @@ from typing import Self
 import anyio
 
 from keystone_action.errors import KeystoneError, OutputError, UsageError
+from keystone_action.files.head_and_tail import write_all
 from keystone_action.files.plain_file import open_plain
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
@@ -131,7 +132,7 @@ class Journal:
         data = b"".join(lines)
         try:
             if data:
-                _write_all(self._file, data)
+                write_all(self._file, data)
                 os.fsync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):  # half a line would make the whole unreadable for `merge`
@@ -218,12 +219,6 @@ def already_there(directory: Path) -> UsageError:
         f"{directory} already holds results",
         help=f"choose another --output, or go on with that run: --resume {directory}",
     )
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def output_error(path: Path, error: OSError) -> OutputError:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from keystone_action.files.paths import is_within, real_path
 from keystone_action.sandbox.processes import landlock
 
 Rules = list[tuple[str, int]]
@@ -31,11 +32,11 @@ _SESSION_SOCKETS = ("docker.sock", "podman/podman.sock", "bus")  # over the sess
 def system_rules(hidden: Iterable[Path]) -> Rules:
     """Rules for what every sandbox may read and run. Where a hidden directory lies inside (a checkout in /opt), its
     neighbours are named one by one instead: Landlock can only add."""
-    secret = [path for path in map(_real, hidden) if not _is_system(path)]
-    roots = [_real(Path(name)) for name in (*_SYSTEM, sys.base_prefix)]
+    secret = [path for path in map(real_path, hidden) if not _is_system(path)]
+    roots = [real_path(Path(name)) for name in (*_SYSTEM, sys.base_prefix)]
     rules: Rules = []
     for root in sorted(set(roots)):
-        if not any(_within(root, Path(done)) for done, _ in rules):
+        if not any(is_within(root, Path(done)) for done, _ in rules):
             rules.extend((str(path), landlock.READ) for path in around(root, secret) if path.exists())
     rules.extend((path, landlock.DEVICE) for path in _DEVICES)
     return rules
@@ -59,7 +60,7 @@ def own_rules(writable: Sequence[Path], readable: Sequence[Path]) -> Rules:
 
 def may_execute(rules: Rules, path: Path) -> bool:
     """Whether these rules let a program with this real path be run."""
-    return any(access & landlock.EXECUTE and _within(path, _real(Path(root))) for root, access in rules)
+    return any(access & landlock.EXECUTE and is_within(path, real_path(Path(root))) for root, access in rules)
 
 
 def reachable_sockets(uid: int | None) -> list[str]:
@@ -108,22 +109,14 @@ def _mode_allows(status: os.stat_result, uid: int) -> bool:
     return bool(status.st_mode & stat.S_IXOTH)
 
 
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))
-
-
-def _within(path: Path, root: Path) -> bool:
-    return path == root or root in path.parents
-
-
 def _is_system(path: Path) -> bool:
     """Whether it is a system directory or holds one: that can't be hidden."""
-    return any(_within(_real(Path(name)), path) for name in _SYSTEM)
+    return any(is_within(real_path(Path(name)), path) for name in _SYSTEM)
 
 
 def around(root: Path, secret: Sequence[Path]) -> list[Path]:
     """What there is in a directory besides the secret: the directory, or its parts. All paths are real ones."""
-    if any(_within(root, each) for each in secret):
+    if any(is_within(root, each) for each in secret):
         return []
     if not any(root in each.parents for each in secret):
         return [root]

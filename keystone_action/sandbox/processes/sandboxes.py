@@ -22,6 +22,7 @@ from pathlib import Path
 from keystone_action.command import Limits
 from keystone_action.errors import SandboxError
 from keystone_action.files.descent import is_empty
+from keystone_action.files.paths import real_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home
@@ -170,11 +171,11 @@ class ProcessSandboxes:
         home: Home | None = None,
     ) -> ProcessSandbox:
         """See `SandboxProvider.open`. The workspace's files are given to the sandbox's user."""
-        workspace = _real(workspace)
+        workspace = real_path(workspace)
         with self._lease_for(workspace) as lease:
             if lease:
                 for path in readable:
-                    _must_be_reachable(path, _real(path) / "anything", lease.uid)
+                    _must_be_reachable(path, real_path(path) / "anything", lease.uid)
             return await self._world(workspace, lease, limits, readable, environment or {}, home=home)
 
     async def open_host(
@@ -187,7 +188,7 @@ class ProcessSandboxes:
         readable: Sequence[Path] = (),
     ) -> ProcessSandbox:
         """See `SandboxProvider.open_host`. PATH is our own there, as far as it is absolute."""
-        directory = _real(directory)
+        directory = real_path(directory)
         python = await self.host_python()
         found = (*own, *shared, *readable, *python.readable, *host.programs())
         with self._lease_for(directory) as lease:
@@ -271,7 +272,7 @@ class ProcessSandboxes:
         own_home, temporary = self._make_private(lease, home)
         rules = None
         if self._rules is not None:
-            rules = policy.own_rules((workspace, own_home, temporary), [_real(path) for path in readable])
+            rules = policy.own_rules((workspace, own_home, temporary), [real_path(path) for path in readable])
         sandbox = ProcessSandbox(
             self.launcher,
             self._sandboxes.discard,
@@ -322,7 +323,7 @@ class ProcessSandboxes:
         try:
             if user is not None:
                 for path in writable:
-                    _must_be_reachable(path, _real(path), user)
+                    _must_be_reachable(path, real_path(path), user)
                     await _give(path, user)
             service = await ServiceProcess.start(
                 self.launcher, argv, env, cwd, uid=user, lease=lease, log_directory=self.root, name=name or argv[0]
@@ -346,10 +347,6 @@ class ProcessSandboxes:
             self._readers.release()
         if self._own_root:
             await asyncio.to_thread(remove_tree, self.root)
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))
 
 
 async def _give(tree: Path, uid: int, *more: Path) -> None:
