@@ -26,17 +26,17 @@ demo: run-demo ## run examples/reconcile against a real PostgreSQL and a recordi
 run-demo: .venv/.ready
 	+@bash tools/demo
 
-# Four workers on two cores: tests of containers and databases mostly wait for those. Where writing byte code is switched
-# off, each worker would rewrite the asserts of all tests at every start.
+# Five workers on two cores: tests of containers and databases mostly wait for those, and one worker has the tests that
+# wait for limits. Where writing byte code is switched off, each worker would rewrite the asserts of all tests.
 test: .venv/.ready ## run all tests, installing what they need
 	@bash tools/test-requirements
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 5 --dist worksteal
 
 # What is left out is in tests/README.md: engine, databases, browser, the process sandbox, whole commands. Properties are
 # tried with 20 examples instead of 100.
 test-fast: .venv/.ready ## run the tests that need nothing but this Python and git; no proof before a merge
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -q --hypothesis-profile=fast \
-		-m "not (docker or database or browser or sandbox or command or slow)"
+		-m "not (docker or database or browser or sandbox or command or slow or waits)"
 
 hostile: .venv/.ready ## every attack on the product and its honest twin, as one table
 	@bash tools/test-requirements

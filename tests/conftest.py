@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 from support.docker_engine import engine
 from support.images import image
 from support.pytest_packages import packages
-from support.tiers import mark_tiers
+from support.tiers import mark_tiers, start_long_tests_first
 
 __all__ = ["engine", "image", "packages"]
 
@@ -17,6 +19,9 @@ settings.register_profile("fast", settings.get_profile("keystone"), max_examples
 settings.load_profile("keystone")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     mark_tiers(items)  # first: `-m` chooses by the marks
+    yield
+    if worker := getattr(config, "workerinput", None):
+        start_long_tests_first(items, worker["workercount"])

@@ -10,7 +10,7 @@ from support.action_job import ActionJob
 from support.fake_runner import StepResult
 from support.model_server import KEY, ModelServer, answer
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 DATABASES = {"postgres": "postgres:16", "mysql": "mysql:9"}
 EIGHT = {

@@ -8,7 +8,7 @@ import pytest
 from support.command_line import NO_ENGINE, keystone, run_spec, spec
 from support.images import MYSQL, POSTGRES, PYTHON
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 AGENT = r"""
 import json, os, pathlib, urllib.request

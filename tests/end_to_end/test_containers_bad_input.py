@@ -13,7 +13,7 @@ from support.command_line import ENVIRONMENT, keystone, run_spec, spec
 from support.engine_proxy import EngineProxy
 from support.images import EXITS_AT_ONCE, NO_SHELL, PYTHON
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 SERVICES = "[{name: api, type: http_mock, record: true}]"
 PIDS = 64

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["action_base", "action_image"]
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 WORKFLOW = (ROOT / ".github" / "workflows" / "self-test.yml").read_text("utf-8")
 SERVICES = yaml.safe_load(WORKFLOW)["jobs"]["services"]["services"]

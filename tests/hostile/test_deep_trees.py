@@ -14,6 +14,8 @@ from keystone_action.files.removal import remove_tree
 
 __all__ = ["area"]
 
+pytestmark = pytest.mark.slow
+
 FAMILY = "files"
 SHORT = "leaves 5,000 directories in one another"
 LONG = "leaves 5,000 directories in one another with names of 255 bytes"

@@ -22,7 +22,7 @@ from support.engine_proxy import EngineProxy
 if TYPE_CHECKING:
     from docker import DockerClient
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.waits]
 
 SPEC = """\
 version: 1

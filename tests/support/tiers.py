@@ -1,4 +1,4 @@
-"""The tiers of a test, told from its room and from the fixtures that it asks for.
+"""The tiers of a test, told from its room and from the fixtures that it asks for, and the order in which tests start.
 
 `make test-fast` runs the tests that have none of these marks; tests/README.md says what each tier is for.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ _ROOMS = {
     "command": {"action", "contract", "differential", "end_to_end", "faults", "hostile"},
     "sandbox": {"sandbox"},
 }
+_SECONDS = {"waits": 60.0, "slow": 10.0, "docker": 4.0, "command": 1.0, "database": 0.3, "sandbox": 0.3}
+"""About how long a test of a tier takes: an order of magnitude is enough to order by."""
 
 
 def mark_tiers(items: list[pytest.Item]) -> None:
@@ -29,8 +32,28 @@ def mark_tiers(items: list[pytest.Item]) -> None:
             item.add_marker(tier)
 
 
+def start_long_tests_first(items: list[pytest.Item], workers: int) -> None:
+    """Order them for `--dist worksteal`, which gives each worker one piece of the list, and later moves tests from the
+    ends of pieces to workers that have nothing left: each piece begins with long tests and ends with short ones. Tests
+    of a module stay together where they can, for its fixtures. Those that wait are all the first worker's: beside them
+    there is work for the processors."""
+    items.sort(key=_seconds, reverse=True)  # stable: the order of modules stays
+    waiting = [item for item in items if _seconds(item) == _SECONDS["waits"]]
+    groups = [list(group) for _, group in groupby(items[len(waiting) :], key=_seconds)]
+    items[:] = waiting + [
+        item
+        for worker in range(workers)
+        for group in groups
+        for item in group[len(group) * worker // workers : len(group) * (worker + 1) // workers]
+    ]
+
+
 def _tiers_of(item: pytest.Item) -> Iterator[str]:
     fixtures = set(getattr(item, "fixturenames", ()))
     room = item.path.relative_to(_TESTS).parts[0]
     yield from (tier for tier, names in _FIXTURES.items() if fixtures & names)
     yield from (tier for tier, rooms in _ROOMS.items() if room in rooms)
+
+
+def _seconds(item: pytest.Item) -> float:
+    return max((_SECONDS.get(mark.name, 0.0) for mark in item.iter_markers()), default=0.0)
