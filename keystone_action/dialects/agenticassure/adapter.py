@@ -6,6 +6,7 @@ the working directory. Here the file is looked for beside the suite and upwards,
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -14,16 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.dialects.agenticassure.fields import NAME, NAMES, Fields
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.dialects.nodes import Findings
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, shown
+from keystone_action.spec.loading.discovery import search
 from keystone_action.spec.loading.entrypoints import module_file, names_instead
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import construct, parse
+from keystone_action.spec.walking import walk
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.translation import Source
 
+NOT_CODE = (".git", ".hg", ".keystone", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache")
+"""What lies beside modules and is none: the folder is often the whole repository."""
+_SOURCE_BYTES = 1 << 20
 FILES = ("agenticassure.yaml", "agenticassure.toml")
 WAYS_OUT = "write `adapter: module.Class` into agenticassure.yaml beside or above it, or call with --agent module:Class"
 _COLON = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
@@ -208,3 +215,27 @@ def _folders(starts: Iterable[Path], root: Path) -> list[Path]:
                 if (folder / "src").is_dir():
                     found.setdefault(folder / "src")
     return list(found)
+
+
+@functools.cache
+def registers_scorers(directory: Path) -> bool:
+    """Whether some module in a folder may register scorers: by the word, since none may be imported here."""
+    for folder, folders, files in walk(directory):
+        folders[:] = [name for name in folders if name not in NOT_CODE]
+        for name in files:
+            if name.endswith(".py") and _holds_word(Path(folder) / name):
+                return True
+    return False
+
+
+def _holds_word(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= _SOURCE_BYTES and b"register_scorer" in path.read_bytes()
+    except OSError:
+        return False
+
+
+@functools.cache
+def specs_below(directory: Path) -> tuple[Path, ...]:
+    """All suites and specs that would be copied with the adapter: what they expect is not for agents."""
+    return tuple(sorted(path.resolve() for path in search(directory, DIALECTS)))

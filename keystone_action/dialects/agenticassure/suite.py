@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 from yaml.nodes import MappingNode, Node
 
 from keystone_action.dialects.agenticassure import fields as known
-from keystone_action.dialects.agenticassure.adapter import WAYS_OUT, Adapter, find_adapter, named_adapter
-from keystone_action.dialects.agenticassure.code import NOT_CODE, registers_scorers, specs_below
+from keystone_action.dialects.agenticassure.adapter import (
+    NOT_CODE,
+    WAYS_OUT,
+    Adapter,
+    find_adapter,
+    named_adapter,
+    registers_scorers,
+    specs_below,
+)
 from keystone_action.dialects.agenticassure.fields import Fields
 from keystone_action.dialects.agenticassure.scorers import (
     BUILT_IN,
