@@ -33,6 +33,15 @@ _IMAGES = {
 }
 
 
+def shell_words(command: str, *, comments: str = "") -> list[str]:
+    """The words of a command, with a shell's operators as words of their own. comments: what one begins with. Raises
+    ValueError for a quote that stays open."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = comments
+    return list(lexer)
+
+
 def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
     """The program that a command starts, as far as it can be told without a shell.
 
@@ -41,10 +50,8 @@ def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
     """
     if not isinstance(command, str):
         return command[0] if command else None
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
     try:
-        words = iter(list(lexer))
+        words = iter(shell_words(command, comments="#"))
     except ValueError:  # an open quote further on: the shell will say so itself
         words = iter(command.split())
     for word in words:

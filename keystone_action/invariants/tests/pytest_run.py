@@ -19,6 +19,7 @@ from keystone_action.invariants.tests import pytest_config
 from keystone_action.invariants.tests.graded_copy import GradedCopy
 from keystone_action.invariants.tests.junit import BadReport
 from keystone_action.invariants.tests.pytest_results import PytestResults, read_results
+from keystone_action.sandbox.programs import shell_words
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
@@ -41,11 +42,8 @@ def parse(command: str | Sequence[str]) -> Invocation | None:
     if isinstance(command, str):
         if _SHELL & set(command):
             return None
-        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        lexer.commenters = ""
         try:
-            words = list(lexer)
+            words = shell_words(command)
         except ValueError:
             return None
         if any(word and _OPERATOR.issuperset(word) for word in words):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from keystone_action.invariants.tests.graded_copy import GradedCopy
 from keystone_action.invariants.tests.junit import SHOWN, BadReport, Counts
 from keystone_action.invariants.tests.signed_report import read_signed
+from keystone_action.sandbox.programs import shell_words
 
 RUNNER = "unittest"
 _PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?")
@@ -22,11 +22,8 @@ _ISOLATED = frozenset("EIS")
 def starts(command: str | Sequence[str]) -> bool:
     """Whether a command begins with `[NAME=value] python3 … -m unittest`, so that a run has to be seen."""
     if isinstance(command, str):
-        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        lexer.commenters = ""
         try:
-            words = list(lexer)
+            words = shell_words(command)
         except ValueError:
             return False
         while words and _ASSIGNMENT.fullmatch(words[0]):
