@@ -45,7 +45,8 @@ fill() {
   elif [ "${MYSQL_USER:-}" = root ]; then
     fail "MYSQL_USER=root: root is there anyway; its password is MYSQL_ROOT_PASSWORD"
   fi
-  "$@" --initialize-insecure
+  # Arguments may be about the files of a new server, too; without any those of the image will do, which are there at once.
+  if [ $# = 1 ]; then cp -a --sparse=always /var/lib/mysql-new/. "$data"; else "$@" --initialize-insecure; fi
   start_on_socket "$@"
   "${query[@]}" <<< "$(accounts)"
   # The password reaches the client by its environment: a command line is everybody's to read.

@@ -16,7 +16,7 @@ fill() {
     fail "Database is uninitialized and superuser password is not specified: set POSTGRES_PASSWORD"
   fi
   # The arguments are written as in a shell, quotes included; the password passes through a pipe, not a command line.
-  eval "initdb --username=${user@Q} $secret ${POSTGRES_INITDB_ARGS:-}"
+  eval "initdb --no-sync --username=${user@Q} $secret ${POSTGRES_INITDB_ARGS:-}"
   printf '\nhost all all all %s\n' "$method" >> "$PGDATA/pg_hba.conf"
 
   shift
