@@ -15,10 +15,10 @@ from keystone_action.files.git.commit_tree import Remote
 from keystone_action.gate.ancestry import known_merge_base, merged_onto
 from keystone_action.gate.base_commit import BaseCommit
 from keystone_action.gate.workflow_files import WorkflowFile
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.base import EventBase, base_of_event
 from keystone_action.github.inputs import Settings
-from keystone_action.github.log.commands import Commands
+from keystone_action.github.log.commands import LogCommands
 from keystone_action.github.reader import variable
 from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.results import SpecChanges
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keystone_action.github.baseline import FoundBaseline
 
 _WORKFLOW = re.compile(r"([^/]+/[^/]+)/(\.github/workflows/[^/@]+\.ya?ml)@.+")
-_PATIENCE = Limits(tries=2, waiting=5.0)
+_PATIENCE = RequestLimits(tries=2, waiting=5.0)
 """A run does not wait long for what only makes its report more exact."""
 
 
@@ -42,7 +42,7 @@ class ComparedWith:
     baseline_problem: str = ""
 
 
-def compared_with(settings: Settings, environ: Mapping[str, str], commands: Commands) -> ComparedWith:
+def compared_with(settings: Settings, environ: Mapping[str, str], commands: LogCommands) -> ComparedWith:
     """GitHub is asked for a baseline that is looked for (`auto`), and where a pushed branch left the default one; when
     that fails, it is said, and the run goes on.
 
@@ -61,7 +61,7 @@ def compared_with(settings: Settings, environ: Mapping[str, str], commands: Comm
 
 
 def _changed(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> SpecChanges | None:
     """What the change did to a baseline that its repository holds; where results are joined too, since it decides
     there."""
@@ -91,7 +91,7 @@ def _workflow(environ: Mapping[str, str]) -> WorkflowFile:
 
 
 def _base(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[BaseCommit | None, str]:
     if settings.mode not in ("run", "plan"):
         return None, ""
@@ -101,7 +101,7 @@ def _base(
 
 
 def _base_commit(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[BaseCommit | None, str]:
     incomplete = ""
     if event.left and event.head:
@@ -129,7 +129,7 @@ def _as_named(environ: Mapping[str, str], name: str, start: Path) -> Path:
 
 
 def _where_it_left(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[EventBase, str]:
     """The base of a push to a branch of its own, and what the comparison lacks. Pushes before this one count too, so
     that a gate is not weakened by the first and passed by the second."""
@@ -147,7 +147,7 @@ def _where_it_left(
 
 
 def _merge_base(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[str | None, str]:
     """As GitHub knows it, or why it does not say. Who gives no token wants nothing asked of it."""
     from keystone_action.github.api.client import GitHubClient
@@ -175,7 +175,7 @@ def _named(settings: Settings) -> Baseline | None:
 
 
 def _latest(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: Commands
+    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[Baseline | None, str]:
     """The results, or why there are none."""
     from keystone_action.github.api.client import GitHubClient
@@ -199,7 +199,7 @@ def _latest(
     return baseline, ""
 
 
-def _first_fit(found: Iterable[FoundBaseline], commands: Commands) -> Baseline:
+def _first_fit(found: Iterable[FoundBaseline], commands: LogCommands) -> Baseline:
     """What is of no use is said and passed over. Raises LookupError with what was wrong with the newest, and whatever
     the search raises."""
     newest = ""

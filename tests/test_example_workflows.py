@@ -15,7 +15,7 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT
 from support.workflow_play import Played, Player
 
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 from tools.readme_workflow import workflows
 
@@ -37,7 +37,7 @@ FAILING = SPEC.replace("WANTED", "small.txt")
 @pytest.fixture
 def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
     """Pull request 17 of the events."""
-    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
     with FakeGitHub() as fake:
         fake.state.repository = "octo/agents"
         fake.state.add_pull(17, head_sha=HEAD, head_ref="topic", head_repository="octo/agents")

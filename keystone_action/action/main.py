@@ -29,7 +29,7 @@ from keystone_action.gate.options import GatedOptions
 from keystone_action.github.event import Event, read_event
 from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings
 from keystone_action.github.log.annotations import annotations_of, annotations_of_spec_error
-from keystone_action.github.log.commands import Commands
+from keystone_action.github.log.commands import LogCommands
 from keystone_action.github.log.progress import LogProgress
 from keystone_action.github.log.summary import Summaries, append_text
 from keystone_action.github.log.summary_template import SummaryTemplate
@@ -54,7 +54,7 @@ _WITH_NOTHING = ComparedWith()
 _KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
-class Evaluation(Protocol):
+class EngineResult(Protocol):
     """What the engine hands back: `keystone_action.evaluate.Evaluation`."""
 
     @property
@@ -67,13 +67,13 @@ class Evaluation(Protocol):
     def exit_code(self) -> int: ...
 
 
-Evaluate = Callable[[GatedOptions, Progress], Evaluation]
+Evaluate = Callable[[GatedOptions, Progress], EngineResult]
 
 
 def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | None = None) -> int:
     """Runs one step of a workflow and returns its exit code. Never raises: whatever goes wrong is said in the log,
     the outputs and the summary."""
-    commands = Commands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
+    commands = LogCommands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
     step = _Step(environ, commands)
     started = time.monotonic()
     try:
@@ -93,7 +93,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
 class _Step:
     """One call of `main`: what is known so far, so that a failure at any point can still be reported."""
 
-    def __init__(self, environ: Mapping[str, str], commands: Commands) -> None:
+    def __init__(self, environ: Mapping[str, str], commands: LogCommands) -> None:
         self.environ = environ
         self.commands = commands
         self.settings: Settings | None = None
@@ -207,7 +207,7 @@ class _Step:
         self.commands.log(f"planned: {cells} in {jobs}")
         return EXIT_PASS
 
-    def _evaluate(self, settings: Settings, event: Event, evaluate: Evaluate | None) -> Evaluation:
+    def _evaluate(self, settings: Settings, event: Event, evaluate: Evaluate | None) -> EngineResult:
         left = [path for path in (settings.output_dir, settings.cache_dir) if path is not None]
         made = [folder for path in left for folder in missing_folders(path, settings.workspace)]
         state = StepState(run_id_of_step(self.environ), (*left, *made))
@@ -225,14 +225,14 @@ class _Step:
         compared = compared_with(settings, self.environ, self.commands)
         return options_of(settings, event, self.environ, run_id=run_id, compared=compared)
 
-    def _run(self, options: GatedOptions, engine: Evaluate) -> Evaluation:
+    def _run(self, options: GatedOptions, engine: Evaluate) -> EngineResult:
         progress = LogProgress(self.commands, None if self.reporting is None else self.reporting.live)
         try:
             return engine(options, progress)
         finally:
             progress.finished()
 
-    def _join(self, settings: Settings, run_id: str) -> Evaluation:
+    def _join(self, settings: Settings, run_id: str) -> EngineResult:
         from keystone_action.runner.parts.merge import MergeOptions
         from keystone_action.shards import join
 
@@ -381,7 +381,7 @@ def engine_environ(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[s
     }
 
 
-def _mask_keys(environ: Mapping[str, str], commands: Commands) -> None:
+def _mask_keys(environ: Mapping[str, str], commands: LogCommands) -> None:
     """Secrets of a workflow are masked by the runner already; keys that came another way (a variable, the machine's
     own environment) are not."""
     for name in sorted(environ):

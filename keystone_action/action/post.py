@@ -20,7 +20,7 @@ from keystone_action import __version__
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.files.ownership import hand_over
 from keystone_action.files.temporary import find_temporary, remove_temporary
-from keystone_action.github.log.commands import Commands
+from keystone_action.github.log.commands import LogCommands
 from keystone_action.github.pull_request.reporting import CANCELLED, REPORTED, RESULTS, RESULTS_FILE, Reporting
 from keystone_action.github.state import StepState
 from keystone_action.report.words import count
@@ -28,13 +28,13 @@ from keystone_action.scoring.results import RunResult
 
 _SWEEP_SECONDS = 60.0
 """For all that is asked of the engine: one that hangs must not hold up the end of a job."""
-_Remove = Callable[[StepState, Mapping[str, str], Commands], list[str]]
+_Remove = Callable[[StepState, Mapping[str, str], LogCommands], list[str]]
 """One part of cleaning up: what it removed, in words."""
 
 
 def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
     """Clean up after the step that saved its state in this environment. Returns 0, whatever happens."""
-    commands = Commands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
+    commands = LogCommands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
     state = StepState.load(environ)
     if state is None:
         commands.debug("the step started nothing that could be left behind")
@@ -52,7 +52,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
     return 0
 
 
-def _tried(remove: _Remove, state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+def _tried(remove: _Remove, state: StepState, environ: Mapping[str, str], commands: LogCommands) -> list[str]:
     try:
         return remove(state, environ, commands)
     except Exception as error:  # noqa: BLE001 - the verdict stands, and the rest can still be cleaned up
@@ -61,7 +61,7 @@ def _tried(remove: _Remove, state: StepState, environ: Mapping[str, str], comman
         return []
 
 
-def _sweep_engine(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+def _sweep_engine(state: StepState, environ: Mapping[str, str], commands: LogCommands) -> list[str]:
     from keystone_action.engine.connect import NoEngine, connect
     from keystone_action.engine.sweep import sweep
 
@@ -79,7 +79,7 @@ def _sweep_engine(state: StepState, environ: Mapping[str, str], commands: Comman
     return [count(number, word) for word, number in counts.items() if number]
 
 
-def _remove_folders(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+def _remove_folders(state: StepState, environ: Mapping[str, str], commands: LogCommands) -> list[str]:
     folder = environ.get("RUNNER_TEMP", "")
     found = [one for one in find_temporary(Path(folder)) if one.is_of(state.run_id)] if folder else []
     for one in found:
@@ -89,7 +89,7 @@ def _remove_folders(state: StepState, environ: Mapping[str, str], commands: Comm
     return [count(gone, "folder")] if gone else []
 
 
-def _give_back(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:  # noqa: ARG001
+def _give_back(state: StepState, environ: Mapping[str, str], commands: LogCommands) -> list[str]:  # noqa: ARG001
     """Hand results and cache to the workspace's owner. Only what is, links followed, in the workspace or the runner's
     folder: such were the paths that the step had checked."""
     named = [environ.get("GITHUB_WORKSPACE", ""), environ.get("RUNNER_TEMP", "")]
@@ -101,7 +101,7 @@ def _give_back(state: StepState, environ: Mapping[str, str], commands: Commands)
     return []
 
 
-def _tell_of_the_end(state: StepState, environ: Mapping[str, str], commands: Commands) -> list[str]:
+def _tell_of_the_end(state: StepState, environ: Mapping[str, str], commands: LogCommands) -> list[str]:
     """A step that was killed, or cancelled while GitHub was slow, could not tell: its status would stay pending, its
     comment would say that it runs."""
     if environ.get(f"STATE_{REPORTED}") == "true":

@@ -41,7 +41,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class AgentCall:
     """One call of an agent.
 
     environment: complete, as `agent_environment` makes it. agent_directory: the agent's own code, as the sandbox sees
@@ -103,7 +103,7 @@ def write_inputs(directory: Path, prompt: str, agent: AgentBase, library: Callab
     return inputs
 
 
-async def run_program(agent: AgentBase, sandbox: Sandbox, task: Task, argv: Sequence[str]) -> AgentRun:
+async def run_program(agent: AgentBase, sandbox: Sandbox, task: AgentCall, argv: Sequence[str]) -> AgentRun:
     """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
     completed, shortage = await run_to_end(sandbox, task.command(agent, argv))
     require_found(completed, argv[0], sandbox)

@@ -15,7 +15,7 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from keystone_action.agents.base import Task, require_found, run_to_end
+from keystone_action.agents.base import AgentCall, require_found, run_to_end
 from keystone_action.agents.output import recorded, with_document, with_output
 from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
@@ -28,7 +28,7 @@ PYTHON = "python3"
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 
 
-async def run_python(agent: PythonAgent, sandbox: Sandbox, task: Task) -> AgentRun:
+async def run_python(agent: PythonAgent, sandbox: Sandbox, task: AgentCall) -> AgentRun:
     """Run it. The answer is what the call returned, unless `agent.output` names a file of the workspace.
 
     Raises HarnessError without a python3 in the sandbox, or without the agent's directory.

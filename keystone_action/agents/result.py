@@ -1,4 +1,4 @@
-"""The `AgentResult` document: `{output, tool_calls: [{name, arguments, result}], token_usage}`, written by the agent.
+"""The document of a `ReportedResult`, `{output, tool_calls: [{name, arguments, result}], token_usage}`, by the agent.
 
 Everything in it is data of a hostile author: checked, bounded and brought into one form.
 """
@@ -33,7 +33,7 @@ class MalformedResult(Exception):  # noqa: N818 - an outcome: `AgentRun.problem`
 
 
 @dataclass(frozen=True, slots=True)
-class AgentResult:
+class ReportedResult:
     """output: the agent's answer. tool_calls: `{name, arguments, result}` each, None when the document has none.
     token_usage: any of `input_tokens`, `output_tokens` (int) and `cost_usd` (float), None when it has none. reported:
     what else it has of `REPORTED`, as it came."""
@@ -44,7 +44,7 @@ class AgentResult:
     reported: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_result(data: bytes) -> AgentResult:
+def parse_result(data: bytes) -> ReportedResult:
     """Read a document. Keys that are not known are passed over. Raises MalformedResult."""
     if len(data) > _VALUES_LIMIT:
         structure = _TEXT.sub(b"", data)
@@ -68,7 +68,9 @@ def parse_result(data: bytes) -> AgentResult:
         found = _kind(output) if "output" in value else "no such key"
         raise MalformedResult(f"expected text under `output`, found {found}")
     reported = {name: value[name] for name in REPORTED if name in value}
-    return AgentResult(output, _tool_calls(value.get("tool_calls")), _token_usage(value.get("token_usage")), reported)
+    return ReportedResult(
+        output, _tool_calls(value.get("tool_calls")), _token_usage(value.get("token_usage")), reported
+    )
 
 
 def _refuse_constant(name: str) -> Any:

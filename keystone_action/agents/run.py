@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keystone_action.agents.base import Task, run_program
+from keystone_action.agents.base import AgentCall, run_program
 from keystone_action.agents.output import STDOUT
 from keystone_action.errors import NotSupportedYet
 from keystone_action.evidence.model import AgentRun
@@ -16,7 +16,7 @@ _NOT_RUN = (126, 127)
 """What a shell ends with when it could not run a program, or found none."""
 
 
-async def run_agent(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
+async def run_agent(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
     """Run an interpolated agent to its end; every process of it is gone when this returns.
 
     Raises HarnessError (a program that does not exist, a broken sandbox), NotSupportedYet for kinds that this version
@@ -26,7 +26,7 @@ async def run_agent(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
     return run if task.private is None or not task.transcript else replace(run, transcript=task.private / STDOUT)
 
 
-async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
+async def _run(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
     if isinstance(agent, NoneAgent):
         return AgentRun()
     if isinstance(agent, CommandAgent):
@@ -40,7 +40,7 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: Task) -> AgentRun:
     raise NotSupportedYet(f"the agent type {getattr(agent, 'type', type(agent).__name__)}")
 
 
-async def _run_command(agent: CommandAgent, sandbox: Sandbox, task: Task) -> AgentRun:
+async def _run_command(agent: CommandAgent, sandbox: Sandbox, task: AgentCall) -> AgentRun:
     """A text is for `sh -c`, a list is executed as it is. `sh -c` that ends 127 is an agent that failed; raises
     HarnessError when a list's program is missing."""
     if not isinstance(agent.command, str):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from keystone_action.errors import UsageError
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Source, Translation
+    from keystone_action.spec.loading.translation import Translation, TranslationSource
 
 Dialect = Literal["touchstone", "agenticassure"]
 
@@ -56,7 +56,7 @@ class KnownDialects:
             return True
         return keys <= _OF_SUITES or ("scenarios" in keys and ("suite" in keys or bool(_INPUT.search(text))))
 
-    def translate(self, source: Source) -> Translation | None:
+    def translate(self, source: TranslationSource) -> Translation | None:
         """By the dialect that the file is written in."""
         dialect = dialect_of(source.merged.data)
         if source.agent is not None and dialect != "agenticassure":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from keystone_action.command import Capture, Completed, KeptWhole
 from keystone_action.engine.calls import aside
 from keystone_action.engine.errors import Refused, engine_errors, unless_refused
-from keystone_action.engine.plan import Plan, connect, create
+from keystone_action.engine.plan import ContainerPlan, connect, create
 from keystone_action.engine.streams import Demultiplexer
 from keystone_action.errors import SandboxError
 from keystone_action.files.tree_size import human
@@ -35,7 +35,7 @@ _CHUNK = 1 << 18
 _REMOVAL_TRIES = 5
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: we were asked to
+class ContainerStopped(Exception):  # noqa: N818 - not an error: we were asked to
     """The container was ended because `Run.stop` was called."""
 
 
@@ -47,7 +47,7 @@ class Run:
     def __init__(
         self,
         client: EngineClient,
-        plan: Plan,
+        plan: ContainerPlan,
         *,
         timeout: float | None = None,
         prepare: Callable[[str], None] | None = None,
@@ -100,7 +100,7 @@ class Run:
 
     def _go_on(self) -> None:
         if self.stopped:
-            raise Stopped
+            raise ContainerStopped
 
     def _live(self, identifier: str) -> Completed:
         self._go_on()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keystone_action.command import Completed
 from keystone_action.engine.container import Run
 from keystone_action.engine.errors import Refused, engine_errors
-from keystone_action.engine.plan import Mount, Plan
+from keystone_action.engine.plan import ContainerPlan, Mount
 from keystone_action.errors import SandboxError
 from keystone_action.files.search_path import DEFAULT_PATH
 
@@ -127,7 +127,7 @@ class Image:
         return set(lines)
 
     def _run(self, argv: tuple[str, ...], user: int, mounts: tuple[Mount, ...]) -> Completed:
-        plan = Plan(self.identifier, argv, user, "/", self.labels, mounts=mounts, init=self.init)
+        plan = ContainerPlan(self.identifier, argv, user, "/", self.labels, mounts=mounts, init=self.init)
         try:
             return Run(self.client, plan, timeout=_PROBE_TIMEOUT).execute()
         except SandboxError as error:

@@ -15,7 +15,7 @@ from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run
 from keystone_action.engine.errors import Refused, engine_errors
 from keystone_action.engine.image import Image, find_image
-from keystone_action.engine.plan import Plan
+from keystone_action.engine.plan import ContainerPlan
 from keystone_action.engine.transfers import put
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _commit(client: EngineClient, image: Image, container: str, labels: Mapping[
         return client.commit(container, kept)
 
 
-def changes(client: EngineClient, container: str, ours: Collection[str]) -> list[str] | None:
+def list_layer_changes(client: EngineClient, container: str, ours: Collection[str]) -> list[str] | None:
     """Paths in a container's own layer that its image has not or has otherwise, directories of which all is new
     without what is in them; None = nothing was changed at all. ours: what we, or mounts, made there. Blocks.
     Raises SandboxError."""
@@ -150,7 +150,7 @@ def holds(client: EngineClient, image: Image, identifier: str, paths: Sequence[s
     def prepare(container: str) -> None:
         put(client, container, archive)
 
-    plan = Plan(identifier, ("/bin/sh", "-c", _SEARCH), 0, "/", image.labels, init=image.init)
+    plan = ContainerPlan(identifier, ("/bin/sh", "-c", _SEARCH), 0, "/", image.labels, init=image.init)
     return Run(client, plan, timeout=_SEARCH_TIMEOUT, prepare=prepare).execute().exit_code != 1
 
 

@@ -54,7 +54,7 @@ _NO_POOL = re.compile(r"non-overlapping IPv4 address pool|predefined address poo
 
 
 @dataclass
-class Network:
+class ContainerNetwork:
     """One network. subnet and gateway as the engine gave them (gateway: empty when it has none); own_address: our own
     container's address in it, None where we run on the engine's machine. internal: no way out of it. hosts: names of
     mocks and relays, to be given as `extra_hosts` to every container that is made in it. shared: addresses of
@@ -106,11 +106,11 @@ class Networks:
         self._own_id: str | None = None
         self._looked = False
         self._isolates: bool | None = None
-        self._open: dict[str, Network] = {}
+        self._open: dict[str, ContainerNetwork] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def cell(self, cell_id: str, *, internal: bool = False, wait: bool = True) -> AsyncIterator[Network]:
+    async def cell(self, cell_id: str, *, internal: bool = False, wait: bool = True) -> AsyncIterator[ContainerNetwork]:
         """The network of one cell, removed at the end whatever is still in it. internal: no way out of it. wait: for
         the removal, too; else it goes on beside the next cell, until `close_all`. Raises ServiceError."""
         import anyio
@@ -127,7 +127,7 @@ class Networks:
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
-    async def open(self, suffix: str, *, internal: bool = False, cell: str = "") -> Network:
+    async def open(self, suffix: str, *, internal: bool = False, cell: str = "") -> ContainerNetwork:
         """A new network `keystone-<run>-<suffix>`, joined by our own container. Raises ServiceError.
 
         An internal one has no address of the machine in it where we are a container among the others, and don't need
@@ -189,7 +189,7 @@ class Networks:
                     raise _no_addresses(name, len(there)) from None
             await anyio.sleep(pause)
 
-    async def _enter(self, network: Network, own: str | None) -> None:
+    async def _enter(self, network: ContainerNetwork, own: str | None) -> None:
         import anyio.to_thread
 
         if own is None:
@@ -210,7 +210,7 @@ class Networks:
             self._looked = True
         return self._own_id
 
-    async def connect(self, network: Network, container: str, alias: str | None = None) -> str:
+    async def connect(self, network: ContainerNetwork, container: str, alias: str | None = None) -> str:
         """Put a running container into a network under a name of its own; returns its address there. Raises
         ServiceError."""
 
@@ -247,11 +247,11 @@ class Networks:
         if own is not None:
             self._client.leave(name, own)
 
-    async def disconnect(self, network: Network, container: str) -> None:
+    async def disconnect(self, network: ContainerNetwork, container: str) -> None:
         """Take a container out again; harmless when it is not in, or the network is gone. Raises ServiceError."""
         await ask(lambda: self._client.leave(network.id, container), f"the network {network.name} can't be left")
 
-    async def close(self, network: Network) -> None:
+    async def close(self, network: ContainerNetwork) -> None:
         """Remove a network, whatever is still in it. Raises ServiceError when the engine does not answer (in time) or
         does not let go of it."""
         problem = f"the network {network.name} can't be removed"
@@ -263,7 +263,7 @@ class Networks:
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(self._quietly(network) for network in list(self._open.values())))
 
-    async def _quietly(self, network: Network) -> None:
+    async def _quietly(self, network: ContainerNetwork) -> None:
         with contextlib.suppress(ServiceError):
             await self.close(network)
 
@@ -325,13 +325,13 @@ def machine_answers(address: str) -> bool:
     return False
 
 
-def _described(made: NetworkRecord, *, isolated: bool) -> Network:
+def _described(made: NetworkRecord, *, isolated: bool) -> ContainerNetwork:
     config = made["IPAM"]["Config"][0]
     gateway = str(config.get("Gateway", "")).split("/")[0]
     # Engines since 28 set no address aside for a gateway that a network does not have.
     if not gateway and not isolated:
         gateway = str(next(_hosts(config["Subnet"])))
-    return Network(
+    return ContainerNetwork(
         id=made["Id"],
         name=made["Name"],
         subnet=ipaddress.IPv4Network(config["Subnet"]),

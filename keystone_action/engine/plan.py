@@ -36,7 +36,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ContainerPlan:
     """One container. user: its numeric user (and group), 0 = root. init: a process that reaps, as number 1. networks:
     further ones of the engine, which it is in besides `network` when it starts. dns: addresses of name servers in place
     of the machine's; in a network of its own, an engine still answers for names of containers itself. volumes: paths
@@ -76,7 +76,7 @@ class ServicePlan:
     log_bytes: int
 
 
-def create(client: EngineClient, plan: Plan) -> str:
+def create(client: EngineClient, plan: ContainerPlan) -> str:
     """Have the engine make the container; returns its id. Raises what the client raises."""
     return client.create_container(
         plan.image,
@@ -95,7 +95,7 @@ def create(client: EngineClient, plan: Plan) -> str:
     )
 
 
-def connect(client: EngineClient, plan: Plan, container: str) -> None:
+def connect(client: EngineClient, plan: ContainerPlan, container: str) -> None:
     """Put a container that was made, not started, into its further networks. Raises what the client raises."""
     for network in plan.networks:
         client.join(network, container)
@@ -130,7 +130,7 @@ def create_service(client: EngineClient, plan: ServicePlan) -> str:
     )
 
 
-def _host_config(client: EngineClient, plan: Plan) -> HostConfig:
+def _host_config(client: EngineClient, plan: ContainerPlan) -> HostConfig:
     from docker.types import HostConfig, LogConfig, Ulimit
     from docker.types import Mount as EngineMount
 

@@ -56,7 +56,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ImageReference:
     """An image's name, taken apart. version: a tag, or a digest with `sha256:`."""
 
     registry: str
@@ -64,7 +64,7 @@ class Reference:
     version: str
 
     @classmethod
-    def parse(cls, name: str) -> Reference:
+    def parse(cls, name: str) -> ImageReference:
         """Of `postgres:16`, `ghcr.io/org/app@sha256:…`, `localhost:5000/x`. A part before the first `/` is a registry
         when it has a dot or a colon, or is `localhost`, as the engine reads it."""
         rest, _, digest = name.partition("@")
@@ -132,7 +132,7 @@ class _Pull:
     def __init__(self, client: EngineClient, name: str, how: Pulling) -> None:
         self._client = client
         self._name = name
-        self._wanted = Reference.parse(name)
+        self._wanted = ImageReference.parse(name)
         self._mirrored = bool(how.mirror) and self._wanted.registry == _HUB
         prefix = without_scheme(how.mirror or "") if self._mirrored else self._wanted.registry
         self._from = self._wanted.at(prefix)

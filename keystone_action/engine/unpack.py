@@ -28,7 +28,7 @@ class TooLarge(Exception):  # noqa: N818 - a finding, not an error
     """More bytes than may come back."""
 
 
-class Bounded:
+class BoundedReader:
     """An iterator of pieces as a file to read, which ends with TooLarge once `limit` bytes have passed."""
 
     def __init__(self, pieces: Iterable[bytes], limit: int | None) -> None:
@@ -68,7 +68,7 @@ def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> in
         _empty(workspace)
         owner = os.fstat(top)
         user = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 and (owner.st_uid or owner.st_gid) else None
-        with _archive(Bounded(pieces, limit)) as archive, Descent(top) as descent:
+        with _archive(BoundedReader(pieces, limit)) as archive, Descent(top) as descent:
             return _Unpacking(archive, descent, top, user).all()
     except tarfile.TarError as error:
         raise SandboxError(f"what the Docker engine sent as the workspace can't be read: {error}") from error
@@ -85,7 +85,7 @@ def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None, leave_o
     SandboxError.
     """
     try:
-        with _archive(Bounded(pieces, limit)) as archive:
+        with _archive(BoundedReader(pieces, limit)) as archive:
             for info in _entries(archive):
                 name = f"{directory}/{info.name.strip('/')}".strip("/")
                 target = f"{directory}/{info.linkname.strip('/')}".strip("/") if info.islnk() else info.linkname
@@ -123,7 +123,7 @@ def _empty(workspace: Path) -> None:
 
 
 @contextlib.contextmanager
-def _archive(source: Bounded) -> Iterator[tarfile.TarFile]:
+def _archive(source: BoundedReader) -> Iterator[tarfile.TarFile]:
     stream = cast("IO[bytes]", source)
     with tarfile.open(
         fileobj=stream, mode="r|", bufsize=_BUFFER, encoding="utf-8", errors="surrogateescape"

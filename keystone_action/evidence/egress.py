@@ -105,7 +105,7 @@ def _with_port(host: str | IPAddress, port: int) -> str:
 
 
 @dataclass
-class Egress:
+class EgressRecord:
     """One request to get out, as the audit log has it. reason: why it was allowed or denied, and how it failed when
     it did. Bytes are those of the bodies and tunnels, without the heads that we wrote."""
 
@@ -130,16 +130,16 @@ class EgressLog:
         self.full: str | None = None
         self.denied = 0
 
-    def write(self, egress: Egress) -> None:
+    def write(self, egress: EgressRecord) -> None:
         """Never raises: what can't be written is a failure."""
         self.denied += egress.decision == "deny"
         if self.full is None or egress.decision == "allow":
             self._write(egress)
         if self.full is None and self._bytes > LAST_RECORD:
             self.full = f"more than {LAST_RECORD >> 20} MiB of decisions; those to deny are no longer recorded"
-            self._write(Egress("", None, "", "deny", f"nothing is let through any more: {self.full}"))
+            self._write(EgressRecord("", None, "", "deny", f"nothing is let through any more: {self.full}"))
 
-    def _write(self, egress: Egress) -> None:
+    def _write(self, egress: EgressRecord) -> None:
         details = asdict(egress)
         for name in ("host", "method", "reason"):
             details[name] = _cut(details[name])

@@ -81,7 +81,7 @@ def _steps(part: str, rest: str, text: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
-def look_up(field: Field, requests: Sequence[RecordedRequest]) -> Any | Missing:
+def read_field(field: Field, requests: Sequence[RecordedRequest]) -> Any | Missing:
     """The value of a field among these requests (already filtered), or Missing. `.query` and `.headers` are
     mappings; header names are compared without case; `.json` is the parsed body."""
     if field.request == "count":

@@ -28,7 +28,7 @@ class Change:
     after: FileState | None = None
 
 
-def changes(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
+def compare_entries(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
     """Every path that differs, sorted.
 
     `modified` is other content, another link target or another kind; `mode` is the same content with other

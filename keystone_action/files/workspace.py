@@ -11,7 +11,7 @@ from pathlib import Path
 from keystone_action.errors import HarnessError
 from keystone_action.files.copying import Copied, copy_entries
 from keystone_action.files.descent import is_empty
-from keystone_action.files.entries import changes
+from keystone_action.files.entries import compare_entries
 from keystone_action.files.git.disarm import GitDirectories
 from keystone_action.files.patch import write_patch
 from keystone_action.files.paths import PathEscape, PathProblem, display_path, resolve_inside
@@ -25,7 +25,7 @@ __all__ = [
     "Snapshot",
     "TreeDigest",
     "TreeDigester",
-    "changes",
+    "compare_entries",
     "copy_as_left",
     "copy_tree",
     "digest_tree",

@@ -24,7 +24,7 @@ _NUMBERS = re.compile(rb"(\d+)\t(\d+)\t")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedFiles:
     """The files that a spec names, by their paths relative to a root; of directories those below them. ranks: lower for
     those of which more depends."""
 
@@ -33,7 +33,7 @@ class Named:
     ranks: Mapping[str, int] = field(default_factory=dict)
 
 
-def named_files(loaded: LoadedSpec, root: Path) -> Named:
+def named_files(loaded: LoadedSpec, root: Path) -> NamedFiles:
     """All but the spec itself and what is the agent's: `workspace`, `agent.dir`. Files outside of the root (clones that
     a spec names by address and commit) are none of these. What is withheld from the agent decides about it (scripts,
     hidden tests), a file that is named more than one of many in a directory."""
@@ -50,7 +50,7 @@ def named_files(loaded: LoadedSpec, root: Path) -> Named:
                 files[name] = file
                 rank = 2 * (path not in loaded.withheld) + (file != path)
                 ranks[name] = min(rank, ranks.get(name, rank))
-    return Named(root, files, ranks)
+    return NamedFiles(root, files, ranks)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -65,7 +65,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield from sorted(one for one in found if one.is_file() and not one.is_symlink())
 
 
-def changed_files(before: Named, after: Named) -> list[str]:
+def changed_files(before: NamedFiles, after: NamedFiles) -> list[str]:
     """`hidden/test_x.py (+3 −10)`, each file that is not the same on both sides; a last entry counts the rest. What
     went stands before what changed, and that before what came: a crowd of new files hides no other."""
     found = []

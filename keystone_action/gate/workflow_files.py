@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.files.git import commands as git
-from keystone_action.files.git.commit_tree import Entry, Remote, Tree, open_tree
+from keystone_action.files.git.commit_tree import Remote, Tree, TreeEntry, open_tree
 from keystone_action.gate.base_commit import BaseFiles
 from keystone_action.gate.named_files import count_lines
 from keystone_action.gate.workflow_changes import Workflow, differences, read_workflow
@@ -166,7 +166,7 @@ class _Compared:
             sentences.append(f"{kind} changed{counted}")
         return tuple(sentences)
 
-    def _entry(self, side: int, path: str) -> Entry | None:
+    def _entry(self, side: int, path: str) -> TreeEntry | None:
         """Of a link, what it leads to."""
         tree = self._sides[side]
         place = tree.resolved(path)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from keystone_action.command import WHOLE_LIMIT
-from keystone_action.evidence.fields import Missing, look_up, parse_field
+from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import Evidence, LongText
 from keystone_action.files.entries import FileState
@@ -149,7 +149,7 @@ def _request(evidence: Evidence, source: str, most: int | None) -> Material:
     except ValueError as problem:
         raise BadSource(f"input_from {source!r}: {problem}") from None
     requests = log.requests()
-    value = look_up(parsed, requests)
+    value = read_field(parsed, requests)
     if isinstance(value, Missing):
         raise NothingToJudge(f"{service}: {value.reason}")
     index = -1 if parsed.request == "last" else parsed.request

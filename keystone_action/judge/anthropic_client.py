@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.judge.client import ANSWER_SCHEMA, CallFailed, Question, Reply, Stop, status_failure, tokens
+from keystone_action.judge.client import ANSWER_SCHEMA, CallFailed, JudgeReply, Question, Stop, status_failure, tokens
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError
@@ -36,7 +36,7 @@ class AnthropicClient:
         self._client = AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0, timeout=600.0)
         self._host = self._client.base_url.host
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Question) -> JudgeReply:
         """Raises CallFailed."""
         import anthropic
 
@@ -79,7 +79,7 @@ class AnthropicClient:
         await self._client.close()
 
 
-def _read(body: bytes, content_type: str, host: str) -> Reply:
+def _read(body: bytes, content_type: str, host: str) -> JudgeReply:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def _read(body: bytes, content_type: str, host: str) -> Reply:
     assert isinstance(usage, dict)
     # Cached input is billed at other prices, but we set no cache breakpoints: these are zero unless a proxy does.
     read = sum(tokens(usage.get(f"{kind}input_tokens")) for kind in ("", "cache_creation_", "cache_read_"))
-    return Reply(
+    return JudgeReply(
         text="".join(block["text"] for block in blocks if isinstance(block.get("text"), str)),
         stop=_STOPS.get(str(document.get("stop_reason")), "end"),
         input_tokens=read,

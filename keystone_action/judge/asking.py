@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from keystone_action.judge.answer import BadAnswer, parse_answer
-from keystone_action.judge.base import JudgeFailed, Usage
-from keystone_action.judge.client import CallFailed, Client, Feature, Question, Reply, Turn
+from keystone_action.judge.base import JudgeCost, JudgeFailed
+from keystone_action.judge.client import CallFailed, Client, Feature, JudgeReply, Question, Turn
 from keystone_action.judge.models import Model
 from keystone_action.judge.prompt import Prompt, visible
 
@@ -23,9 +23,9 @@ BACKOFF_LIMIT = 20.0
 class Tally:
     """Counts what a judgement costs while it goes; `usage` is the sum so far."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: JudgeCost = field(default_factory=JudgeCost)
 
-    def add(self, model: Model, reply: Reply) -> None:
+    def add(self, model: Model, reply: JudgeReply) -> None:
         """A reply that was paid for, usable or not."""
         price = model.known.price
         cost = None if price is None else price.of(reply.input_tokens, reply.output_tokens)
@@ -74,7 +74,7 @@ class Asker:
                 turns = question.turns + _correction(reply, str(problem))
         raise JudgeFailed(f"{model.name} gave no usable answer in {ATTEMPTS} attempts; the last: {self.trouble}")
 
-    async def _reply(self, client: Client, model: Model, question: Question) -> Reply:
+    async def _reply(self, client: Client, model: Model, question: Question) -> JudgeReply:
         """One answer through the provider, whatever it says. Raises JudgeFailed."""
         tries = 0
         while True:
@@ -117,7 +117,7 @@ class Asker:
         await anyio.sleep(seconds)
 
 
-def _read(reply: Reply) -> tuple[float, str]:
+def _read(reply: JudgeReply) -> tuple[float, str]:
     if reply.stop == "refused":
         raise BadAnswer("the model refused to answer")
     if reply.stop == "truncated":
@@ -126,7 +126,7 @@ def _read(reply: Reply) -> tuple[float, str]:
     return score, visible(reason)
 
 
-def _correction(reply: Reply, problem: str) -> tuple[Turn, ...]:
+def _correction(reply: JudgeReply, problem: str) -> tuple[Turn, ...]:
     """What is added to the conversation before the next attempt. Only an answer that can be mended is shown to the
     model again: after a refusal or a cut the question is simply asked anew."""
     if reply.stop != "end" or not reply.text.strip():

@@ -31,7 +31,7 @@ class JudgeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class JudgeCost:
     """What judging cost. cost_usd is None where a model's price is unknown."""
 
     input_tokens: int = 0
@@ -59,7 +59,7 @@ class Judgement:
     score: float
     reason: str
     opinions: tuple[Opinion, ...]
-    usage: Usage = field(default_factory=Usage)
+    usage: JudgeCost = field(default_factory=JudgeCost)
     notes: tuple[str, ...] = ()
 
 
@@ -71,9 +71,9 @@ class JudgeFailed(Exception):  # noqa: N818 - an outcome: the check is in error
     """The judge broke: refusal, unreadable answers after all retries, time-out, service down. usage: what it cost
     all the same."""
 
-    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
+    def __init__(self, message: str, *, usage: JudgeCost | None = None) -> None:
         super().__init__(message)
-        self.usage = usage or Usage()
+        self.usage = usage or JudgeCost()
 
 
 class Judge(Protocol):

@@ -39,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class JudgeReply:
     """What came back: the text as the model wrote it, why it ended, and what it cost in tokens."""
 
     text: str
@@ -69,7 +69,7 @@ class CallFailed(Exception):  # noqa: N818 - an outcome of a call
 class Client(Protocol):
     """A provider's API. Made for one judgement and closed after it."""
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Question) -> JudgeReply:
         """Raises CallFailed. Never retries: the judge does, within its time."""
 
     async def close(self) -> None:

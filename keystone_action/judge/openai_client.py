@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from keystone_action.judge.client import ANSWER_SCHEMA, CallFailed, Question, Reply, Stop, status_failure, tokens
+from keystone_action.judge.client import ANSWER_SCHEMA, CallFailed, JudgeReply, Question, Stop, status_failure, tokens
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -22,7 +22,7 @@ class OpenAIClient:
         self._client = httpx.AsyncClient(timeout=600.0, headers={"authorization": f"Bearer {key}"})
         self._url = httpx.URL(base_url.rstrip("/") + "/chat/completions")
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Question) -> JudgeReply:
         """Raises CallFailed."""
         import httpx
 
@@ -72,7 +72,7 @@ def _error_message(document: Any) -> str:
     return error[:500] if isinstance(error, str) else ""
 
 
-def _read(document: Any, host: str) -> Reply:
+def _read(document: Any, host: str) -> JudgeReply:
     choices = document.get("choices") if isinstance(document, dict) else None
     first = choices[0] if isinstance(choices, list) and choices else None
     message = first.get("message") if isinstance(first, dict) else None
@@ -85,7 +85,7 @@ def _read(document: Any, host: str) -> Reply:
     usage = document.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     content = message.get("content")
-    return Reply(
+    return JudgeReply(
         text=content if isinstance(content, str) else "",
         stop=stop,
         input_tokens=tokens(usage.get("prompt_tokens")),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from keystone_action.runner.cell.layout import make_readable
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listed, nearest, shown
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,11 +95,11 @@ def _unknown(own: OwnScorers, answer: Mapping[str, Any] | None) -> Iterator[Diag
         if name not in names:
             yield Diagnostic.at(
                 at,
-                f"unknown scorer {shown(name)}",
-                expected=f"one of {listed(sorted(names))}",
+                f"unknown scorer {show(name)}",
+                expected=f"one of {listing(sorted(names))}",
                 suggestion=nearest(name, names),
                 help=f"{modules} registers no scorer of that name",
             )
         elif name in replaced:
-            message = f"{modules} registers another scorer as {shown(name)}, which is built in"
+            message = f"{modules} registers another scorer as {show(name)}, which is built in"
             yield Diagnostic.at(at, message, help="give it a name of its own")

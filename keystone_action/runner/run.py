@@ -22,7 +22,7 @@ from keystone_action.runner.cell.grading import is_earned
 from keystone_action.runner.concurrency import most_at_once
 from keystone_action.runner.parts import journal as journals
 from keystone_action.runner.parts.identify import Identification, Reading, run_facts
-from keystone_action.runner.parts.recorded import Entry, Recorded
+from keystone_action.runner.parts.recorded import JournalEntry, Recorded
 from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
@@ -96,7 +96,7 @@ async def run(
                     assembly.run_id,
                     Reading(options, directory, facilities),
                 )
-                finished: dict[str, Entry] = {}
+                finished: dict[str, JournalEntry] = {}
                 if recorded is not None:
                     await identification.read(planned)  # before anything of another run is started
                     finished = earlier_cells(recorded, assembly)
@@ -130,7 +130,7 @@ async def _run_cells(
     journal: journals.Journal,
     assembly: Assembly,
     identification: Identification,
-    finished: Mapping[str, Entry],
+    finished: Mapping[str, JournalEntry],
 ) -> list[str]:
     """Run what is not finished; the sentences for cells that were left out."""
     options, progress, planned = under_way.options, under_way.progress, under_way.planned
@@ -139,10 +139,10 @@ async def _run_cells(
         cells=len(planned.cells), finished=len(finished), output=under_way.directory, notices=assembly.notices()
     )
 
-    async def entry_of(cell: Cell, result: CellResult) -> Entry:
+    async def entry_of(cell: Cell, result: CellResult) -> JournalEntry:
         await identification.of(cell)
         spec = cell.loaded.spec
-        return Entry(spec.id, cell.loaded.sha256, result, sandbox_of(assembly, spec))
+        return JournalEntry(spec.id, cell.loaded.sha256, result, sandbox_of(assembly, spec))
 
     def announce(cell: Cell, result: CellResult) -> None:
         assembly.results[cell.id] = result
@@ -238,13 +238,13 @@ def _ignore_by_git(directory: Path) -> None:
         ignore.write_text("*\n", "utf-8")
 
 
-def earlier_cells(recorded: Recorded, assembly: Assembly) -> dict[str, Entry]:
+def earlier_cells(recorded: Recorded, assembly: Assembly) -> dict[str, JournalEntry]:
     """The cells that `--resume` finds finished: graded, and wanted. Cells in error run again.
 
     Raises UsageError for a cell whose checks don't come to its verdict.
     """
     cells = {entry.cell.id: entry for entry in recorded.entries}
-    found: dict[str, Entry] = {}
+    found: dict[str, JournalEntry] = {}
     for cell in assembly.plan.cells:
         entry = cells.get(cell.id)
         if entry is None or entry.cell.verdict == "error":

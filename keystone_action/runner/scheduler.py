@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.runner.parts.journal import Journal
-from keystone_action.runner.parts.recorded import Entry
+from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.scoring.composite import first_line
 from keystone_action.scoring.results import CellResult
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell
 
 RunCell = Callable[["Cell"], Awaitable[CellResult]]
-EntryOf = Callable[["Cell", CellResult], Awaitable[Entry]]
+EntryOf = Callable[["Cell", CellResult], Awaitable[JournalEntry]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

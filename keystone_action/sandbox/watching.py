@@ -1,6 +1,6 @@
 """What a process tree uses, looked at now and then: memory, processes, disk. Only the standard library.
 
-Nothing here enforces; the supervisor ends the command when `Watch.look` returns a sentence.
+Nothing here enforces; the supervisor ends the command when `ProcessWatch.look` returns a sentence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keystone_action.files.tree_size import DEEPEST, TooDeep, human, tree_size
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.processes.credentials import User, acting_for
-from keystone_action.sandbox.processes.wire import Request
+from keystone_action.sandbox.processes.wire import CommandRequest
 
 FIRST_LOOK = 0.1
 """Seconds before the first look: what is over sooner pays nothing."""
@@ -28,10 +28,10 @@ _MOST_LOOKED_AT = 10_000
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read only
 
 
-class Watch:
+class ProcessWatch:
     """Watches the descendants of this process by the limits of one request."""
 
-    def __init__(self, request: Request, user: User | None) -> None:
+    def __init__(self, request: CommandRequest, user: User | None) -> None:
         self._memory = request["memory"]
         self._pids = request["pids"]
         self._disk = request["disk"]

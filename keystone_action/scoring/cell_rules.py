@@ -17,7 +17,7 @@ _SHOWN = 100
 def problem_of(spec_id: str, cell: CellResult) -> str:
     """What is wrong with a cell of a spec, in a sentence without an end; empty when nothing is."""
     if not _CELL_ID.fullmatch(cell.id) or not cell.id.startswith(f"{spec_id}."):
-        return f"{shown(cell.id)} is no id of a cell of {shown(spec_id)}"
+        return f"{shorten_text(cell.id)} is no id of a cell of {shorten_text(spec_id)}"
     if (cell.composite is None) != (cell.verdict == "error"):
         return f"verdict {cell.verdict} of {cell.id} with the composite {cell.composite}"
     if cell.composite is not None and not 0 <= cell.composite <= 1:
@@ -36,10 +36,10 @@ def amount_problem(cell: CellResult) -> str:
         amounts["the agent's duration"] = cell.agent.duration_s
     for name, amount in amounts.items():
         if not 0 <= amount <= MOST_COUNTED:
-            return f"{shown(name)} of {cell.id} is {amount:g}, out of the range from 0 to {MOST_COUNTED:g}"
+            return f"{shorten_text(name)} of {cell.id} is {amount:g}, out of the range from 0 to {MOST_COUNTED:g}"
     for check in cell.invariants:
         if not (math.isfinite(check.weight) and check.weight >= 0):
-            return f"the weight of {shown(check.name)} of {cell.id} is {check.weight:g}"
+            return f"the weight of {shorten_text(check.name)} of {cell.id} is {check.weight:g}"
     return ""
 
 
@@ -49,7 +49,7 @@ def _contradiction(cell: CellResult) -> str:
         return ""
     broken = [check.name for check in cell.invariants if check.status == "error"]
     if broken:
-        return f"verdict {cell.verdict} of {cell.id}, whose check {shown(broken[0])} broke"
+        return f"verdict {cell.verdict} of {cell.id}, whose check {shorten_text(broken[0])} broke"
     expected = weighted_mean(cell.invariants)
     forced = cell.verdict == "fail" and cell.composite == 0
     if not forced and (expected is None or abs(expected - cell.composite) > _ROUNDING):
@@ -59,6 +59,6 @@ def _contradiction(cell: CellResult) -> str:
     return ""
 
 
-def shown(text: str, limit: int = _SHOWN) -> str:
+def shorten_text(text: str, limit: int = _SHOWN) -> str:
     """A text of somebody else's, cut, for a message."""
     return text if len(text) <= limit else f"{text[:limit]}…"

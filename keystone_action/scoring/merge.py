@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.scoring.aggregate import weakest
-from keystone_action.scoring.cell_rules import shown
+from keystone_action.scoring.cell_rules import shorten_text
 from keystone_action.scoring.decide import decide_run, decide_spec
 from keystone_action.scoring.results import CellResult, RunResult, SpecChanges, SpecResult
 from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed, shard_notice
@@ -74,7 +74,7 @@ def _same_plan(shards: Sequence[ShardRun]) -> None:
         for spec_id in dict.fromkeys((*ours, *theirs)):
             if ours.get(spec_id) != theirs.get(spec_id):
                 how = "differs between them" if spec_id in ours and spec_id in theirs else "is in one of them only"
-                raise _different(first, shard, f"the spec {shown(spec_id)} {how} (by sha256)")
+                raise _different(first, shard, f"the spec {shorten_text(spec_id)} {how} (by sha256)")
         counts = first.position[1], shard.position[1]
         if counts[0] != counts[1]:
             raise _different(first, shard, f"one is a shard of {counts[0]}, the other of {counts[1]}")
@@ -97,7 +97,7 @@ def _complete(shards: Sequence[ShardRun]) -> None:
         expected, found = len(range(index, total, count)), len(shard.cells)
         label = f"shard {index + 1}/{count} ({shard.name})"
         if shard.run.error is not None:
-            raise HarnessError(f"{label} broke: {shown(shard.run.error, 300)}", help="run that job again")
+            raise HarnessError(f"{label} broke: {shorten_text(shard.run.error, 300)}", help="run that job again")
         if shard.run.cancelled or found < expected:
             ended = "was cancelled" if shard.run.cancelled else "is not complete"
             raise HarnessError(f"{label} {ended}: it has {found} of its {expected} cells", help="run that job again")
@@ -115,7 +115,7 @@ def _same_rules(shards: Sequence[ShardRun]) -> None:
                 ours, theirs = getattr(head, name), getattr(spec, name)
                 if ours != theirs:
                     raise _different(
-                        first, shard, f"{name} of {shown(spec.id)} is {ours} in one and {theirs} in the other"
+                        first, shard, f"{name} of {shorten_text(spec.id)} is {ours} in one and {theirs} in the other"
                     )
 
 
@@ -188,7 +188,7 @@ def _times(shards: Sequence[ShardRun]) -> tuple[str, float]:
             start = datetime.fromisoformat(shard.run.started_at)
             starts.append((start if start.tzinfo else start.replace(tzinfo=UTC)).astimezone(UTC))
         except (ValueError, OverflowError):
-            raise malformed(shard, f"it started at {shown(shard.run.started_at)}") from None
+            raise malformed(shard, f"it started at {shorten_text(shard.run.started_at)}") from None
     first = min(starts)
     ends = [(start - first).total_seconds() + shard.run.duration_s for start, shard in zip(starts, shards, strict=True)]
     return first.isoformat(timespec="seconds").replace("+00:00", "Z"), max(ends)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from keystone_action.errors import HarnessError, UsageError
-from keystone_action.scoring.cell_rules import problem_of, shown
+from keystone_action.scoring.cell_rules import problem_of, shorten_text
 from keystone_action.scoring.decide import rule_of
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult
 from keystone_action.spec.limits import MOST_COUNTED
@@ -85,9 +85,9 @@ def check_values(shard: ShardRun) -> None:
         raise malformed(shard, "it has a spec twice")
     for spec in shard.run.specs:
         if known.get(spec.id) != spec.sha256:
-            raise malformed(shard, f"its plan does not have the spec {shown(spec.id)} as it was run")
+            raise malformed(shard, f"its plan does not have the spec {shorten_text(spec.id)} as it was run")
         if not 0 <= spec.pass_threshold <= 1:
-            raise malformed(shard, f"pass_threshold {spec.pass_threshold} of {shown(spec.id)}")
+            raise malformed(shard, f"pass_threshold {spec.pass_threshold} of {shorten_text(spec.id)}")
         try:
             rule_of(spec.replica_aggregation)
         except ValueError as error:

@@ -13,7 +13,7 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
 
 if TYPE_CHECKING:
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class CellScope:
     audit_log: AuditLog
     exclusive: bool
     allowed_users: set[int] | None = None
-    network: Network | None = None
+    network: ContainerNetwork | None = None
     in_network: bool = False
 
 

@@ -14,18 +14,17 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
 from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.egress.outside import Outside
-from keystone_action.services.egress.relay import Relays
-from keystone_action.services.egress.relay import Target as RelayTarget
+from keystone_action.services.egress.relay import Relays, RelayTarget
 from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql import catalogue as mysql_catalogue
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.postgres import catalogue as postgres_catalogue
 from keystone_action.services.postgres.reader import PostgresReader
-from keystone_action.services.redefinitions import Looked, Watch
+from keystone_action.services.redefinitions import CatalogueWatch, Looked
 from keystone_action.spec.models.hosts import parse_host
 
 if TYPE_CHECKING:
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.loop_thread import LoopThread
     from keystone_action.services.own_role import OwnRole
     from keystone_action.spec.models.services import ExternalService
@@ -44,7 +43,7 @@ class External:
 
     def __init__(self, definition: ExternalService, thread: LoopThread | None = None) -> None:
         self._definition = definition
-        self._target = Target.from_url(definition.name, definition.url)
+        self._target = ExternalAddress.from_url(definition.name, definition.url)
         self._relays = Relays(thread)
 
     @property
@@ -81,7 +80,7 @@ class External:
             async with undoing(place.drop_roles):
                 yield place
 
-    async def _open_way(self, network: Network, way: AsyncExitStack) -> Address:
+    async def _open_way(self, network: ContainerNetwork, way: AsyncExitStack) -> Address:
         """The address by which containers of this network reach it through us. Raises ServiceError."""
         address = self._target.address
         try:
@@ -94,7 +93,7 @@ class External:
         network.hosts[for_agent.host] = network.host_address
         return for_agent
 
-    async def _is_behind_us(self, network: Network) -> bool:
+    async def _is_behind_us(self, network: ContainerNetwork) -> bool:
         """Whether a container of this network can't get there without us: there is no way out of it, or the address
         is one of our own surroundings (this machine, the network of a job's service containers)."""
         if network.internal:
@@ -113,7 +112,7 @@ class External:
 class ExternalPlace(Place):
     """A service of somebody else's as one cell has it, and how its checks ask it."""
 
-    def __init__(self, name: str, target: Target, *, exclusive: bool) -> None:
+    def __init__(self, name: str, target: ExternalAddress, *, exclusive: bool) -> None:
         shared = f"service {name} is external: its state is shared by all cells and never reset"
         self._target = target
         self._watch, self._role = target.asking()
@@ -174,7 +173,7 @@ class ExternalPlace(Place):
 
 
 @dataclass(frozen=True)
-class Target:
+class ExternalAddress:
     """An address taken apart. kind: the URL's scheme without driver and synonyms. keywords: what the database's
     client connects with. shown: the URL without credentials."""
 
@@ -184,7 +183,7 @@ class Target:
     keywords: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_url(cls, service: str, url: str) -> Target:
+    def from_url(cls, service: str, url: str) -> ExternalAddress:
         """Raises UsageError that never repeats the credentials."""
         try:
             parts = urlsplit(url)
@@ -261,7 +260,7 @@ class Target:
         else:
             raise TypeError("it is no database")
 
-    def asking(self) -> tuple[Watch, OwnRole | None]:
+    def asking(self) -> tuple[CatalogueWatch, OwnRole | None]:
         """How checks of one cell ask, a role where it is a database: nothing was looked at and none made yet."""
         role: OwnRole
         if self.kind == "postgresql":
@@ -273,8 +272,8 @@ class Target:
 
             role = MysqlRole(self.keywords)
         else:
-            return Watch(self.look), None
-        return Watch(lambda path: role.again(lambda: self.look(path))), role
+            return CatalogueWatch(self.look), None
+        return CatalogueWatch(lambda path: role.again(lambda: self.look(path))), role
 
     def look(self, path: tuple[str, ...] | None = None) -> Looked:
         """What stands in a database; of anything else nothing. path: the schemas that its user's names are looked up

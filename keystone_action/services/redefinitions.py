@@ -27,7 +27,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One thing that a query can name. kind: `table`, `view`, `function` …. text: of a view or routine what it is made
     of, in which other names stand. traits: what a table has that changes what is read of it, as phrases (`a rule
     (hide)`). bytes: how much is in it, as far as that is known. columns: of a table."""
@@ -38,7 +38,7 @@ class Entry:
     bytes: int = 0
     columns: Mapping[str, Column] = field(default_factory=dict)
 
-    def recast(self, before: Entry) -> str:
+    def recast(self, before: CatalogueEntry) -> str:
         """A phrase for a column that stood before and compares otherwise now; empty when there is none."""
         for name, column in sorted(self.columns.items()):
             was = before.columns.get(name, column)
@@ -78,14 +78,14 @@ def stand_in(shadows: Iterable[Shadow], query: str) -> str | None:
 
 Name = tuple[str, str]
 """Schema, or database, and name."""
-Catalogue = Mapping[Name, Entry]
+Catalogue = Mapping[Name, CatalogueEntry]
 Looked = tuple[Catalogue, tuple[str, ...], frozenset[Shadow]]
 """A catalogue, the schemas that a name without one is looked up in, and what stands in for something built-in."""
-_NONE = Entry("")
+_NONE = CatalogueEntry("")
 
 
 @dataclass(frozen=True)
-class Changes:
+class CatalogueChanges:
     """What differs between two catalogues. path: the schemas that a name without one is looked up in.
     shadows: those that the agent made."""
 
@@ -176,17 +176,17 @@ def plain_name(name: Name) -> str:
     return name[1].partition("(")[0]
 
 
-NOTHING = Changes({}, {}, ())
+NOTHING = CatalogueChanges({}, {}, ())
 
 
-class Watch:
+class CatalogueWatch:
     """One cell's view of a database whose catalogue can be looked up: taken down by `seal`, looked up once more when a
     check asks. look: what it raises comes through. It is told the path of the first look by the second."""
 
     def __init__(self, look: Callable[[tuple[str, ...] | None], Looked]) -> None:
         self._look = look
         self._before: Looked | None = None
-        self._changes: Changes | None = None
+        self._changes: CatalogueChanges | None = None
         self._lock = threading.Lock()
         self.path: tuple[str, ...] = ()
 
@@ -195,7 +195,7 @@ class Watch:
         self._before = self._look(None)
         self.path, self._changes = self._before[1], None
 
-    def changes(self) -> Changes:
+    def changes(self) -> CatalogueChanges:
         """What differs since then; nothing where it was never sealed."""
         with self._lock:
             if self._changes is None:
@@ -206,6 +206,6 @@ class Watch:
         """A sentence when the agent made something that gives this query another meaning; None otherwise."""
         return stand_in(self.changes().shadows, query)
 
-    def _compared(self, before: Looked) -> Changes:
+    def _compared(self, before: Looked) -> CatalogueChanges:
         catalogue, _, shadows = self._look(self.path)
-        return Changes(before[0], catalogue, self.path, tuple(sorted(shadows - before[2])))
+        return CatalogueChanges(before[0], catalogue, self.path, tuple(sorted(shadows - before[2])))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from keystone_action.errors import HarnessError
-from keystone_action.spec.loading.diagnostics import listed, nearest, visible
+from keystone_action.spec.loading.diagnostics import listing, nearest, visible
 from keystone_action.spec.models.base import PlainText, ShellCommand, StrictModel, Template
 
 if typing.TYPE_CHECKING:
@@ -247,11 +247,11 @@ def _interpolated(value: Any, names: Mapping[str, Any]) -> Any:
 def _filled(text: str, names: Mapping[str, Any], later: tuple[str, ...] = (), *, typed: bool = False) -> Any:
     pieces = parse(text, later)
     if typed and len(pieces) == 1 and isinstance(pieces[0], Reference):
-        return look_up(pieces[0], names)
+        return resolve_reference(pieces[0], names)
     return "".join(piece if isinstance(piece, str) else _as_text(piece, names) for piece in pieces)
 
 
-def look_up(reference: Reference, names: Mapping[str, Any]) -> Any:
+def resolve_reference(reference: Reference, names: Mapping[str, Any]) -> Any:
     """The value of a name. Raises ExpressionError that names the nearest known one."""
     value: Any = names
     parts = reference.parts
@@ -271,7 +271,7 @@ def unknown_name(reference: Reference, before: tuple[str, ...], known: Any) -> E
     prefix = ".".join(before) + "." if before else ""
     words = sorted(str(word) for word in known)
     close = nearest(part, words)
-    some = listed(prefix + word for word in words[:12]) + (", …" if len(words) > 12 else "")
+    some = listing(prefix + word for word in words[:12]) + (", …" if len(words) > 12 else "")
     message = f"unknown name '{reference.name}'"
     return ExpressionError(
         f"{message}, expected one of {some}" if words else f"{message}; there is nothing in '{'.'.join(before)}'",
@@ -282,7 +282,7 @@ def unknown_name(reference: Reference, before: tuple[str, ...], known: Any) -> E
 
 
 def _as_text(reference: Reference, names: Mapping[str, Any]) -> str:
-    value = look_up(reference, names)
+    value = resolve_reference(reference, names)
     if isinstance(value, str):
         return value
     if value is None:

@@ -12,11 +12,11 @@ from support.fake_runner import FakeRunner
 from support.github_state import ACTIONS_BOT
 
 from keystone_action.action import post as after
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 from keystone_action.report.comment.history import Remembered
 from keystone_action.report.comment.marker import Marker
-from keystone_action.report.comment.render import CommentFacts, Progress, render_running
+from keystone_action.report.comment.render import CommentFacts, CommentProgress, render_running
 
 HEAD = "2" * 40
 MARKER = Marker.of_key("mine")
@@ -34,7 +34,7 @@ invariants:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keystone_action.engine.connect._DEFAULT", "unix:///does/not/exist/docker.sock")
-    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def post(runner: FakeRunner, state: dict[str, str], **inputs: str) -> str:
 
 def test_a_killed_step_is_an_error_and_keeps_what_was_known(tmp_path: Path, github: FakeGitHub) -> None:
     known = Remembered("pass", 1.0, "1" * 40, {})
-    running = render_running(Progress(3, 1), MARKER, CommentFacts(before=known))
+    running = render_running(CommentProgress(3, 1), MARKER, CommentFacts(before=known))
     comment = github.state.add_comment(17, running, created_by=ACTIONS_BOT)
     post(FakeRunner(tmp_path, event="pull_request", github=github), {"run": "1-1-0123abcd"})
     assert comment.body.startswith("## 💥 Keystone: ")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.agents.result import AgentResult, MalformedResult, parse_result
+from keystone_action.agents.result import MalformedResult, ReportedResult, parse_result
 
 
-def _parse(document: Any) -> AgentResult:
+def _parse(document: Any) -> ReportedResult:
     return parse_result(json.dumps(document).encode())
 
 
@@ -24,7 +24,7 @@ def test_a_whole_document() -> None:
             "token_usage": {"prompt_tokens": 3, "output_tokens": 4.0, "cost_usd": 0, "total": 7},
             "latency_ms": 5,
         }
-    ) == AgentResult(
+    ) == ReportedResult(
         "done",
         (
             {"name": "search", "arguments": {"q": 1}, "result": [1]},
@@ -36,9 +36,9 @@ def test_a_whole_document() -> None:
 
 
 def test_output_alone_is_enough() -> None:
-    assert _parse({"output": ""}) == AgentResult("", None, None)
-    assert _parse({"output": "x", "tool_calls": None, "token_usage": None}) == AgentResult("x", None, None)
-    assert _parse({"output": "x", "tool_calls": [], "token_usage": {}}) == AgentResult("x", (), {})
+    assert _parse({"output": ""}) == ReportedResult("", None, None)
+    assert _parse({"output": "x", "tool_calls": None, "token_usage": None}) == ReportedResult("x", None, None)
+    assert _parse({"output": "x", "tool_calls": [], "token_usage": {}}) == ReportedResult("x", (), {})
 
 
 @pytest.mark.parametrize(

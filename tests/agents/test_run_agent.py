@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from support.worlds import World, process_world
 
 from keystone_action.agents import output
-from keystone_action.agents.base import Task, write_inputs
+from keystone_action.agents.base import AgentCall, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError, NotSupportedYet
@@ -63,7 +63,7 @@ async def _run(
             agent_directory=directory,
             agent_env=agent.env,
         )
-        task = Task(
+        task = AgentCall(
             prompt=prompt,
             environment=environment,
             inputs=inputs,

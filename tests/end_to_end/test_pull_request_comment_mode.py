@@ -12,7 +12,7 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, FakeRunner, StepResult
 
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import comment_mode, foreign_results
 from keystone_action.report.comment.marker import Marker
 
@@ -38,7 +38,7 @@ def github() -> Iterator[FakeGitHub]:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comment_mode, "LIMITS", Limits(seconds=2.0, waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(comment_mode, "LIMITS", RequestLimits(seconds=2.0, waiting=0.0, between_writes=0.0))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from support.attacks import honest, hostile
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, MERGE_SHA, FakeRunner, StepResult
 
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting, whose_code
 
 HEAD, OLD = "2" * 40, "1" * 40
@@ -81,7 +81,7 @@ def github() -> Iterator[FakeGitHub]:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
 
 
 def step(
@@ -361,7 +361,7 @@ def test_a_comment_on_a_forks_pull_request_runs_nothing(
 def test_a_comment_on_a_pull_request_that_nobody_knows_runs_nothing(
     tmp_path: Path, github: FakeGitHub, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whose_code, "_PATIENCE", Limits(tries=1, waiting=0.0))
+    monkeypatch.setattr(whose_code, "_PATIENCE", RequestLimits(tries=1, waiting=0.0))
     github.fault("GET", "/pulls/17", times=None, **fault)
     done = step(tmp_path, github, "issue_comment")
     assert (done.exit_code, done.outputs["verdict"]) == (2, "error")

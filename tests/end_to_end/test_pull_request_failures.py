@@ -26,7 +26,7 @@ from keystone_action.action import post as after
 from keystone_action.evaluate import evaluate
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.types import Comment
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import live, reporting
 from keystone_action.github.pull_request.comment import StickyComment
 from keystone_action.github.pull_request.live import Pace
@@ -59,8 +59,8 @@ def github() -> Iterator[FakeGitHub]:
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "LIMITS", Limits(seconds=0.4, waiting=0.0, between_writes=0.0))
-    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(tries=1, seconds=0.4, waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(seconds=0.4, waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(tries=1, seconds=0.4, waiting=0.0, between_writes=0.0))
 
 
 def runner_of(root: Path, github: FakeGitHub | None, *, agent: str = "true", replicas: int = 1) -> FakeRunner:
@@ -185,15 +185,15 @@ def test_a_dead_api_does_not_delay_the_cells(
     tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are done while the very first thing that was asked of GitHub still waits for its answer."""
-    monkeypatch.setattr(reporting, "LIMITS", Limits(tries=1, seconds=0.5, waiting=0.0, between_writes=0.0))
-    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(tries=1, seconds=600.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(tries=1, seconds=0.5, waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(tries=1, seconds=600.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.0, between=0.01))
     monkeypatch.setattr(reporting, "_LIVE_SECONDS", 0.1)
     for method in ("GET", "POST", "PATCH"):
         github.fault(method, "*", how="hang", times=None)
     at_the_end: list[str] = []
 
-    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         assert waited_for(lambda: bool(github.calls()))
         found = evaluate(options, progress)
         at_the_end.extend(github.calls())
@@ -213,11 +213,11 @@ def own_comment(github: FakeGitHub, result: Remembered) -> FakeComment:
 
 
 def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "LIMITS", Limits(between_writes=0.0))
-    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
 
-    def slow_engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+    def slow_engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert waited_for(lambda: "Running" in comment.body)
         bodies.append(comment.body)
@@ -268,7 +268,7 @@ def test_after_one_that_asks_for_little_the_next_write_waits_so_long(
     tmp_path: Path, github: FakeGitHub, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The honest twin."""
-    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(tries=1))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(tries=1))
     github.fault("POST", f"/statuses/{HEAD}", status=429, headers={"retry-after": "7"})
     runner_of(tmp_path, github).step()
     assert slept[0] == 7
@@ -300,8 +300,8 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
 ) -> None:
     """GitHub is slow to say which comments there are, and has said it to the live report only after the end."""
     comment = own_comment(github, Remembered("pass", 1.0, "1" * 40, {}))
-    monkeypatch.setattr(reporting, "LIMITS", Limits(between_writes=0.0))
-    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
     monkeypatch.setattr(reporting, "_LIVE_SECONDS", 0.1)
     find, asked, ended, waiting = StickyComment.find, threading.Event(), threading.Event(), []
@@ -314,7 +314,7 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
             assert ended.wait(60)
         return found
 
-    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert asked.wait(60)
         return evaluate(options, progress)
@@ -367,7 +367,7 @@ def test_a_cancelled_run_updates_a_comment_and_makes_none(
 def test_a_run_that_was_cancelled_makes_no_comment_whatever_had_passed_by_then(
     tmp_path: Path, github: FakeGitHub, policy: str
 ) -> None:
-    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         found = evaluate(options, progress)
         return replace(found, run=replace(found.run, verdict="fail", cancelled=True))
 
@@ -387,7 +387,7 @@ def test_a_cancelled_run_that_had_no_time_to_tell_makes_no_comment_later(tmp_pat
 
 
 def test_a_step_says_to_its_post_step_that_it_was_cancelled(tmp_path: Path, github: FakeGitHub) -> None:
-    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         raise KeyboardInterrupt
 
     assert runner_of(tmp_path, github).step(evaluate=engine).state["cancelled"] == "true"
@@ -402,12 +402,12 @@ def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(
         assert ended.wait(60)
         pending(self, client)
 
-    def engine(options: RunOptions, progress: Progress) -> action.Evaluation:
+    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         found = evaluate(options, progress)
         return replace(found, run=replace(found.run, cancelled=True))
 
     # With a second between writes it would find the run ended while it waits.
-    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(CommitStatus, "pending", slow_pending)
     step = runner_of(tmp_path, github).step(evaluate=engine)
     ended.set()

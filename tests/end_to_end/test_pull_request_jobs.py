@@ -10,7 +10,7 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import FakeRunner, StepResult
 
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 from keystone_action.github.pull_request.live import Pace
 from keystone_action.report.comment.history import Previous
@@ -30,8 +30,8 @@ SHARED = {"comment-key": "ours", "status-context": "gate"}
 
 @pytest.fixture
 def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
-    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
-    monkeypatch.setattr(reporting, "LIVE_LIMITS", Limits(waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=600.0))
     with FakeGitHub() as fake:
         fake.state.repository = "octo/agents"

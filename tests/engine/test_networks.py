@@ -16,7 +16,7 @@ from keystone_action.engine import networks as module
 from keystone_action.engine.client import EngineClient
 from keystone_action.engine.connection import Connection
 from keystone_action.engine.errors import Refused
-from keystone_action.engine.networks import Network, Networks, network_name
+from keystone_action.engine.networks import ContainerNetwork, Networks, network_name
 from keystone_action.errors import ServiceError
 
 SCRIPT = """
@@ -59,8 +59,8 @@ asyncio.run(main())
 """
 
 
-def open_network(containers: ContainerWorld, suffix: str = "cell", *, internal: bool = False) -> Network:
-    async def opened() -> Network:
+def open_network(containers: ContainerWorld, suffix: str = "cell", *, internal: bool = False) -> ContainerNetwork:
+    async def opened() -> ContainerNetwork:
         return await containers.networks.open(suffix, internal=internal)
 
     return containers.portal.call(opened)

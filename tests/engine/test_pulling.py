@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from support.docker_engine import Engine
 
 from keystone_action.engine.connect import connect
-from keystone_action.engine.pulling import Login, Pulling, Reference, cause_of, ensure_image
+from keystone_action.engine.pulling import ImageReference, Login, Pulling, cause_of, ensure_image
 from keystone_action.errors import ServiceError
 from keystone_action.spec.registry_names import parse_mirror
 
@@ -347,7 +347,7 @@ def test_what_engines_say_is_told_apart(words: str, cause: str) -> None:
     ],
 )
 def test_names_of_images(image: str, registry_name: str, repository: str, version: str) -> None:
-    assert Reference.parse(image) == Reference(registry_name, repository, version)
+    assert ImageReference.parse(image) == ImageReference(registry_name, repository, version)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_mirrors_are_registries(text: str, mirror: str | None) -> None:
 
 @given(st.text())
 def test_any_name_is_taken_apart_and_any_words_are_some_cause(text: str) -> None:
-    assert Reference.parse(text).registry
+    assert ImageReference.parse(text).registry
     assert cause_of(text)
 
 

@@ -19,7 +19,7 @@ from keystone_action.engine.client import EngineClient
 from keystone_action.engine.connection import Connection
 from keystone_action.engine.container import Run
 from keystone_action.engine.errors import engine_errors
-from keystone_action.engine.plan import Plan
+from keystone_action.engine.plan import ContainerPlan
 from keystone_action.errors import SandboxError, ServiceError
 
 OURS = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO]
@@ -131,7 +131,9 @@ def test_what_this_machine_lacks_is_told_of_sandboxes_and_services(code: int) ->
 @pytest.mark.parametrize("part", ["prepare", "collect", "look"])
 def test_what_fails_around_a_container_is_told_as_ours(engine: Any, part: str, code: int) -> None:
     need_image(engine)
-    plan = Plan(IMAGE, ("sleep", "3" if part == "look" else "0"), 65532, "/", {"keystone.run": "test-transfers"})
+    plan = ContainerPlan(
+        IMAGE, ("sleep", "3" if part == "look" else "0"), 65532, "/", {"keystone.run": "test-transfers"}
+    )
     with pytest.raises(SandboxError) as caught:
         Run(engine, plan, **{part: failing(code)}).execute()
     assert is_ours(caught.value, code)

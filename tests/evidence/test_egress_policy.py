@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keystone_action.evidence import egress as module
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.evidence.egress import Denied, Egress, EgressLog, EgressPolicy
+from keystone_action.evidence.egress import Denied, EgressLog, EgressPolicy, EgressRecord
 from keystone_action.spec.models.hosts import IPAddress, parse_host
 
 OURS = ipaddress.ip_address("203.0.114.9")
@@ -138,8 +138,8 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 def test_each_decision_is_one_line(tmp_path: Path) -> None:
     log = EgressLog(AuditLog(tmp_path / "audit.jsonl"))
-    log.write(Egress("api.example.com", 443, "CONNECT", "allow", "allowed by *.example.com", 10, 2000, 1.23456))
-    log.write(Egress("evil.example", 443, "CONNECT", "deny", "no"))
+    log.write(EgressRecord("api.example.com", 443, "CONNECT", "allow", "allowed by *.example.com", 10, 2000, 1.23456))
+    log.write(EgressRecord("evil.example", 443, "CONNECT", "deny", "no"))
     first, second = lines(tmp_path / "audit.jsonl")
     assert first["type"] == second["type"] == "egress"
     assert str(first["ts"]).endswith("Z")
@@ -163,7 +163,7 @@ def test_whatever_a_client_wrote_is_one_bounded_line_of_ascii(host: str, method:
     audit = AuditLog(path)
     log = EgressLog(audit)
     try:
-        log.write(Egress(host * 500, None, method, "deny", host))
+        log.write(EgressRecord(host * 500, None, method, "deny", host))
         raw = path.read_bytes()
     finally:
         audit.close()
@@ -176,7 +176,7 @@ def test_whatever_a_client_wrote_is_one_bounded_line_of_ascii(host: str, method:
 
 def test_a_log_that_can_t_be_written_is_a_failure_and_no_exception() -> None:
     log = EgressLog(AuditLog(Path("/dev/full")))
-    log.write(Egress("a.example", 443, "CONNECT", "allow", "because"))
+    log.write(EgressRecord("a.example", 443, "CONNECT", "allow", "because"))
     assert log.failure == "a decision about the network could not be recorded: No space left on device"
 
 
@@ -186,9 +186,9 @@ def test_a_log_that_an_agent_fills_is_full_and_no_failure_of_ours(
     monkeypatch.setattr(module, "LAST_RECORD", 1000)
     log = EgressLog(AuditLog(tmp_path / "audit.jsonl"))
     for _ in range(100):
-        log.write(Egress("a.example", 443, "CONNECT", "deny", "because"))
+        log.write(EgressRecord("a.example", 443, "CONNECT", "deny", "because"))
     # A tunnel that stood before has its line when it ends.
-    log.write(Egress("b.example", 443, "CONNECT", "allow", "because"))
+    log.write(EgressRecord("b.example", 443, "CONNECT", "allow", "because"))
     assert log.failure is None
     assert log.full is not None
     assert log.denied == 100

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.evidence.fields import Field, Missing, look_up, parse_field
+from keystone_action.evidence.fields import Field, Missing, parse_field, read_field
 from keystone_action.evidence.model import RecordedRequest
 
 FIRST = RecordedRequest(
@@ -54,7 +54,7 @@ SECOND = dataclasses.replace(
     ],
 )
 def test_what_is_there(text: str, found: Any) -> None:
-    assert look_up(parse_field(text), [FIRST, SECOND]) == found
+    assert read_field(parse_field(text), [FIRST, SECOND]) == found
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_what_is_there(text: str, found: Any) -> None:
     ],
 )
 def test_what_is_missing(text: str, reason: str) -> None:
-    assert look_up(parse_field(text), [FIRST, SECOND]) == Missing(reason)
+    assert read_field(parse_field(text), [FIRST, SECOND]) == Missing(reason)
 
 
 def test_without_requests() -> None:
-    assert look_up(parse_field("request_count"), []) == 0
-    assert look_up(parse_field("last_request.body"), []) == Missing(
+    assert read_field(parse_field("request_count"), []) == 0
+    assert read_field(parse_field("last_request.body"), []) == Missing(
         "there is no last_request: no requests were recorded"
     )
 
@@ -116,10 +116,10 @@ def test_any_text_is_a_field_or_refused(rest: str, start: str) -> None:
     except ValueError:
         return
     assert isinstance(field, Field)
-    look_up(field, [FIRST, SECOND])  # finds something or Missing, and never raises
+    read_field(field, [FIRST, SECOND])  # finds something or Missing, and never raises
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda i: st.lists(i) | st.dictionaries(st.text(), i)))
 def test_a_body_comes_back_as_it_was(document: Any) -> None:
     request = dataclasses.replace(FIRST, body=json.dumps(document))
-    assert look_up(parse_field("last_request.json"), [request]) == document
+    assert read_field(parse_field("last_request.json"), [request]) == document

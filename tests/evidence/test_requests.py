@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import OutputError
 from keystone_action.evidence.audit import AuditLog, LineFile, now
-from keystone_action.evidence.egress import Egress, EgressLog
+from keystone_action.evidence.egress import EgressLog, EgressRecord
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.evidence.requests import JournalLog, JournalRequests, RequestJournal
 
@@ -163,7 +163,7 @@ def test_a_line_for_which_there_is_no_room_takes_no_other_with_it(tmp_path, monk
 
     def decide() -> None:
         half_is_there.wait()
-        egress.write(Egress("a.example", 443, "CONNECT", "deny", "because"))
+        egress.write(EgressRecord("a.example", 443, "CONNECT", "deny", "because"))
         other_is_done.set()
 
     monkeypatch.setattr("os.write", full_disk)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.files.entries import FileState, changes
+from keystone_action.files.entries import FileState, compare_entries
 
 FILE = FileState("file", 0o644, 1, "a")
 OTHER = FileState("file", 0o644, 1, "b")
@@ -38,7 +38,7 @@ FIFO = FileState("other", 0o644)
     ],
 )
 def test_what_a_difference_is_called(before: FileState | None, after: FileState | None, change: str | None) -> None:
-    found = changes({"p": before} if before else {}, {"p": after} if after else {})
+    found = compare_entries({"p": before} if before else {}, {"p": after} if after else {})
     assert [one.change for one in found] == ([change] if change else [])
     for one in found:
         assert (one.path, one.before, one.after) == ("p", before, after)
@@ -52,8 +52,8 @@ _snapshots = st.dictionaries(st.sampled_from("abcdef"), _states)
 def test_changes_are_sorted_symmetric_and_none_for_the_same(
     before: dict[str, FileState], after: dict[str, FileState]
 ) -> None:
-    there, back = changes(before, after), changes(after, before)
+    there, back = compare_entries(before, after), compare_entries(after, before)
     opposite = {"added": "removed", "removed": "added", "modified": "modified", "mode": "mode"}
     assert [(one.path, opposite[one.change]) for one in there] == [(one.path, one.change) for one in back]
     assert [one.path for one in there] == sorted(one.path for one in there)
-    assert changes(before, before) == ()
+    assert compare_entries(before, before) == ()

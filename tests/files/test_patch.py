@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from keystone_action.files import patch
 from keystone_action.files.git import commands as git
-from keystone_action.files.workspace import changes, copy_as_left, keep_originals, remove_tree, snapshot, write_patch
+from keystone_action.files.workspace import (
+    compare_entries,
+    copy_as_left,
+    keep_originals,
+    remove_tree,
+    snapshot,
+    write_patch,
+)
 
 
 class Scene:
@@ -35,7 +42,7 @@ class Scene:
         return path
 
     def patch(self, **options: int) -> str:
-        found = changes(self.before, snapshot(self.workspace))
+        found = compare_entries(self.before, snapshot(self.workspace))
         return write_patch(self.originals, self.workspace, found, **options).text
 
 
@@ -110,7 +117,7 @@ def test_directories_are_no_part_of_it(scene: Scene) -> None:
     scene.start()
     (scene.workspace / "directory").chmod(0o700)
     (scene.workspace / "new").mkdir()
-    assert [change.path for change in changes(scene.before, snapshot(scene.workspace))] == ["directory"]
+    assert [change.path for change in compare_entries(scene.before, snapshot(scene.workspace))] == ["directory"]
     assert scene.patch() == ""
 
 
@@ -168,7 +175,7 @@ def test_a_file_that_was_swapped_for_a_link_out_is_not_read(scene: Scene) -> Non
     (scene.directory / "secret").write_text("secret")
     scene.start()
     scene.write("file", "x" * 6)
-    found = changes(scene.before, snapshot(scene.workspace))
+    found = compare_entries(scene.before, snapshot(scene.workspace))
     (scene.workspace / "file").unlink()
     (scene.workspace / "file").symlink_to("../secret")
     text = write_patch(None, scene.workspace, found).text

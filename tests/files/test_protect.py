@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keystone_action.files.protect import TakenBack, put, take_back
-from keystone_action.files.workspace import changes, copy_as_left, keep_originals, snapshot
+from keystone_action.files.workspace import compare_entries, copy_as_left, keep_originals, snapshot
 
 
 class Past:
@@ -24,7 +24,7 @@ class Past:
     def take_back(self, *patterns: str) -> tuple[TakenBack, Path]:
         copy = self.root / "copy"
         copy_as_left(self.workspace, copy, drop_outside_links=False)
-        found = changes(self.before, snapshot(self.workspace))
+        found = compare_entries(self.before, snapshot(self.workspace))
         return take_back(copy, self.originals, found, patterns), copy
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from keystone_action.errors import HarnessError
 from keystone_action.files import snapshot as module
-from keystone_action.files.entries import FileState, changes
+from keystone_action.files.entries import FileState, compare_entries
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.snapshot import UNREAD, snapshot
 
@@ -87,11 +87,11 @@ def test_a_file_of_exabytes_is_not_read(workspace: Path) -> None:
         file.truncate(1 << 43)
     before = snapshot(workspace)
     assert before["huge"].digest.startswith(UNREAD)
-    assert changes(before, snapshot(workspace)) == ()
+    assert compare_entries(before, snapshot(workspace)) == ()
     time.sleep(0.02)
     with (workspace / "huge").open("r+b") as file:
         file.write(b"x")
-    assert [change.path for change in changes(before, snapshot(workspace))] == ["huge"]
+    assert [change.path for change in compare_entries(before, snapshot(workspace))] == ["huge"]
 
 
 def test_more_entries_than_allowed_are_refused(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ class TestDigestsTakenOver:
         file.write_text("print(2)\n")
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
         assert file.stat().st_mtime_ns == status.st_mtime_ns
-        found = changes(before, snapshot(workspace, before))
+        found = compare_entries(before, snapshot(workspace, before))
         assert [(change.path, change.change) for change in found] == [("src/main.py", "modified")]
 
     def test_a_file_put_in_its_place_is_read(self, workspace: Path, read: list[int]) -> None:
@@ -143,7 +143,7 @@ class TestDigestsTakenOver:
         other = workspace / "other"
         other.write_text("print(3)\n")
         other.replace(workspace / "src/main.py")
-        assert [change.change for change in changes(before, snapshot(workspace, before))] == ["modified"]
+        assert [change.change for change in compare_entries(before, snapshot(workspace, before))] == ["modified"]
 
     def test_a_plain_mapping_is_no_proof(self, workspace: Path, read: list[int]) -> None:
         snapshot(workspace, dict(self._settled(workspace)))
@@ -161,7 +161,7 @@ def test_where_changes_are_not_stamped_all_is_read_again() -> None:
             was = file.stat()
             page[:6] = b"agent!"
         assert (file.stat().st_mtime_ns, file.stat().st_ctime_ns) == (was.st_mtime_ns, was.st_ctime_ns)
-        assert [change.path for change in changes(before, snapshot(Path(name), before))] == ["main.py"]
+        assert [change.path for change in compare_entries(before, snapshot(Path(name), before))] == ["main.py"]
 
 
 def test_paths_of_more_characters_than_allowed_are_refused(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.gate.named_files import MAX_SHOWN, Named, changed_files, line_counts, same_content
+from keystone_action.gate.named_files import MAX_SHOWN, NamedFiles, changed_files, line_counts, same_content
 
 
 def pair(tmp_path: Path, old: bytes, new: bytes) -> tuple[Path, Path]:
@@ -60,8 +60,8 @@ def test_names_on_one_side(tmp_path: Path) -> None:
         for name in names:
             (root / name).write_text("x")
 
-    def named(root: Path, *names: str) -> Named:
-        return Named(root, {name: root / name for name in names})
+    def named(root: Path, *names: str) -> NamedFiles:
+        return NamedFiles(root, {name: root / name for name in names})
 
     found = changed_files(named(before, "kept", "dropped", "gone"), named(after, "kept", "fresh", "new"))
     assert found == ["dropped (no longer named)", "gone (deleted)", "fresh (newly named)", "new (added)"]
@@ -76,9 +76,9 @@ def test_a_crowd_hides_neither_what_went_nor_what_decides(tmp_path: Path) -> Non
             (root / name).parent.mkdir(exist_ok=True)
             (root / name).write_text(f"{root.name}\n")
     ranks = {**dict.fromkeys(names, 1), "z/check.sh": 0, "z/gone.sh": 2}
-    old = Named(before, {name: before / name for name in (*names, "z/gone.sh", "z/check.sh")}, ranks)
+    old = NamedFiles(before, {name: before / name for name in (*names, "z/gone.sh", "z/check.sh")}, ranks)
     fresh = {f"a{number}": after / "new" for number in range(MAX_SHOWN)}
-    new = Named(after, {name: after / name for name in (*names, "z/check.sh")} | fresh)
+    new = NamedFiles(after, {name: after / name for name in (*names, "z/check.sh")} | fresh)
     (after / "z/gone.sh").unlink()
     found = changed_files(old, new)
     assert found[:3] == ["z/gone.sh (deleted)", "z/check.sh (+1 −1)", "expected/00 (+1 −1)"]
@@ -87,13 +87,16 @@ def test_a_crowd_hides_neither_what_went_nor_what_decides(tmp_path: Path) -> Non
 
 def test_a_name_too_long_to_show_is_shown_by_its_end(tmp_path: Path) -> None:
     name = "/".join(["x" * 60] * 3) + "/check.sh"
-    (found,) = changed_files(Named(tmp_path, {name: tmp_path}), Named(tmp_path, {}))
+    (found,) = changed_files(NamedFiles(tmp_path, {name: tmp_path}), NamedFiles(tmp_path, {}))
     assert found.startswith("…")
     assert found.endswith("x/check.sh (deleted)")
     assert len(found) < 120
 
 
 def test_so_many_that_the_rest_is_counted(tmp_path: Path) -> None:
-    before, after = Named(tmp_path, {}), Named(tmp_path, {f"f{n:02}": tmp_path / "x" for n in range(MAX_SHOWN + 3)})
+    before, after = (
+        NamedFiles(tmp_path, {}),
+        NamedFiles(tmp_path, {f"f{n:02}": tmp_path / "x" for n in range(MAX_SHOWN + 3)}),
+    )
     found = changed_files(before, after)
     assert (len(found), found[-1]) == (MAX_SHOWN + 1, "and 3 more")

@@ -10,7 +10,7 @@ from support.github_client import probe
 from keystone_action.github.api import errors
 from keystone_action.github.api.archive import unpack
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 
 
 def stored(github: FakeGitHub, content: bytes | None = None, *, expired: bool = False) -> int:
@@ -58,7 +58,7 @@ def test_a_store_that_fails_is_asked_again_by_way_of_github(how):
     with FakeGitHub() as github:
         artifact = stored(github)
         github.fault("GET", f"/store/{artifact}", how=how, status=503, times=2)
-        checked = probe(github, limits=Limits(seconds=1))
+        checked = probe(github, limits=RequestLimits(seconds=1))
         assert checked.client.download_artifact(artifact) == github.state.artifacts[artifact].content
         assert github.calls() == [f"GET /actions/artifacts/{artifact}/zip", f"GET /store/{artifact}"] * 3
     assert checked.time.waits == [1, 2]

@@ -14,9 +14,9 @@ from support.github_state import HEAD_SHA
 from keystone_action.github.api import errors
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.types import Comment
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 
-QUICK = Limits(seconds=1)
+QUICK = RequestLimits(seconds=1)
 """Long for an answer on this machine, short for one that never comes."""
 LOST = ["hang", "drip", "reset", "cut"]
 CREATE = ("POST", "/issues/7/comments")
@@ -38,7 +38,7 @@ def of_nobody(server: socket.socket, scheme: str = "http", *, seconds: float = 0
         repository="o/r",
         token="ghs_secretOfNobody",
         log=print,
-        limits=Limits(tries=2, seconds=seconds),
+        limits=RequestLimits(tries=2, seconds=seconds),
         clock=FakeTime().clock,
     )
 
@@ -59,7 +59,7 @@ def test_a_lost_answer_to_a_question_is_asked_for_again(how):
 def test_a_server_that_never_answers_is_given_up(how):
     with FakeGitHub() as github:
         github.fault("GET", "/pulls/7", how=how, times=None)
-        checked = probe(github, limits=Limits(seconds=0.3))
+        checked = probe(github, limits=RequestLimits(seconds=0.3))
         words = "did not answer within 0.3 s" if how in ("hang", "drip") else "cut the connection"
         with pytest.raises(errors.Unavailable, match=words) as caught:
             checked.client.pull(7)
@@ -168,7 +168,7 @@ def test_a_server_that_is_not_there_was_sent_nothing():
             repository=environ["GITHUB_REPOSITORY"],
             token="ghs_secretOfNobody",
             log=log.append,
-            limits=Limits(tries=2),
+            limits=RequestLimits(tries=2),
             clock=FakeTime().clock,
         )
 
@@ -184,7 +184,7 @@ def test_a_server_that_is_not_there_was_sent_nothing():
 
 def test_a_name_that_nobody_has_is_said():
     client = GitHubClient(
-        api_url="http://nobody.invalid", repository="o/r", token="", log=print, limits=Limits(tries=1)
+        api_url="http://nobody.invalid", repository="o/r", token="", log=print, limits=RequestLimits(tries=1)
     )
     with client, pytest.raises(errors.Unavailable, match=r"nobody\.invalid|did not answer"):
         client.pull(7)
@@ -296,7 +296,7 @@ def test_what_was_broken_off_sends_nothing_any_more(monkeypatch, by_signal):
     before = signal.signal(signal.SIGALRM, interrupt)
     with FakeGitHub(host="localhost") as github:
         github.state.add_pull(7)
-        client = probe(github, limits=Limits(tries=1, seconds=seconds)).client
+        client = probe(github, limits=RequestLimits(tries=1, seconds=seconds)).client
         monkeypatch.setattr(socket, "getaddrinfo", slow)
         try:
             with pytest.raises(ending) as caught:
@@ -325,7 +325,7 @@ def test_a_signal_ends_the_wait_for_an_answer():
 
     with FakeGitHub() as github:
         github.fault("GET", "/pulls/7", how="hang", times=None)
-        client = probe(github, limits=Limits(seconds=60)).client
+        client = probe(github, limits=RequestLimits(seconds=60)).client
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.3)

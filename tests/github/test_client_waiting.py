@@ -12,7 +12,7 @@ from support.github_client import FakeTime, nothing, probe
 from support.github_state import HEAD_SHA
 
 from keystone_action.github.api import errors
-from keystone_action.github.api.waiting import Limits, Patience, seconds_to_wait
+from keystone_action.github.api.waiting import Patience, RequestLimits, seconds_to_wait
 from keystone_action.github.pull_request import reporting
 
 NOW = 1_700_000_000
@@ -79,7 +79,7 @@ def test_whatever_headers_say_the_wait_is_a_second_at_least_and_finite(headers, 
 @given(st.lists(st.floats(0, 90), max_size=20))
 def test_all_waits_together_stay_within_the_limit_and_each_is_said(asked):
     time, log = FakeTime(), []
-    patience = Patience(Limits(), time.clock, log.append)
+    patience = Patience(RequestLimits(), time.clock, log.append)
     waited = [seconds for seconds in asked if patience.wait(seconds, "because")]
     assert sum(waited) <= 60 + 1e-9
     assert time.waits == waited
@@ -199,13 +199,13 @@ def test_a_limit_that_never_ends_is_given_up_after_four_tries():
 
 
 def test_by_default_they_are_those_of_the_contract():
-    assert reporting.LIMITS == Limits() == Limits(tries=4, seconds=10.0, waiting=60.0, between_writes=1.0)
+    assert reporting.LIMITS == RequestLimits() == RequestLimits(tries=4, seconds=10.0, waiting=60.0, between_writes=1.0)
 
 
 def test_limits_are_the_callers_to_choose():
     with FakeGitHub() as github:
         github.fault("GET", "/pulls/7", status=502, times=None)
-        checked = probe(github, limits=Limits(tries=1, waiting=0))
+        checked = probe(github, limits=RequestLimits(tries=1, waiting=0))
         with pytest.raises(errors.Unavailable, match="gave up after 1 try"):
             checked.client.pull(7)
         assert len(github.requests) == 1
@@ -232,6 +232,6 @@ def test_between_writes_there_is_a_second_and_between_reads_there_is_none():
 def test_writes_that_are_tried_again_are_paced_too():
     with FakeGitHub() as github:
         github.fault("POST", f"/statuses/{HEAD_SHA}", status=502, times=1)
-        checked = probe(github, limits=Limits(between_writes=3))
+        checked = probe(github, limits=RequestLimits(between_writes=3))
         checked.client.create_status(HEAD_SHA, state="success", context="x")
     assert checked.time.waits == [1, 2]

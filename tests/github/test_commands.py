@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.runner_rules import parse_command, read_log
 
-from keystone_action.github.log.commands import MAX_MESSAGE, Annotation, Commands, harmless
+from keystone_action.github.log.commands import MAX_MESSAGE, Annotation, LogCommands, harmless
 
 PIECES = (
     *(
@@ -37,7 +37,7 @@ HOSTILE = st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(
 
 def written(call) -> str:
     stream = io.StringIO()
-    call(Commands(stream, verbose=True))
+    call(LogCommands(stream, verbose=True))
     return stream.getvalue()
 
 
@@ -89,7 +89,7 @@ def test_a_message_is_cut_before_the_runner_cuts_it() -> None:
 @example("::A::", "x")
 @example("AB%0AC\nABCD", "")
 def test_a_masked_value_is_never_shown(secret: str, around: str) -> None:
-    def call(commands: Commands) -> None:
+    def call(commands: LogCommands) -> None:
         commands.mask(secret)
         commands.log(f"{around}|{secret}|{around}")
         commands.error(f"{around}|{secret}", title=secret)
@@ -107,7 +107,7 @@ def test_a_masked_value_is_never_shown(secret: str, around: str) -> None:
 def test_a_cut_leaves_no_half_of_a_masked_value(start: int) -> None:
     secret = "hunter2-hunter2"
 
-    def call(commands: Commands) -> None:
+    def call(commands: LogCommands) -> None:
         commands.mask(secret)
         commands.error("x" * start + secret)
 
@@ -127,14 +127,14 @@ def test_a_mask_with_signs_of_commands_arrives_whole() -> None:
 
 
 def test_a_short_value_is_not_masked() -> None:
-    commands = Commands(io.StringIO())
+    commands = LogCommands(io.StringIO())
     assert not commands.mask("abc")
     assert not commands.mask("")
     assert commands.mask("abcd")
 
 
 def test_a_longer_secret_wins_over_one_that_it_holds() -> None:
-    def call(commands: Commands) -> None:
+    def call(commands: LogCommands) -> None:
         commands.mask("pass")
         commands.mask("password-1")
         commands.log("password-1")
@@ -143,7 +143,7 @@ def test_a_longer_secret_wins_over_one_that_it_holds() -> None:
 
 
 def test_groups_are_closed_once() -> None:
-    def call(commands: Commands) -> None:
+    def call(commands: LogCommands) -> None:
         commands.group("one")
         commands.group("two\n::error::x")
         commands.endgroup()
@@ -157,7 +157,7 @@ def test_groups_are_closed_once() -> None:
 
 def test_a_log_that_nobody_reads_is_no_error() -> None:
     stream = io.StringIO()
-    commands = Commands(stream)
+    commands = LogCommands(stream)
     stream.close()
     commands.log("said to nobody")
     assert commands.issued["error"] == 0
@@ -166,7 +166,7 @@ def test_a_log_that_nobody_reads_is_no_error() -> None:
 def test_lone_surrogates_and_debug_lines() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-    Commands(stream).log("a\udcffb")
-    Commands(stream, verbose=False).debug("hidden")
+    LogCommands(stream).log("a\udcffb")
+    LogCommands(stream, verbose=False).debug("hidden")
     assert b"hidden" not in raw.getvalue()
     assert raw.getvalue().startswith(b"a")

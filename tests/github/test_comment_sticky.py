@@ -11,7 +11,7 @@ from support.fake_github import FakeGitHub
 from support.github_client import probe
 from support.github_state import ACTIONS_BOT
 
-from keystone_action.github.api.errors import Forbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
+from keystone_action.github.api.errors import ApiForbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
 from keystone_action.github.pull_request.comment import SMALLER, StickyComment
 from keystone_action.report.comment.history import Previous, Remembered
 from keystone_action.report.comment.marker import Marker
@@ -250,12 +250,12 @@ def test_too_long_a_text_is_made_smaller_once(github: FakeGitHub) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "error", "said"),
-    [("read-only", NoPermission, "pull-requests: write"), ("write", Forbidden, "locked")],
+    [("read-only", NoPermission, "pull-requests: write"), ("write", ApiForbidden, "locked")],
 )
 def test_a_refusal_is_an_error_with_its_cause(
     github: FakeGitHub, kind: str, error: type[GitHubError], said: str
 ) -> None:
-    if error is Forbidden:
+    if error is ApiForbidden:
         github.state.locked.add(7)
     with pytest.raises(error) as caught:
         sticky(github, kind).write(text())

@@ -18,7 +18,7 @@ from support.fake_runner import EVENTS, ROOT
 from support.workflow_play import SUITE, Played, Player
 
 from keystone_action import __version__
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 
 pytestmark = pytest.mark.command
@@ -30,7 +30,7 @@ DOCUMENT: dict[Any, Any] = yaml.safe_load(WORKFLOW)
 @pytest.fixture(autouse=True)
 def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
     """Pull request 17 of the event; no second is waited between writes."""
-    monkeypatch.setattr(reporting, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
     with FakeGitHub() as fake:
         fake.state.repository = "octo/agents"
         fake.state.add_pull(17, head_sha="2" * 40, head_ref="topic", head_repository="octo/agents")

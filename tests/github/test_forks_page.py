@@ -17,7 +17,7 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner, StepResult
 from support.workflow_expressions import Open, interpolate
 
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import comment_mode, reporting
 
 PAGE = (ROOT / "docs" / "forks.md").read_text("utf-8")
@@ -37,7 +37,7 @@ invariants:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (reporting, comment_mode):
-        monkeypatch.setattr(module, "LIMITS", Limits(waiting=0.0, between_writes=0.0))
+        monkeypatch.setattr(module, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
 
 
 @pytest.fixture

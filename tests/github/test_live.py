@@ -10,11 +10,11 @@ from support.fake_github import FakeGitHub
 
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import Unavailable
-from keystone_action.github.api.waiting import Clock, Limits
+from keystone_action.github.api.waiting import Clock, RequestLimits
 from keystone_action.github.pull_request import reporting
 from keystone_action.github.pull_request.live import Live, Pace, Show
 from keystone_action.github.pull_request.status import CommitStatus
-from keystone_action.report.comment.render import Progress
+from keystone_action.report.comment.render import CommentProgress
 
 STATUS = CommitStatus("2" * 40, "keystone/evaluate", None)
 FAST = Pace(first=0.01, between=0.01)
@@ -35,24 +35,24 @@ class Run:
         *,
         status: CommitStatus | None = None,
         pace: Pace = FAST,
-        limits: Limits | None = None,
-        after: Callable[[Progress], bool] | None = None,
+        limits: RequestLimits | None = None,
+        after: Callable[[CommentProgress], bool] | None = None,
     ) -> None:
         self.log: list[str] = []
-        self.shown: list[Progress] = []
+        self.shown: list[CommentProgress] = []
         self.after = after or (lambda progress: True)
         self._github = github
         show: Show | None = None if after is None else self._show
-        limits = limits or Limits(tries=1, seconds=5.0, between_writes=0.0)
+        limits = limits or RequestLimits(tries=1, seconds=5.0, between_writes=0.0)
         self.live = Live(self._connect, status=status, show=show, pace=pace, limits=limits, log=self.log.append)
 
-    def _connect(self, limits: Limits, clock: Clock) -> GitHubClient:
+    def _connect(self, limits: RequestLimits, clock: Clock) -> GitHubClient:
         token = self._github.token("write")
         return GitHubClient.from_environ(
             self._github.environ(), token=token, log=self.log.append, limits=limits, clock=clock
         )
 
-    def _show(self, client: GitHubClient, progress: Progress) -> bool:
+    def _show(self, client: GitHubClient, progress: CommentProgress) -> bool:
         self.shown.append(progress)
         return self.after(progress)
 
@@ -137,7 +137,7 @@ def test_where_there_is_no_comment_to_keep_it_ends(github: FakeGitHub) -> None:
     ("error", "said"), [(Unavailable("GitHub is down"), "GitHub is down"), (KeyError("x"), "KeyError: 'x'")]
 )
 def test_a_failure_is_said_once_and_ends_it(github: FakeGitHub, error: Exception, said: str) -> None:
-    def fail(progress: Progress) -> bool:
+    def fail(progress: CommentProgress) -> bool:
         raise error
 
     run = Run(github, after=fail)
@@ -162,7 +162,7 @@ def test_a_pending_status_that_fails_leaves_the_comment_alone(github: FakeGitHub
 def test_a_wait_for_the_api_ends_with_the_run(github: FakeGitHub) -> None:
     """It would be for an hour."""
     github.fault("POST", "/statuses/*", status=429, headers={"retry-after": "3600"}, times=None)
-    run = Run(github, status=STATUS, limits=Limits(tries=4, waiting=7200.0))
+    run = Run(github, status=STATUS, limits=RequestLimits(tries=4, waiting=7200.0))
     run.live.start()
     until(lambda: any("waiting 3600 s" in line for line in run.log))
     assert run.live.stop(30)

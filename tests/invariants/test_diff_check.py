@@ -19,7 +19,7 @@ from support.context import make_check
 from keystone_action.files.entries import Change, FileState
 from keystone_action.files.line_counts import line_counts
 from keystone_action.files.patch import PATCH_LIMIT
-from keystone_action.files.workspace import changes, keep_originals, snapshot, write_patch
+from keystone_action.files.workspace import compare_entries, keep_originals, snapshot, write_patch
 from keystone_action.invariants.base import Outcome
 
 
@@ -219,7 +219,7 @@ def test_counts_are_those_of_the_texts(tmp_path_factory: pytest.TempPathFactory,
     originals = keep_originals(workspace, root / "originals")
     old = snapshot(workspace)
     (workspace / "f").write_bytes("\n".join(after).encode())
-    found = changes(old, snapshot(workspace))
+    found = compare_entries(old, snapshot(workspace))
     counted = list(line_counts(write_patch(originals, workspace, found).text, found, originals, workspace))
     assert len(counted) == (before != after and "\n".join(before) != "\n".join(after))
     for count in counted:

@@ -17,7 +17,7 @@ from support.context import grade, make_check
 from support.served import APP, RAW
 
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.http.exchange import BadRequest, Target, encode
+from keystone_action.invariants.http.exchange import BadRequest, HttpTarget, encode
 
 pytestmark = pytest.mark.sandbox
 
@@ -281,7 +281,7 @@ def test_what_makes_no_sense_is_refused(document: Mapping[str, Any]) -> None:
 @given(st.text(), st.text(), st.text())
 def test_no_text_breaks_out_of_its_place_in_a_request(path: str, name: str, value: str) -> None:
     try:
-        data = encode("GET", Target.of(f"http://localhost:80/{path}"), {name: value}, None)
+        data = encode("GET", HttpTarget.of(f"http://localhost:80/{path}"), {name: value}, None)
     except (BadRequest, UnicodeEncodeError):
         return
     head, _, rest = data.partition(b"\r\n\r\n")

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.tests.junit import BadReport, Counts, read_report, total
+from keystone_action.invariants.tests.junit import BadReport, CaseCounts, read_report, total
 
 REPORTS = Path(__file__).parent.parent / "data" / "junit"
 
 
-def tallied(counts: Counts) -> tuple[int, int, int, int]:
+def tallied(counts: CaseCounts) -> tuple[int, int, int, int]:
     return counts.passed, counts.failures, counts.errors, counts.skipped
 
 

@@ -23,7 +23,7 @@ from keystone_action.report.comment.ladder import COMMENT_LIMIT
 from keystone_action.report.comment.marker import MAX_REMEMBERED, Marker
 from keystone_action.report.comment.render import (
     CommentFacts,
-    Progress,
+    CommentProgress,
     render_comment,
     render_running,
     render_superseded,
@@ -308,13 +308,13 @@ def test_only_the_line_before_the_marker_is_a_memory() -> None:
 
 
 def test_a_running_comment_says_how_far_and_keeps_the_last_result() -> None:
-    text = render_running(Progress(12, 3, 1, 95.0), MARKER, replace(FACTS, before=before()))
+    text = render_running(CommentProgress(12, 3, 1, 95.0), MARKER, replace(FACTS, before=before()))
     assert text.startswith("## ⏳ Running: 4 of 12 cells finished\n")
     assert "3 passed, 1 did not · 1 min 35 s" in text
     assert "`1111111`, was: ✅ Passed, composite 0.96" in text
     assert Remembered.decode(MARKER.remembered(text)) == before()
     assert_harmless(text)
-    assert "The last result" not in render_running(Progress(1), MARKER, FACTS)
+    assert "The last result" not in render_running(CommentProgress(1), MARKER, FACTS)
 
 
 def test_the_hostile_sample_reaches_the_comment() -> None:

@@ -19,16 +19,16 @@ from support.shard_runs import cell
 from keystone_action.errors import KeystoneError, OutputError, UsageError
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.journal import Journal
-from keystone_action.runner.parts.recorded import Entry, Recorded, identity_line, read
+from keystone_action.runner.parts.recorded import JournalEntry, Recorded, identity_line, read
 from keystone_action.scoring.results import SandboxInfo
 
 IDENTITY = Identity({"spec": {"spec": "0" * 64}}, {"spec": {"file": {"check.sh": "1" * 64}}})
 SANDBOX = SandboxInfo("process", ("user",), "watched", ("no Landlock",))
 
 
-def entry(number: int) -> Entry:
+def entry(number: int) -> JournalEntry:
     one = replace(cell("spec", "one", number), params={"text": "zeile\nzwei ü"})
-    return Entry("spec", "0" * 64, one, SANDBOX)
+    return JournalEntry("spec", "0" * 64, one, SANDBOX)
 
 
 async def write(directory: Path, numbers: object, *, resume: bool = False) -> None:

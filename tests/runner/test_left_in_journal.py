@@ -19,7 +19,7 @@ from keystone_action.errors import OutputError
 from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.journal import Journal
-from keystone_action.runner.parts.recorded import Entry, read
+from keystone_action.runner.parts.recorded import JournalEntry, read
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.scoring.document import cell_to_document
 from keystone_action.scoring.results import AgentResult, CellResult
@@ -53,7 +53,7 @@ def added(directory: Path, cells: list[CellResult]) -> list[CellResult]:
             journal.say(Identity({}, {}), "the run")
 
             async def add(one: CellResult) -> None:
-                found[one.id] = await journal.add(Entry("spec", "0" * 64, one))
+                found[one.id] = await journal.add(JournalEntry("spec", "0" * 64, one))
 
             await add(cells[0])
             async with anyio.create_task_group() as group:
@@ -143,8 +143,8 @@ def test_whoever_is_told_of_a_cell_gets_no_long_text(tmp_path: Path) -> None:
     async def run_cell(one: Cell) -> CellResult:
         return replace(MANY["all"](one.replica), id=one.id)
 
-    async def entry_of(one: Cell, result: CellResult) -> Entry:
-        return Entry("spec", one.loaded.sha256, result)
+    async def entry_of(one: Cell, result: CellResult) -> JournalEntry:
+        return JournalEntry("spec", one.loaded.sha256, result)
 
     async def main() -> None:
         schedule = Schedule(concurrency=2, per_spec={}, retries={})

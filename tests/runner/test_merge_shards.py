@@ -20,7 +20,7 @@ from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.parts import journal, recorded, shard_folders
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.merge import MergeOptions, merge_shards
-from keystone_action.runner.parts.recorded import Entry
+from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.scoring.baseline import baseline_of
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult
@@ -34,7 +34,7 @@ IDENTITY = Identity({"spec": {"alpha": "a" * 64}})
 def leave(folder: Path, run: RunResult) -> Path:
     """What `keystone run --shard` leaves of such a run."""
     folder.mkdir(parents=True)
-    entries = [Entry(entry.id, entry.sha256, one) for entry in run.specs for one in entry.cells]
+    entries = [JournalEntry(entry.id, entry.sha256, one) for entry in run.specs for one in entry.cells]
     journal.write(folder, IDENTITY, run.run_id, entries)
     for entry in entries:
         files = folder / "cells" / entry.cell.id

@@ -18,7 +18,7 @@ from support.check_types import TYPES
 from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner import scheduler
 from keystone_action.runner.parts.journal import Journal
-from keystone_action.runner.parts.recorded import Entry
+from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
 from keystone_action.scoring.results import CellResult
 from keystone_action.spec.loading.loader import load
@@ -43,8 +43,8 @@ def schedule(**more: Any) -> Schedule:
     return Schedule(**{"concurrency": 2, "per_spec": {}, "retries": {}, **more})
 
 
-async def entry_of(cell: Cell, result: CellResult) -> Entry:
-    return Entry(cell.loaded.spec.id, cell.loaded.sha256, result)
+async def entry_of(cell: Cell, result: CellResult) -> JournalEntry:
+    return JournalEntry(cell.loaded.spec.id, cell.loaded.sha256, result)
 
 
 def run(directory: Path, cells: list[Cell], how: Schedule, run_cell: Any) -> list[str]:
@@ -158,7 +158,7 @@ def test_a_cell_that_finished_as_the_run_was_cancelled_is_kept(tmp_path: Path) -
         async with Journal(tmp_path) as journal:
             with anyio.CancelScope() as scope:
 
-                async def cancelled_meanwhile(cell: Cell, result: CellResult) -> Entry:
+                async def cancelled_meanwhile(cell: Cell, result: CellResult) -> JournalEntry:
                     scope.cancel()
                     return await entry_of(cell, result)
 

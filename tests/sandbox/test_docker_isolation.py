@@ -11,7 +11,7 @@ from support.docker_world import IMAGE, fresh, in_shell, run_bounded, shell, wor
 
 from keystone_action.command import Command
 from keystone_action.engine.container import Run
-from keystone_action.engine.plan import Plan
+from keystone_action.engine.plan import ContainerPlan
 from keystone_action.engine.sweep import sweep
 from keystone_action.errors import SandboxError
 
@@ -126,7 +126,7 @@ def test_a_container_starts_in_all_of_its_networks(engine: Any) -> None:
                 network.reload()
             argv = ("sh", "-c", "cat /proc/net/fib_trie")
             # By id or by name, as callers have them.
-            plan = Plan(
+            plan = ContainerPlan(
                 IMAGE, argv, 65532, "/", provider.engine.labels, network=names[0], networks=(names[1], made[2].id)
             )
             done = await provider.engine.execute(Run(engine, plan))

@@ -18,7 +18,7 @@ from support.egress import StagedOutside, decisions, port_of
 from support.images import BASE, PYTHON
 
 from keystone_action.engine import networks as module
-from keystone_action.engine.networks import Network
+from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.services.egress.proxy import EgressCell, EgressProxy
 from keystone_action.spec.models.policies import Egress
@@ -61,7 +61,7 @@ class Deny:
     """A cell whose egress is denied: an internal network, and a proxy in it."""
 
     def __init__(self, containers: ContainerWorld, proxy: EgressProxy, suffix: str) -> None:
-        async def opened() -> tuple[Network, EgressCell]:
+        async def opened() -> tuple[ContainerNetwork, EgressCell]:
             network = await containers.networks.open(suffix, internal=True)
             policy = Egress(default="deny", allow=ALLOW)
             return network, await proxy.open(policy, network, AuditLog(self.audit_log), services=["crm_api"])
@@ -221,7 +221,7 @@ def test_on_the_engine_s_machine_its_ports_are_open_at_the_gateway_and_that_is_s
     assert found == "the machine"
     assert cell.network.gateway_open
     assert "ports of this machine open" in cell.network.notice
-    assert Network("n", "n", cell.network.subnet, "", internal=False).notice == ""
+    assert ContainerNetwork("n", "n", cell.network.subnet, "", internal=False).notice == ""
 
 
 FROM_INSIDE = """
@@ -306,7 +306,7 @@ def test_names_that_an_agent_makes_up_carry_nothing_out(containers: ContainerWor
     """The engine's DNS answers for aliases and forwards nothing. With the machine's name servers it would, and those
     are asked by the machine itself where they are on its loopback."""
 
-    async def opened() -> Network:
+    async def opened() -> ContainerNetwork:
         return await containers.networks.open("dns", internal=True)
 
     network = containers.portal.call(opened)
@@ -374,7 +374,7 @@ def test_options_that_an_engine_does_not_know_are_left_out(
 
     monkeypatch.setattr(NetworkCollection, "create", picky)
 
-    async def opened() -> Network:
+    async def opened() -> ContainerNetwork:
         return await containers.networks.open("picky", internal=True)
 
     network = containers.portal.call(opened)

@@ -16,7 +16,7 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.base import RunningService
 from keystone_action.services.mysql.container import credentials_of_image, env_for_image
-from keystone_action.services.mysql.server_in_container import Credentials
+from keystone_action.services.mysql.server_in_container import MysqlCredentials
 
 PREFIXES = {MARIADB: "MARIADB", MYSQL: "MYSQL"}
 CLIENTS = {MARIADB: "mariadb", MYSQL: "mysql"}
@@ -237,7 +237,7 @@ def test_whom_env_names(env: dict[str, str], user: str, database: str) -> None:
 
 def test_the_image_gets_a_superuser_of_ours_under_one_prefix() -> None:
     env = {"MARIADB_ROOT_PASSWORD": "theirs", "MYSQL_USER": "app", "MYSQL_PASSWORD": "p", "TZ": "UTC"}
-    assert env_for_image("mariadb:11", env, Credentials("app", "p", "shop"), "ours") == {
+    assert env_for_image("mariadb:11", env, MysqlCredentials("app", "p", "shop"), "ours") == {
         "MARIADB_ROOT_PASSWORD": "ours", "MARIADB_ROOT_HOST": "%", "MARIADB_DATABASE": "shop",
         "MARIADB_USER": "app", "MARIADB_PASSWORD": "p", "TZ": "UTC",
     }  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from support import egress as stage
 from support.egress import PUBLIC, StagedOutside, connect, decisions, exchange, port_of, read_all
 
-from keystone_action.engine.networks import Network
+from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.errors import ServiceError
 from keystone_action.evidence import egress as log_module
 from keystone_action.evidence.audit import AuditLog
@@ -36,7 +36,9 @@ class World:
         self.audit = AuditLog(self.audit_log)
         self.cell = self.open(ALLOW)
 
-    def open(self, allow: list[str], network: Network | None = None, audit: AuditLog | None = None) -> EgressCell:
+    def open(
+        self, allow: list[str], network: ContainerNetwork | None = None, audit: AuditLog | None = None
+    ) -> EgressCell:
         policy = Egress(default="deny", allow=allow)
         return asyncio.run(
             self.proxy.open(policy, network or self.network, audit or self.audit, services=["db", "crm_api"])

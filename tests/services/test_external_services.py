@@ -19,7 +19,7 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.base import CellScope, Place
-from keystone_action.services.external import External, Target
+from keystone_action.services.external import External, ExternalAddress
 from keystone_action.spec.models.services import ExternalService
 
 
@@ -56,7 +56,7 @@ def started(service: External, tmp_path: Path, *, exclusive: bool = True) -> Ite
     ],
 )
 def test_an_address_is_taken_apart(url: str, kind: str, expected: dict[str, object]) -> None:
-    target = Target.from_url("db", url)
+    target = ExternalAddress.from_url("db", url)
     assert target.kind == kind
     found = target.address.as_mapping()
     assert found["url"] == url
@@ -79,7 +79,7 @@ def test_an_address_is_taken_apart(url: str, kind: str, expected: dict[str, obje
 )
 def test_a_bad_address_is_refused_without_its_password(url: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
-        Target.from_url("db", url)
+        ExternalAddress.from_url("db", url)
     assert "service db" in refused.value.message
     assert "secret" not in refused.value.message + refused.value.help
 

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from support.mocks import model, running_mock
 
 from keystone_action.errors import UsageError
-from keystone_action.services.http_mock.request import RawRequest, Request
+from keystone_action.services.http_mock.request import MockRequest, RawRequest
 from keystone_action.services.http_mock.routes import RouteState, RouteTable
 
 
 def answer(state: RouteState, method: str, target: str, *, headers=(), body: bytes = b""):
-    return state.answer(Request(RawRequest(method, target, list(headers), body)))
+    return state.answer(MockRequest(RawRequest(method, target, list(headers), body)))
 
 
 def state_of(tmp_path, *routes, **fields) -> RouteState:

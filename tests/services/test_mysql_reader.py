@@ -11,7 +11,7 @@ from support.mariadb import MariaDb
 
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.mysql.reader import MysqlReader, first_word
-from keystone_action.services.redefinitions import Changes
+from keystone_action.services.redefinitions import CatalogueChanges
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_server_that_says_nothing_is_no_query_at_its_limit() -> None:
 
 
 def test_a_line_that_timed_out_below_us_is_no_query_at_its_limit(reader: MysqlReader) -> None:
-    def lost() -> Changes:
+    def lost() -> CatalogueChanges:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
     with pytest.raises(QueryFailed, match="Connection timed out") as failed:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from keystone_action.services.redefinitions import Catalogue, Changes, Entry, Watch
+from keystone_action.services.redefinitions import Catalogue, CatalogueChanges, CatalogueEntry, CatalogueWatch
 
 BEFORE: Catalogue = {
-    ("public", "orders"): Entry("table"),
-    ("public", "open_orders"): Entry("view", "select * from orders"),
-    ("public", "report"): Entry("view", "select count(*) from open_orders"),
-    ("public", "total"): Entry("function", "select sum(n) from orders"),
-    ("public", "unrelated"): Entry("view", "select 1"),
+    ("public", "orders"): CatalogueEntry("table"),
+    ("public", "open_orders"): CatalogueEntry("view", "select * from orders"),
+    ("public", "report"): CatalogueEntry("view", "select count(*) from open_orders"),
+    ("public", "total"): CatalogueEntry("function", "select sum(n) from orders"),
+    ("public", "unrelated"): CatalogueEntry("view", "select 1"),
 }
 PATH = ("public",)
 
 
 def told(now: Catalogue, query: str) -> str | None:
-    changes = Changes(BEFORE, now, PATH)
+    changes = CatalogueChanges(BEFORE, now, PATH)
     return changes.redefinition(changes.read_by(query))
 
 
@@ -25,26 +25,26 @@ def told(now: Catalogue, query: str) -> str | None:
     "query", ["select * from open_orders", "SELECT * FROM Report", "select * from report join total() t on true"]
 )
 def test_a_view_that_was_redefined_is_found_also_behind_others(query: str) -> None:
-    now = {**BEFORE, ("public", "open_orders"): Entry("view", "select * from orders where false")}
+    now = {**BEFORE, ("public", "open_orders"): CatalogueEntry("view", "select * from orders where false")}
     assert told(now, query) == "the agent redefined the view public.open_orders"
 
 
 def test_a_table_that_became_a_view_is_found_behind_two_views() -> None:
-    now = {**BEFORE, ("public", "orders"): Entry("view", "select 1")}
+    now = {**BEFORE, ("public", "orders"): CatalogueEntry("view", "select 1")}
     assert told(now, "select * from report") == "the agent replaced the table public.orders by a view"
 
 
 def test_a_rule_on_a_table_is_found_behind_a_function() -> None:
-    now = {**BEFORE, ("public", "orders"): Entry("table", traits=frozenset({"a rule (hide)"}))}
+    now = {**BEFORE, ("public", "orders"): CatalogueEntry("table", traits=frozenset({"a rule (hide)"}))}
     assert told(now, "select total()") == "the agent gave the table public.orders a rule (hide)"
 
 
 def test_what_a_query_does_not_read_and_what_did_not_change_is_no_matter() -> None:
     now = {
         **BEFORE,
-        ("public", "unrelated"): Entry("view", "select 2"),
-        ("public", "new"): Entry("table"),
-        ("public", "orders"): Entry("table", bytes=8192),
+        ("public", "unrelated"): CatalogueEntry("view", "select 2"),
+        ("public", "new"): CatalogueEntry("table"),
+        ("public", "orders"): CatalogueEntry("table", bytes=8192),
     }
     assert told(now, "select * from report") is None
     assert told(now, "select * from new") is None
@@ -52,8 +52,8 @@ def test_what_a_query_does_not_read_and_what_did_not_change_is_no_matter() -> No
 
 
 def test_nothing_is_said_before_a_catalogue_was_taken_down() -> None:
-    looks: list[Catalogue] = [BEFORE, {**BEFORE, ("public", "unrelated"): Entry("view", "select 2")}]
-    watch = Watch(lambda _: (looks.pop(0), PATH, frozenset()))
+    looks: list[Catalogue] = [BEFORE, {**BEFORE, ("public", "unrelated"): CatalogueEntry("view", "select 2")}]
+    watch = CatalogueWatch(lambda _: (looks.pop(0), PATH, frozenset()))
     assert watch.changes().redefined == {}
     watch.seal()
     assert list(watch.changes().redefined) == [("public", "unrelated")]

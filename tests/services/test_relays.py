@@ -17,14 +17,13 @@ from support.egress import exchange
 from support.images import POSTGRES
 from support.places import attached
 
-from keystone_action.engine.networks import Network
+from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.base import CellScope, Place
-from keystone_action.services.egress.relay import Relay, Relays
-from keystone_action.services.egress.relay import Target as RelayTarget
-from keystone_action.services.external import External, Target
+from keystone_action.services.egress.relay import Relay, Relays, RelayTarget
+from keystone_action.services.external import External, ExternalAddress
 from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.loop_thread import LoopThread
 from keystone_action.services.postgres.embedded import EmbeddedPostgres
@@ -44,7 +43,7 @@ def thread() -> Iterator[LoopThread]:
     made.stop(nothing)
 
 
-def open_relay(thread: LoopThread, network: Network, host: str, port: int) -> Relay:
+def open_relay(thread: LoopThread, network: ContainerNetwork, host: str, port: int) -> Relay:
     relay = Relay(thread, network, RelayTarget(host, port))
     asyncio.run(relay.open())
     return relay
@@ -148,11 +147,11 @@ def test_each_relay_of_a_service_ends_with_its_block() -> None:
     ],
 )  # fmt: skip
 def test_an_address_by_a_relay(url: str, port: int, expected: str) -> None:
-    found = Target.from_url("svc", url).through("svc", port)
+    found = ExternalAddress.from_url("svc", url).through("svc", port)
     assert found.url == expected
     assert found.port == port
     assert found.host in expected
-    before = Target.from_url("svc", url).address
+    before = ExternalAddress.from_url("svc", url).address
     assert (found.user, found.password, found.database) == (before.user, before.password, before.database)
 
 
@@ -162,7 +161,9 @@ def external(url: str) -> External:
 
 
 @contextmanager
-def used(service: External, tmp_path: Path, network: Network | None, *, in_network: bool = True) -> Iterator[Place]:
+def used(
+    service: External, tmp_path: Path, network: ContainerNetwork | None, *, in_network: bool = True
+) -> Iterator[Place]:
     scope = CellScope("c", tmp_path, tmp_path, AuditLog(tmp_path / "a"), True, network=network, in_network=in_network)
     with attached(service, scope) as place:
         yield place

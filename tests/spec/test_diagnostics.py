@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.diagnostics import SHOWN_AT_MOST, Diagnostic, SpecError, nearest, shown, visible
+from keystone_action.spec.loading.diagnostics import SHOWN_AT_MOST, Diagnostic, SpecError, nearest, show, visible
 
 
 def test_everything_there_is_to_say() -> None:
@@ -73,7 +73,7 @@ def test_rendering_never_fails_and_keeps_to_its_lines(line: str, column: int, me
 
 
 def test_values_in_the_words_of_yaml() -> None:
-    assert [shown(value) for value in (None, True, 3, 1.5, "x", [1], {"a": 1}, 10**9999)] == [
+    assert [show(value) for value in (None, True, 3, 1.5, "x", [1], {"a": 1}, 10**9999)] == [
         "nothing",
         "true",
         "the number 3",

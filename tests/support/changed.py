@@ -8,7 +8,7 @@ from typing import Any
 
 from support.context import grade
 
-from keystone_action.files.workspace import changes, keep_originals, snapshot, write_patch
+from keystone_action.files.workspace import compare_entries, keep_originals, snapshot, write_patch
 from keystone_action.invariants.base import Outcome
 
 Act = Callable[[Path], object]
@@ -20,7 +20,7 @@ def grade_changes(document: dict[str, Any], workspace: Path, agent: Act, **field
     before = snapshot(workspace)
     agent(workspace)
     after = snapshot(workspace)
-    found = changes(before, after)
+    found = compare_entries(before, after)
     patch = write_patch(originals, workspace, found)
     parts = {"patch": patch.text, "patch_cut": patch.cut}
     evidence = {"before": before, "after": after, "changes": found, **parts}

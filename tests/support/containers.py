@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from support.images import BASE
 from support.places import attached
 
-from keystone_action.engine.networks import Network, Networks
+from keystone_action.engine.networks import ContainerNetwork, Networks
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
@@ -44,7 +44,7 @@ class ServedCell:
 
     world: ContainerWorld
     service: RunningService
-    network: Network
+    network: ContainerNetwork
     scope: CellScope
     place: Place
     closing: ExitStack
@@ -124,7 +124,7 @@ class ContainerWorld:
         service: RunningService,
         *,
         exclusive: bool = False,
-        network: Network | None = None,
+        network: ContainerNetwork | None = None,
         internal: bool = False,
     ) -> ServedCell:
         """A cell with this service attached, in a network of its own unless one is given."""
@@ -149,7 +149,7 @@ class ContainerWorld:
         return made
 
     def run(
-        self, network: Network, script: str, *, image: str = BASE, environment: Mapping[str, str] | None = None
+        self, network: ContainerNetwork, script: str, *, image: str = BASE, environment: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
         """A container in a network, as an agent's: exit code and output of a shell script."""
         self.need(image)

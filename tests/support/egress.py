@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keystone_action.engine.networks import Network
+from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.services.egress.guarded_listener import Connection
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.egress.proxy import EgressCell
@@ -103,9 +103,9 @@ def echo(connection: socket.socket, first: bytes) -> None:
         first = connection.recv(65536)
 
 
-def loopback_network() -> Network:
+def loopback_network() -> ContainerNetwork:
     """A cell's network without an engine: clients at 127.0.0.2 and above are its containers, 127.0.0.1 is not."""
-    return Network("n", "n", ipaddress.IPv4Network("127.0.0.0/8"), "127.0.0.1", internal=True)
+    return ContainerNetwork("n", "n", ipaddress.IPv4Network("127.0.0.0/8"), "127.0.0.1", internal=True)
 
 
 def connect(port: int, source: str = "127.0.0.2") -> socket.socket:

@@ -8,7 +8,7 @@ from typing import Any
 from support.fake_github import FakeGitHub
 
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.waiting import Clock, Limits
+from keystone_action.github.api.waiting import Clock, RequestLimits
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Probe:
     log: list[str]
 
 
-def probe(github: FakeGitHub, kind: str = "write", *, limits: Limits | None = None, **more: Any) -> Probe:
+def probe(github: FakeGitHub, kind: str = "write", *, limits: RequestLimits | None = None, **more: Any) -> Probe:
     """A client of the fake with a token of a kind, closed with the fake."""
     time, log = FakeTime(), []
     given = {"token": github.token(kind), **more}

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.context import grade
 
-from keystone_action.files.workspace import changes, keep_originals, snapshot
+from keystone_action.files.workspace import compare_entries, keep_originals, snapshot
 from keystone_action.invariants.base import Outcome
 
 
@@ -70,7 +70,7 @@ class World:
         if self._before is None:
             self.start()
         after = snapshot(self.workspace)
-        evidence = {"before": self._before, "after": after, "changes": changes(self._before, after)}
+        evidence = {"before": self._before, "after": after, "changes": compare_entries(self._before, after)}
         environment = dict(self.environment)
         readable = self.readable
         if self.packages is not None:

@@ -18,7 +18,7 @@ from keystone_action.dialects.agenticassure.fields import NAME, NAMES, Fields
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.dialects.nodes import Findings
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, shown
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show
 from keystone_action.spec.loading.discovery import search
 from keystone_action.spec.loading.entrypoints import module_file, names_instead
 from keystone_action.spec.loading.text_files import read_text
@@ -26,7 +26,7 @@ from keystone_action.spec.loading.yaml_loader import construct, parse
 from keystone_action.spec.walking import walk
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Source
+    from keystone_action.spec.loading.translation import TranslationSource
 
 NOT_CODE = (".git", ".hg", ".keystone", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache")
 """What lies beside modules and is none: the folder is often the whole repository."""
@@ -68,7 +68,7 @@ class Adapter:
         return f"{self.module}:{self.name}"
 
 
-def named_adapter(source: Source, of_suite: str | None, findings: Findings) -> Named | None:
+def named_adapter(source: TranslationSource, of_suite: str | None, findings: Findings) -> Named | None:
     """Who the suite is run with: `--agent`, else the suite's own, else the nearest configuration file's, which in any
     case says what else there is for it.
 
@@ -102,7 +102,7 @@ def _upwards(directory: Path, root: Path) -> Iterator[Path]:
         yield from _upwards(directory.parent, root)
 
 
-def _configured(path: Path, source: Source, findings: Findings, *, required: bool) -> Named:
+def _configured(path: Path, source: TranslationSource, findings: Findings, *, required: bool) -> Named:
     """What a configuration file says; an empty text where it names no adapter, or none that is one."""
     shown_name = str(path)
     if not path.resolve().is_relative_to(source.root):
@@ -113,7 +113,7 @@ def _configured(path: Path, source: Source, findings: Findings, *, required: boo
     scorers, env = (tuple(values.get(key, ())) for key in ("scorers", "env"))
     for variable in env:
         if not _VARIABLE.fullmatch(variable):
-            findings.problems.append(Diagnostic(shown_name, 1, 1, f"env: {shown(variable)} is no name of a variable"))
+            findings.problems.append(Diagnostic(shown_name, 1, 1, f"env: {show(variable)} is no name of a variable"))
     return Named(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
 
 
@@ -146,7 +146,7 @@ def _toml(text: str, name: str, findings: Findings, required: bool) -> dict[str,
     for key, kind in _KNOWN.items():
         fits = key not in data or (kind.holds(data[key]) and all(map(NAME.holds, _items(data[key]))))
         if not fits:
-            findings.problems.append(Diagnostic(name, 1, 1, key, expected=kind.words, found=shown(data[key])))
+            findings.problems.append(Diagnostic(name, 1, 1, key, expected=kind.words, found=show(data[key])))
             del data[key]
     return {key: data[key] for key in _KNOWN if key in data}
 
@@ -162,20 +162,20 @@ def _unknown_keys(data: dict[str, Any], tell: Any) -> None:
 
 
 def _nobody_reads(key: str) -> dict[str, str]:
-    return {"message": f"nobody reads the key {shown(key)}", "suggestion": nearest(key, _KNOWN)}
+    return {"message": f"nobody reads the key {show(key)}", "suggestion": nearest(key, _KNOWN)}
 
 
 def _no_adapter(data: dict[str, Any]) -> dict[str, str]:
     near = nearest("adapter", data)
-    return {"message": "the key 'adapter' is missing", "help": f"is it {shown(near)}?" if near else WAYS_OUT}
+    return {"message": "the key 'adapter' is missing", "help": f"is it {show(near)}?" if near else WAYS_OUT}
 
 
-def find_adapter(named: Named, source: Source) -> Adapter:
+def find_adapter(named: Named, source: TranslationSource) -> Adapter:
     """The adapter with the folder that its module is found in. Raises UsageError with what was looked for where."""
     match = _COLON.fullmatch(named.text.strip()) or _DOTTED.fullmatch(named.text.strip())
     if match is None:
         raise UsageError(
-            f"{named.where}: {shown(named.text)} names no adapter", help="write module.Class or module:Class"
+            f"{named.where}: {show(named.text)} names no adapter", help="write module.Class or module:Class"
         )
     module, name = match[1], match[2]
     directory = source.path.parent.resolve()
@@ -201,8 +201,8 @@ def _require_name(named: Named, folder: Path, module: str, name: str) -> None:
     others = None if file is None else names_instead(file, name)
     if others is not None:
         near = nearest(name, others)
-        advice = f"did you mean {shown(near)}?" if near else "name a class or function that it defines or imports"
-        raise UsageError(f"{named.where}: there is no {shown(name)} in {file}", help=advice)
+        advice = f"did you mean {show(near)}?" if near else "name a class or function that it defines or imports"
+        raise UsageError(f"{named.where}: there is no {show(name)} in {file}", help=advice)
 
 
 def _folders(starts: Iterable[Path], root: Path) -> list[Path]:

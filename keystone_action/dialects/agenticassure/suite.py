@@ -35,7 +35,7 @@ from keystone_action.dialects.agenticassure.scorers import (
 )
 from keystone_action.dialects.nodes import Findings, built, items_of, pairs_of
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.diagnostics import Position, shown
+from keystone_action.spec.loading.diagnostics import Position, show
 from keystone_action.spec.loading.run_rules import OwnScorers, RunRules
 from keystone_action.spec.loading.translation import Translation
 from keystone_action.spec.loading.yaml_loader import Path
@@ -43,7 +43,7 @@ from keystone_action.spec.models.agents import Agent, PythonAgent
 from keystone_action.spec.scenarios import safe_id
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Source
+    from keystone_action.spec.loading.translation import TranslationSource
 
 DEFAULT_SCORER, DEFAULT_TIMEOUT = "passfail", 30.0
 _CELL_SECONDS, _AROUND_SECONDS = 900.0, 300.0
@@ -70,13 +70,13 @@ class Suite:
         return found
 
 
-def translate_suite(source: Source) -> Translation:
+def translate_suite(source: TranslationSource) -> Translation:
     """The suite as a Keystone spec. Raises SpecError with everything that is wrong with it."""
     return _Translating(source).run()
 
 
 class _Translating:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TranslationSource) -> None:
         self.source = source
         self.document, self.data = source.merged.document, source.merged.data
         self.findings = Findings(problems=list(source.merged.problems))
@@ -136,7 +136,7 @@ class _Translating:
                 suffix = f"-{number}"
                 identity, number = plain[: 128 - len(suffix)] + suffix, number + 1
             if identity != plain:
-                message = f"another scenario is named {shown(name)}, or almost so"
+                message = f"another scenario is named {show(name)}, or almost so"
                 self.fields.warning((*scenario.path, "name"), message, help=f"this one is {identity} in results")
             found[identity] = scenario
         return found

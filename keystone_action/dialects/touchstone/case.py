@@ -12,15 +12,15 @@ from yaml.nodes import MappingNode, Node
 from keystone_action.dialects.nodes import built
 from keystone_action.dialects.touchstone.graders import Graders, read_graders
 from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, model_of
-from keystone_action.dialects.touchstone.reading import Field, Reader
+from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.dialects.touchstone.setup import Prepared, read_preparation
 from keystone_action.dialects.touchstone.sources import Repositories, read_fixtures, read_source
-from keystone_action.spec.loading.diagnostics import shown
+from keystone_action.spec.loading.diagnostics import show
 from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.loading.translation import Translation
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Source
+    from keystone_action.spec.loading.translation import TranslationSource
 
 _KNOWN = (
     "artifacts",
@@ -47,19 +47,19 @@ _SPARE_SECONDS = 1800.0
 """Beside the limits of harness and graders, which Touchstone has none for: setup and commands."""
 
 
-def translate_case(source: Source) -> Translation:
+def translate_case(source: TranslationSource) -> Translation:
     """The case as a spec, with everything that is wrong with it. Raises SpecError for a file that can't be read."""
     return _Case(source).translation()
 
 
 class _Case:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TranslationSource) -> None:
         document = source.merged.document
-        self.reader = Reader(document)
+        self.reader = CaseReader(document)
         self.root = source.root
         self.directory = source.path.parent.resolve()
         self.path = source.path.resolve()
-        self.whole = Field("", document.node, document.node, source.merged.data)
+        self.whole = CaseField("", document.node, document.node, source.merged.data)
         required = ("id", "task", "matrix", "graders")
         self.fields = self.reader.fields(self.whole, _KNOWN, _OUR_WORDS, required)
         self.repositories = Repositories(self.directory, source.clone)
@@ -139,7 +139,7 @@ class _Case:
         slug = re.sub(r"[^a-z0-9]+", "-", case.lower()).strip("-")[:128].strip("-") or "case"
         if slug == case:
             return node if "id" in self.fields and self.fields["id"].value == case else built(case, node)
-        self.reader.warning(node, f"the id {shown(case)} is {shown(slug)} in results: a-z, 0-9 and single dashes")
+        self.reader.warning(node, f"the id {show(case)} is {show(slug)} in results: a-z, 0-9 and single dashes")
         return built(slug, node)
 
     def _task(self) -> tuple[str, Node]:
@@ -163,7 +163,7 @@ class _Case:
         node = fields["prompt"].node
         return prompt, node if prompt == fields["prompt"].value else built(prompt, node)
 
-    def _matrix(self) -> tuple[dict[tuple[str, str], tuple[Field, Field]], Node | int]:
+    def _matrix(self) -> tuple[dict[tuple[str, str], tuple[CaseField, CaseField]], Node | int]:
         """(harness, model) → their fields, each pair once, in the order of the file; and the number of trials."""
         matrix = self.fields.get("matrix")
         if matrix is None:
@@ -171,7 +171,7 @@ class _Case:
         reader = self.reader
         fields = reader.fields(matrix, ("entries", "harnesses", "models", "trials"))
         trials = self._trials(fields.get("trials"))
-        pairs: dict[tuple[str, str], tuple[Field, Field]] = {}
+        pairs: dict[tuple[str, str], tuple[CaseField, CaseField]] = {}
         crossed = "harnesses" in fields or "models" in fields
         if crossed == ("entries" in fields):
             reader.problem(matrix.key, "matrix: expected either harnesses and models, or entries")
@@ -187,16 +187,16 @@ class _Case:
             self._entries(fields["entries"], pairs)
         return pairs, trials
 
-    def _trials(self, trials: Field | None) -> Node | int:
+    def _trials(self, trials: CaseField | None) -> Node | int:
         if trials is None:
             return 1
         if isinstance(trials.value, int) and not isinstance(trials.value, bool) and trials.value >= 1:
             return trials.node
         message = "matrix.trials: expected how often each cell is run"
-        self.reader.problem(trials.node, message, found=shown(trials.value), expected="a number of at least 1")
+        self.reader.problem(trials.node, message, found=show(trials.value), expected="a number of at least 1")
         return 1
 
-    def _entries(self, entries: Field, pairs: dict[tuple[str, str], tuple[Field, Field]]) -> None:
+    def _entries(self, entries: CaseField, pairs: dict[tuple[str, str], tuple[CaseField, CaseField]]) -> None:
         items = self.reader.items(entries)
         if entries.value == []:
             self.reader.problem(entries.node, "matrix.entries: expected at least one entry")
@@ -208,7 +208,7 @@ class _Case:
                 if self.reader.text(of.get("harness")):
                     pairs.setdefault((of["harness"].value, model.value), (of["harness"], model))
 
-    def _parallelism(self, pairs: Mapping[tuple[str, str], tuple[Field, Field]], trials: Node | int) -> Node:
+    def _parallelism(self, pairs: Mapping[tuple[str, str], tuple[CaseField, CaseField]], trials: Node | int) -> Node:
         at = self._at("matrix")
         include = [{"harness": harness.node, "model": model.node} for harness, model in pairs.values()]
         return built({"replicas": trials, "include": include}, at)
@@ -216,7 +216,7 @@ class _Case:
     def _harnesses(
         self,
         harnesses: Harnesses,
-        pairs: Mapping[tuple[str, str], tuple[Field, Field]],
+        pairs: Mapping[tuple[str, str], tuple[CaseField, CaseField]],
         prompt: str,
         prompt_node: Node,
     ) -> dict[tuple[str, str], Harness]:
@@ -243,14 +243,14 @@ class _Case:
         for grader in graders.traced if silent else ():
             self.reader.warning(grader.node, f"{words}: this grader is skipped there")
 
-    def _interaction(self, interaction: Field | None) -> None:
+    def _interaction(self, interaction: CaseField | None) -> None:
         if interaction is None:
             return
         advice = "harnesses run without asking, which is what auto-approve means"
         others = dict.fromkeys(("rules", "guidelines", "guidelines_file", "model", "fallback", "default"), advice)
         policy = self.reader.fields(interaction, ("policy",), others).get("policy")
         if policy is not None and policy.value != "auto-approve":
-            message = f"the interaction policy {shown(policy.value)} can't be honoured here"
+            message = f"the interaction policy {show(policy.value)} can't be honoured here"
             self.reader.problem(policy.node, message, expected="auto-approve", help=advice)
 
     def _unsupported(self) -> None:
@@ -298,4 +298,4 @@ def _mapping(pairs: list[tuple[Node, Node]], at: Node) -> MappingNode:
     return MappingNode("tag:yaml.org,2002:map", pairs, at.start_mark, at.end_mark)
 
 
-_EMPTY = Field("", MappingNode("", []), MappingNode("", []), None)
+_EMPTY = CaseField("", MappingNode("", []), MappingNode("", []), None)

@@ -10,8 +10,8 @@ from typing import Any
 from yaml.nodes import MappingNode, Node
 
 from keystone_action.dialects.nodes import built
-from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.spec.loading.diagnostics import listed, nearest, shown
+from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
+from keystone_action.spec.loading.diagnostics import listing, nearest, show
 
 DEFAULT_JUDGE = "claude-opus-4-8"
 """The judge where a `model_judge` names none."""
@@ -53,7 +53,7 @@ _SECONDS = {"command": 300.0, "tests": 300.0, "pytest": 300.0, "swebench": 600.0
 TRACED = ("trace", "efficiency", "tool_correctness")
 """Graders that need the trace of a harness that has one."""
 
-Asset = Callable[[Reader, Field, str], Node | None]
+Asset = Callable[[CaseReader, CaseField, str], Node | None]
 """Where a path of the author's leads, by its kind (`inject` or another): the node to use for it. None, and a problem,
 when it leads nowhere."""
 
@@ -66,10 +66,10 @@ class Graders:
     invariants: list[tuple[Node, Node]] = field(default_factory=list)
     only_gates: bool = True
     seconds: float = 0.0
-    traced: list[Field] = field(default_factory=list)
+    traced: list[CaseField] = field(default_factory=list)
 
 
-def read_graders(reader: Reader, of: Field, asset: Asset) -> Graders:
+def read_graders(reader: CaseReader, of: CaseField, asset: Asset) -> Graders:
     """Every grader, named by its type, a second one of a type `-2`."""
     found = Graders()
     items = reader.items(of)
@@ -94,7 +94,7 @@ def read_graders(reader: Reader, of: Field, asset: Asset) -> Graders:
 class _Grader:
     """One grader, taken apart into what an invariant says and what its check does."""
 
-    def __init__(self, reader: Reader, item: Field) -> None:
+    def __init__(self, reader: CaseReader, item: CaseField) -> None:
         self.reader, self.item = reader, item
         self.kind = self._kind()
         known = (*_COMMON, *_KEYS.get(self.kind, ()))
@@ -110,18 +110,18 @@ class _Grader:
     def _kind(self) -> str:
         value = self.item.value
         if not isinstance(value, dict):
-            self.reader.problem(self.item.node, f"{self.item.name}: expected a mapping", found=shown(value))
+            self.reader.problem(self.item.node, f"{self.item.name}: expected a mapping", found=show(value))
             return ""
         if "type" not in value:
-            self.reader.problem(self.item.node, "the key 'type' is missing", expected=f"one of {listed(GRADERS)}")
+            self.reader.problem(self.item.node, "the key 'type' is missing", expected=f"one of {listing(GRADERS)}")
             return ""
         if value["type"] in GRADERS:
             return str(value["type"])
         kind = value["type"]
         close = nearest(kind, GRADERS) if isinstance(kind, str) else ""
         at = next(node for key, node in self.item.node.value if key.value == "type")
-        expected = f"one of {listed(GRADERS)}"
-        self.reader.problem(at, f"unknown grader type {shown(kind)}", expected=expected, suggestion=close)
+        expected = f"one of {listing(GRADERS)}"
+        self.reader.problem(at, f"unknown grader type {show(kind)}", expected=expected, suggestion=close)
         return ""
 
     def invariant(self, asset: Asset) -> Node:

@@ -13,8 +13,8 @@ from typing import Any
 from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import without_expressions
-from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.spec.loading.diagnostics import listed, nearest, shown
+from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
+from keystone_action.spec.loading.diagnostics import listing, nearest, show
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import construct, parse
 from keystone_action.spec.models.agents import CommandAgent
@@ -127,9 +127,9 @@ class Harnesses:
     """Those that a case can name. file: the `harnesses.yaml` that was read, if there is one. reader: of that file.
     unread: names of files there is no support for."""
 
-    declared: dict[str, Field] = field(default_factory=dict)
+    declared: dict[str, CaseField] = field(default_factory=dict)
     file: Path | None = None
-    reader: Reader | None = None
+    reader: CaseReader | None = None
     unread: tuple[str, ...] = ()
 
     @classmethod
@@ -144,14 +144,14 @@ class Harnesses:
         if document is None:
             return cls(file=path)
         value, problems = construct(document)
-        reader = Reader(document, problems)
-        whole = Field("", document.node, document.node, value)
+        reader = CaseReader(document, problems)
+        whole = CaseField("", document.node, document.node, value)
         if not isinstance(value, dict):
-            reader.problem(document.node, "expected a mapping of harnesses", found=shown(value))
+            reader.problem(document.node, "expected a mapping of harnesses", found=show(value))
             return cls(file=path, reader=reader)
         return cls(reader.fields(whole, tuple(value)), path, reader, unread)
 
-    def find(self, reader: Reader, wanted: Field) -> Harness | None:
+    def find(self, reader: CaseReader, wanted: CaseField) -> Harness | None:
         """The harness of that name; None, and a problem, when there is none that works here."""
         name = str(wanted.value)
         if name in self.declared:
@@ -161,16 +161,16 @@ class Harnesses:
             known = sorted({*KNOWN, *self.declared})
             where = f"in {self.file}" if self.file else f"in a {HARNESSES_FILE} beside the case or above it"
             out = f"declare its command line {where}: `{name}: {{argv: [program, '{{prompt}}']}}`"
-            out += f" ({listed(self.unread)} is not read)" if self.unread else ""
+            out += f" ({listing(self.unread)} is not read)" if self.unread else ""
             if name in _BY_PROTOCOL:
-                message = f"the harness {shown(name)} speaks a protocol over stdio, which is not supported"
+                message = f"the harness {show(name)} speaks a protocol over stdio, which is not supported"
                 reader.problem(wanted.node, message, help=out)
             elif name in _IN_PROCESS:
-                message = f"the harness {shown(name)} runs inside of Touchstone, which is not supported"
+                message = f"the harness {show(name)} runs inside of Touchstone, which is not supported"
                 reader.problem(wanted.node, message, help=out)
             else:
-                close, expected = nearest(name, known), f"one of {listed(known)}"
-                message = f"unknown harness {shown(name)}"
+                close, expected = nearest(name, known), f"one of {listing(known)}"
+                message = f"unknown harness {show(name)}"
                 reader.problem(wanted.node, message, expected=expected, suggestion=close, help=out)
         return built_in
 
@@ -192,14 +192,14 @@ class Harnesses:
             directory=self._directory(reader, fields.get("dir")),
         )
 
-    def _directory(self, reader: Reader, of: Field | None) -> Path | None:
+    def _directory(self, reader: CaseReader, of: CaseField | None) -> Path | None:
         name = reader.text(of)
         if of is None or not name or self.file is None:
             return None
         path = (self.file.parent / name).resolve()
         if not path.is_dir() or not path.is_relative_to(self.file.parent.resolve()):
             advice = f"a directory below {self.file.parent} with the harness's own code"
-            reader.problem(of.node, f"{of.name}: there is no directory {shown(name)}", expected=advice)
+            reader.problem(of.node, f"{of.name}: there is no directory {show(name)}", expected=advice)
             return None
         return path
 
@@ -208,7 +208,7 @@ def _variable(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _trace(reader: Reader, of: Field | None) -> dict[str, Any] | None:
+def _trace(reader: CaseReader, of: CaseField | None) -> dict[str, Any] | None:
     """`{format, path or stdout: true}`: ours, since command lines of Touchstone leave no trace."""
     if of is None:
         return None
@@ -222,7 +222,7 @@ def _trace(reader: Reader, of: Field | None) -> dict[str, Any] | None:
     if "path" not in fields:
         reader.problem(of.key, f"{of.name}: neither 'path' nor 'stdout: true' is there")
     elif is_outside(path):
-        reader.problem(fields["path"].node, f"{of.name}.path leaves the workspace", found=shown(path))
+        reader.problem(fields["path"].node, f"{of.name}.path leaves the workspace", found=show(path))
         path = ""
     return {"format": kind, "path": path or "trace.jsonl"}
 
@@ -232,46 +232,46 @@ def is_outside(path: str) -> bool:
     return path.startswith("/") or ".." in path.split("/")
 
 
-def _argument(reader: Reader, item: Field) -> tuple[str | tuple[str], ...]:
+def _argument(reader: CaseReader, item: CaseField) -> tuple[str | tuple[str], ...]:
     """One argument by the rules of `str.format`: `{name}`, and `{{` for a brace."""
     parts: list[str | tuple[str]] = []
     if not isinstance(item.value, str):
-        reader.problem(item.node, f"{item.name}: expected a text", found=shown(item.value))
+        reader.problem(item.node, f"{item.name}: expected a text", found=show(item.value))
         return ()
     try:
         pieces = list(Formatter().parse(item.value))
     except ValueError as error:
         advice = "a single brace is written twice: {{ or }}"
-        reader.problem(item.node, f"{item.name}: {str(error).lower()}", found=shown(item.value), help=advice)
+        reader.problem(item.node, f"{item.name}: {str(error).lower()}", found=show(item.value), help=advice)
         return ()
     for literal, name, form, conversion in pieces:
         parts.append(literal)
         if name is None:
             continue
         if name not in _PLACEHOLDERS:
-            expected = f"one of {listed('{' + one + '}' for one in _PLACEHOLDERS)}"
+            expected = f"one of {listing('{' + one + '}' for one in _PLACEHOLDERS)}"
             close, advice = nearest(name, _PLACEHOLDERS), "a brace that is meant as one is written twice: {{ or }}"
-            message = f"{item.name}: unknown placeholder {shown('{' + name + '}')}"
+            message = f"{item.name}: unknown placeholder {show('{' + name + '}')}"
             reader.problem(item.node, message, expected=expected, suggestion=close, help=advice)
         elif form or conversion:
-            reader.problem(item.node, f"{item.name}: {{{name}}} takes no format or conversion", found=shown(item.value))
+            reader.problem(item.node, f"{item.name}: {{{name}}} takes no format or conversion", found=show(item.value))
         else:
             parts.append((name,))
     return tuple(parts)
 
 
-def check_call(reader: Reader, harness: Harness, model: Field, prompt: str, prompt_node: Node) -> None:
+def check_call(reader: CaseReader, harness: Harness, model: CaseField, prompt: str, prompt_node: Node) -> None:
     """Report what this harness can't be called with."""
     most = max((parts.count(("prompt",)) for parts in harness.argv), default=0)
     size = len(prompt.encode("utf-8", "surrogatepass")) * most
     if size > PROMPT_LIMIT:
-        message = f"the prompt has {size >> 10:,} KiB, and the harness {shown(harness.name)} takes it as an argument"
+        message = f"the prompt has {size >> 10:,} KiB, and the harness {show(harness.name)} takes it as an argument"
         advice = "let it read the file that the variable KEYSTONE_PROMPT_FILE names"
         reader.problem(prompt_node, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
     values = harness.values(model.value, prompt)
     for joined in (_joined(parts, values) for parts in harness.argv):
         before = {str(piece)[-1:] for piece, after in pairwise(joined) if after is None} & {"{", "\\"}
         if before:
-            message = f"the harness {shown(harness.name)} has {{sandbox}} after {shown(min(before))}"
+            message = f"the harness {show(harness.name)} has {{sandbox}} after {show(min(before))}"
             advice = "the harness starts in that directory: use a relative path"
             reader.problem(model.node, f"{message}, which is not supported", help=advice)

@@ -11,13 +11,13 @@ from typing import Any
 from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import items_of, pairs_of
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listed, nearest, shown
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import Document
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class CaseField:
     """A value of the file. key: the node of its name (of the list that it is in, for an item)."""
 
     name: str
@@ -27,7 +27,7 @@ class Field:
 
 
 @dataclass(slots=True)
-class Reader:
+class CaseReader:
     """Takes values out of one file; what does not fit is a problem at its place, and is left out."""
 
     document: Document
@@ -61,20 +61,24 @@ class Reader:
         self.warnings.append(Diagnostic.at(self.document.place_of(node), message))
 
     def fields(
-        self, of: Field, known: Collection[str], refused: Mapping[str, str] | None = None, required: Iterable[str] = ()
-    ) -> dict[str, Field]:
+        self,
+        of: CaseField,
+        known: Collection[str],
+        refused: Mapping[str, str] | None = None,
+        required: Iterable[str] = (),
+    ) -> dict[str, CaseField]:
         """The fields of a mapping that are known and not null.
 
         refused: names that Touchstone knows and we can't honour, with what to do instead.
         """
         if not isinstance(of.value, dict):
-            self.problem(of.node, f"{of.name}: expected a mapping", found=shown(of.value))
+            self.problem(of.node, f"{of.name}: expected a mapping", found=show(of.value))
             return {}
-        found: dict[str, Field] = {}
+        found: dict[str, CaseField] = {}
         for name, (key, node) in pairs_of(of.node).items():
             if name not in of.value:
                 continue  # no text as a key: reported when the file was read
-            one = Field(f"{of.name}.{name}" if of.name else name, key, node, of.value[name])
+            one = CaseField(f"{of.name}.{name}" if of.name else name, key, node, of.value[name])
             if name in known:
                 if one.value is not None:
                     found[name] = one
@@ -82,98 +86,98 @@ class Reader:
                 self.refuse(one, refused[name])
             else:
                 close = nearest(name, [*known, *(refused or ())])
-                expected = f"one of {listed(sorted(known or refused or ()))}"
-                self.problem(key, f"unknown key {shown(name)}", expected=expected, suggestion=close)
+                expected = f"one of {listing(sorted(known or refused or ()))}"
+                self.problem(key, f"unknown key {show(name)}", expected=expected, suggestion=close)
         for name in required:
             if name not in found:
                 self.problem(of.key, f"the key '{name}' is missing in {of.name}" if of.name else _missing(name))
         return found
 
-    def refuse(self, one: Field, advice: str) -> None:
+    def refuse(self, one: CaseField, advice: str) -> None:
         """Report a field that can't be honoured, unless it asks for nothing."""
         if one.value not in (None, False, "", [], {}):
             self.problem(one.key, f"{one.name} of a Touchstone case can't be honoured here", help=advice)
 
-    def items(self, of: Field | None) -> list[Field]:
+    def items(self, of: CaseField | None) -> list[CaseField]:
         """The items of a list; none for an absent one."""
         if of is None:
             return []
         if not isinstance(of.value, list):
-            self.problem(of.node, f"{of.name}: expected a list", found=shown(of.value))
+            self.problem(of.node, f"{of.name}: expected a list", found=show(of.value))
             return []
         nodes = items_of(of.node)
         return [
-            Field(f"{of.name}[{index}]", node, node, value)
+            CaseField(f"{of.name}[{index}]", node, node, value)
             for index, (node, value) in enumerate(zip(nodes, of.value, strict=False))
         ]
 
-    def text(self, of: Field | None, default: str = "") -> str:
+    def text(self, of: CaseField | None, default: str = "") -> str:
         """A text that is not blank."""
         if of is None:
             return default
         if isinstance(of.value, str) and of.value.strip():
             return of.value
-        self.problem(of.node, f"{of.name}: expected a text", found=shown(of.value))
+        self.problem(of.node, f"{of.name}: expected a text", found=show(of.value))
         return default
 
-    def texts(self, of: Field | None) -> list[Field]:
+    def texts(self, of: CaseField | None) -> list[CaseField]:
         """The items of a list of texts."""
         return [item for item in self.items(of) if self.text(item)]
 
-    def file(self, item: Field, directory: Path, root: Path) -> tuple[Path, str] | None:
+    def file(self, item: CaseField, directory: Path, root: Path) -> tuple[Path, str] | None:
         """An author's text file that is read now, and its text."""
         path = directory / str(item.value)
         if not path.resolve().is_relative_to(root):
-            self.problem(item.node, f"{item.name}: {shown(item.value)} leaves {root}")
+            self.problem(item.node, f"{item.name}: {show(item.value)} leaves {root}")
             return None
         try:
             return path, read_text(path, str(path))
         except SpecError as error:
-            self.problem(item.node, f"{item.name}: {shown(item.value)} {error.diagnostics[0].message}")
+            self.problem(item.node, f"{item.name}: {show(item.value)} {error.diagnostics[0].message}")
             return None
 
-    def boolean(self, of: Field | None, *, default: bool = False) -> bool:
+    def boolean(self, of: CaseField | None, *, default: bool = False) -> bool:
         """true or false."""
         if of is None or isinstance(of.value, bool):
             return default if of is None else of.value
-        self.problem(of.node, f"{of.name}: expected true or false", found=shown(of.value))
+        self.problem(of.node, f"{of.name}: expected true or false", found=show(of.value))
         return default
 
-    def number(self, of: Field | None, default: float, *, above: float = 0) -> float:
+    def number(self, of: CaseField | None, default: float, *, above: float = 0) -> float:
         """A finite number above a bound."""
         if of is None:
             return default
         value = of.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= above:
-            self.problem(of.node, f"{of.name}: expected a number above {above:g}", found=shown(value))
+            self.problem(of.node, f"{of.name}: expected a number above {above:g}", found=show(value))
             return default
         return float(value)
 
-    def choice(self, of: Field | None, words: Collection[str], default: str) -> str:
+    def choice(self, of: CaseField | None, words: Collection[str], default: str) -> str:
         """One of some words."""
         if of is None:
             return default
         if isinstance(of.value, str) and of.value in words:
             return of.value
         close = nearest(of.value, words) if isinstance(of.value, str) else ""
-        expected = f"one of {listed(words)}"
-        self.problem(of.node, f"{of.name}: unknown", found=shown(of.value), expected=expected, suggestion=close)
+        expected = f"one of {listing(words)}"
+        self.problem(of.node, f"{of.name}: unknown", found=show(of.value), expected=expected, suggestion=close)
         return default
 
-    def strings(self, of: Field | None) -> dict[str, Field]:
+    def strings(self, of: CaseField | None) -> dict[str, CaseField]:
         """A mapping of names to texts (numbers and booleans become text): variables."""
         if of is None:
             return {}
         if not isinstance(of.value, dict):
-            self.problem(of.node, f"{of.name}: expected a mapping", found=shown(of.value))
+            self.problem(of.node, f"{of.name}: expected a mapping", found=show(of.value))
             return {}
         found = {}
         for name, (key, node) in pairs_of(of.node).items():
             value = of.value.get(name)
             if isinstance(value, str | int):
-                found[name] = Field(f"{of.name}.{name}", key, node, value)
+                found[name] = CaseField(f"{of.name}.{name}", key, node, value)
             else:
-                self.problem(node, f"{of.name}.{name}: expected a text", found=shown(value))
+                self.problem(node, f"{of.name}.{name}: expected a text", found=show(value))
         return found
 
 

@@ -12,8 +12,8 @@ from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import built
 from keystone_action.dialects.touchstone.harnesses import is_outside
-from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.spec.loading.diagnostics import shown
+from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
+from keystone_action.spec.loading.diagnostics import show
 from keystone_action.spec.loading.run_rules import Stub
 
 _ENVIRONMENT = ("commands", "env", "kind", "requirement_files", "requirements", "timeout_s", "venv")
@@ -53,7 +53,7 @@ class Prepared:
         return {**found, "setup": built(given, at)} if given else found
 
 
-def read_preparation(reader: Reader, case: Mapping[str, Field], directory: Path, root: Path) -> Prepared:
+def read_preparation(reader: CaseReader, case: Mapping[str, CaseField], directory: Path, root: Path) -> Prepared:
     """In Touchstone's order: the container's own setup, the environment, stubs, commands."""
     prepared = Prepared()
     _container(reader, case.get("container"), prepared)
@@ -68,7 +68,7 @@ def read_preparation(reader: Reader, case: Mapping[str, Field], directory: Path,
     return prepared
 
 
-def _container(reader: Reader, of: Field | None, prepared: Prepared) -> None:
+def _container(reader: CaseReader, of: CaseField | None, prepared: Prepared) -> None:
     if of is None:
         return
     known = ("caches", "home", "image", "python", "setup")
@@ -84,7 +84,7 @@ def _container(reader: Reader, of: Field | None, prepared: Prepared) -> None:
             reader.warning(fields[name].key, f"container.{name} is not honoured: no directory is shared between cells")
 
 
-def _environment(reader: Reader, of: Field | None, prepared: Prepared, directory: Path, root: Path) -> None:
+def _environment(reader: CaseReader, of: CaseField | None, prepared: Prepared, directory: Path, root: Path) -> None:
     if of is None:
         return
     install = {**_NO_ENVIRONMENT}
@@ -115,7 +115,7 @@ def _environment(reader: Reader, of: Field | None, prepared: Prepared, directory
     prepared.commands += [item.node for item in reader.texts(fields.get("commands"))]
 
 
-def _only_commands(reader: Reader, of: Field, fields: Mapping[str, Field]) -> None:
+def _only_commands(reader: CaseReader, of: CaseField, fields: Mapping[str, CaseField]) -> None:
     if not fields.get("commands", of).value or "commands" not in fields:
         reader.problem(of.key, "environment.kind: command needs commands")
     for name in ("requirements", "requirement_files"):
@@ -123,37 +123,37 @@ def _only_commands(reader: Reader, of: Field, fields: Mapping[str, Field]) -> No
             reader.problem(fields[name].key, f"environment.{name} is not for kind: command", expected="only commands")
 
 
-def _is_package(reader: Reader, item: Field) -> bool:
+def _is_package(reader: CaseReader, item: CaseField) -> bool:
     if not str(item.value).lstrip().startswith("-"):
         return True
-    reader.problem(item.node, f"{item.name}: no package", found=shown(item.value), expected="a package as pip takes it")
+    reader.problem(item.node, f"{item.name}: no package", found=show(item.value), expected="a package as pip takes it")
     return False
 
 
-def _requirements(reader: Reader, item: Field, text: str) -> list[Node]:
+def _requirements(reader: CaseReader, item: CaseField, text: str) -> list[Node]:
     """The packages that a file of requirements lists."""
     packages = []
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         package = _COMMENT.sub("", line).strip()
         if package.startswith("-") or " --" in package:
-            message = f"{item.name}: line {number} of {shown(item.value)} is an option of pip, which is not supported"
-            reader.problem(item.node, message, found=shown(package), help="list packages only")
+            message = f"{item.name}: line {number} of {show(item.value)} is an option of pip, which is not supported"
+            reader.problem(item.node, message, found=show(package), help="list packages only")
         elif package:
             packages.append(built(package, item.node))
     return packages
 
 
-def _stub(reader: Reader, item: Field) -> Stub | None:
+def _stub(reader: CaseReader, item: CaseField) -> Stub | None:
     fields = reader.fields(item, ("file", "function"), required=("file", "function"))
     file, function = reader.text(fields.get("file")), reader.text(fields.get("function"))
     if not file or not function:
         return None
     if is_outside(file):
-        reader.problem(fields["file"].node, f"{item.name}.file leaves the workspace", found=shown(file))
+        reader.problem(fields["file"].node, f"{item.name}.file leaves the workspace", found=show(file))
         return None
     if not function.isidentifier():
         message = f"{item.name}.function: no name of a function"
-        reader.problem(fields["function"].node, message, found=shown(function))
+        reader.problem(fields["function"].node, message, found=show(function))
         return None
     place = reader.document.place_of(item.node)
     return Stub(file, function, f"{place.path}:{place.line}:{place.column}")

@@ -11,8 +11,8 @@ from typing import Any
 from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import built
-from keystone_action.dialects.touchstone.reading import Field, Reader
-from keystone_action.spec.loading.diagnostics import shown
+from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
+from keystone_action.spec.loading.diagnostics import show
 from keystone_action.spec.loading.translation import Clone, CloneFailed
 
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
@@ -34,25 +34,25 @@ class Repositories:
     clone: Clone | None
     roots: dict[Path, None] = field(default_factory=dict)
 
-    def url(self, reader: Reader, repository: Field | None) -> str:
+    def url(self, reader: CaseReader, repository: CaseField | None) -> str:
         """The URL that a field names; empty, and a problem, when it names none."""
         name = reader.text(repository)
         if repository is None or not name:
             return ""
         found = location(name, self.directory)
         if found is None:
-            reader.problem(repository.node, f"{repository.name}: no repository", found=shown(name), expected=_WHERE)
+            reader.problem(repository.node, f"{repository.name}: no repository", found=show(name), expected=_WHERE)
         return found or ""
 
-    def commit(self, reader: Reader, of: Field | None) -> str:
+    def commit(self, reader: CaseReader, of: CaseField | None) -> str:
         """A commit, branch or tag; empty, and a problem, when it is none."""
         name = reader.text(of)
         if of is not None and name and not is_commit(name):
-            reader.problem(of.node, f"{of.name}: no commit", found=shown(name), expected="a commit, branch or tag")
+            reader.problem(of.node, f"{of.name}: no commit", found=show(name), expected="a commit, branch or tag")
             return ""
         return name
 
-    def files(self, reader: Reader, at: Field, url: str, commit: str) -> Path | None:
+    def files(self, reader: CaseReader, at: CaseField, url: str, commit: str) -> Path | None:
         """The files of a repository; None, and a problem, when it can't be had."""
         if not url or not commit:
             return None
@@ -62,7 +62,7 @@ class Repositories:
         try:
             root = self.clone(url, commit)
         except CloneFailed as failed:
-            message = f"{at.name}: the repository can't be had at {shown(commit)}: {failed}"
+            message = f"{at.name}: the repository can't be had at {show(commit)}: {failed}"
             reader.problem(at.key, message, help="it is cloned when the case is read: check the network and the name")
             return None
         self.roots[root] = None
@@ -74,7 +74,7 @@ class Fixtures:
     """The repository of hidden tests, cloned when the first of them is asked for. named: their paths in it."""
 
     repositories: Repositories
-    declared: Field | None
+    declared: CaseField | None
     url: str = ""
     commit: str = ""
     subdirectory: str = ""
@@ -82,7 +82,7 @@ class Fixtures:
     named: list[str] = field(default_factory=list)
     _root: Path | None = None
 
-    def asset(self, reader: Reader, item: Field, kind: str) -> Node | None:
+    def asset(self, reader: CaseReader, item: CaseField, kind: str) -> Node | None:
         """The node for an author's path: into the repository, where the case has one; a rubric or an expected
         directory only when it is not beside the case. None when the repository has no such file."""
         path = str(item.value)
@@ -99,12 +99,12 @@ class Fixtures:
         place = (self._root / self.subdirectory / path).resolve()
         if place.is_relative_to(self._root) and place.exists():
             return built(str(place), item.node)
-        message = f"there is no {shown(path)} in the directory {shown(self.subdirectory)} of fixtures"
+        message = f"there is no {show(path)} in the directory {show(self.subdirectory)} of fixtures"
         reader.problem(item.node, message, help=f"that is {shown_url(self.url)} at {self.commit}")
         return None
 
 
-def read_fixtures(reader: Reader, of: Field | None, case: str, repositories: Repositories) -> Fixtures:
+def read_fixtures(reader: CaseReader, of: CaseField | None, case: str, repositories: Repositories) -> Fixtures:
     """`fixtures: {repo, commit, subdir}`; without subdir the case's id is the directory."""
     if of is None:
         return Fixtures(repositories, None)
@@ -112,7 +112,7 @@ def read_fixtures(reader: Reader, of: Field | None, case: str, repositories: Rep
     repository = fields.get("repo")
     replaced = os.environ.get(FIXTURES_VARIABLE)
     if repository is not None and repository.value == DEFAULT_FIXTURES and replaced:
-        repository = Field(repository.name, repository.key, repository.node, replaced)
+        repository = CaseField(repository.name, repository.key, repository.node, replaced)
     subdirectory = reader.text(fields.get("subdir"), case)
     return Fixtures(
         repositories,
@@ -132,7 +132,7 @@ class Start:
 
 
 def read_source(
-    reader: Reader, of: Field | None, repositories: Repositories, hidden: list[Path], fixtures: Fixtures
+    reader: CaseReader, of: CaseField | None, repositories: Repositories, hidden: list[Path], fixtures: Fixtures
 ) -> Start:
     """`source`. hidden: files and directories of the author's that the agent may not see."""
     if of is None:
@@ -160,23 +160,23 @@ def read_source(
     return _clone_of_path(reader, path, repositories.directory / name, commit, hidden)
 
 
-def _clone_of_path(reader: Reader, path: Field, place: Path, commit: str, hidden: list[Path]) -> Start:
+def _clone_of_path(reader: CaseReader, path: CaseField, place: Path, commit: str, hidden: list[Path]) -> Start:
     """A worktree would share its objects with the author's repository, so it is a clone as well."""
     root = place.resolve()
     inside = [one for one in hidden if one.resolve().is_relative_to(root)]
     if inside:
-        message = f"a clone of {shown(str(path.value))} would hold what the agent must not see: {inside[0].name}"
+        message = f"a clone of {show(str(path.value))} would hold what the agent must not see: {inside[0].name}"
         advice = "use isolation: copy, which leaves it out, or keep source in a repository of its own"
         reader.problem(path.node, message, help=advice)
     if not place.is_dir():
-        reader.problem(path.node, f"there is no directory {shown(str(path.value))}")
+        reader.problem(path.node, f"there is no directory {show(str(path.value))}")
     fixture = {"type": "git_repo", "url": root.as_uri(), **({"branch": commit} if commit else {})}
     return Start({"fixtures": built([fixture], path.node)})
 
 
 def _repository(
-    reader: Reader,
-    fields: dict[str, Field],
+    reader: CaseReader,
+    fields: dict[str, CaseField],
     repositories: Repositories,
     commit: str,
     isolation: str,
@@ -200,13 +200,13 @@ def _repository(
         return Start()
     place = (root / name).resolve()
     if not place.is_dir() or not place.is_relative_to(root):
-        reader.problem(subdirectory.node, f"there is no directory {shown(name)} in {shown_url(url)} at {commit}")
+        reader.problem(subdirectory.node, f"there is no directory {show(name)} in {shown_url(url)} at {commit}")
         return Start()
     return Start({"workspace": built(str(place), subdirectory.node)}, LEFT_OUT)
 
 
 def _refuse_hidden(
-    reader: Reader, repository: Field, url: str, commit: str, subdirectory: Field | None, fixtures: Fixtures
+    reader: CaseReader, repository: CaseField, url: str, commit: str, subdirectory: CaseField | None, fixtures: Fixtures
 ) -> None:
     """Report a source that would hold the hidden tests: of the same commit a copy leaves them out, a clone, with its
     history, or a copy of another commit does not."""

@@ -41,7 +41,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """One file or link of a tree. size in bytes."""
 
     id: str
@@ -213,7 +213,7 @@ def _trusted(folder: Path, ca_bundle: str) -> Path:
     return path
 
 
-def _entry(line: bytes) -> tuple[str, Entry] | None:
+def _entry(line: bytes) -> tuple[str, TreeEntry] | None:
     """One line of the listing; None for a submodule, and for names that no checkout could write. Raises GitFailed."""
     facts, _, name = line.partition(b"\t")
     mode, _, identity, size = (facts.decode("ascii").split() + [""] * 4)[:4]
@@ -222,7 +222,7 @@ def _entry(line: bytes) -> tuple[str, Entry] | None:
         return None
     if not size.isdigit():  # of a partial clone git says BAD, and goes on
         raise git.GitFailed(f"the content of {path} is missing")
-    return path, Entry(identity, int(size), mode == _LINK, mode == "100755")
+    return path, TreeEntry(identity, int(size), mode == _LINK, mode == "100755")
 
 
 def submodules_of(listing: bytes) -> dict[str, str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.github.api.errors import (
+    ApiForbidden,
     BadToken,
-    Forbidden,
     GitHubError,
     NoPermission,
     NotFound,
@@ -60,7 +60,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """What came back. headers: by lower-case name. ours: it came from the API itself, not from where that sent us."""
 
     status: int
@@ -114,7 +114,7 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 1] + "…"
 
 
-def refusal(call: Call, answer: Answer, *, has_token: bool) -> GitHubError:
+def refusal(call: Call, answer: ApiAnswer, *, has_token: bool) -> GitHubError:
     """The error that a status outside of 2xx and 5xx means."""
     said = f" (GitHub says: {answer.words})" if answer.words else ""
     if not answer.ours:
@@ -135,9 +135,9 @@ def refusal(call: Call, answer: Answer, *, has_token: bool) -> GitHubError:
     return UnexpectedAnswer(f"{call.failed}: GitHub answered {answer.status}, which it does not describe{said}")
 
 
-def _forbidden(call: Call, answer: Answer, said: str) -> GitHubError:
+def _forbidden(call: Call, answer: ApiAnswer, said: str) -> GitHubError:
     words = answer.words.lower()
     if _NO_PERMISSION not in words and any(word in words for word in _NOT_OF_THE_TOKEN):
-        return Forbidden(f"{call.failed}: GitHub forbids it{said}")
+        return ApiForbidden(f"{call.failed}: GitHub forbids it{said}")
     message = f"{call.failed}: the token may not do that{said}"
     return NoPermission(message, permission=call.permission, is_personal="personal access token" in words)

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
-from keystone_action.github.api.answer import Answer, Call
-from keystone_action.github.api.errors import BadSetting, Forbidden, GitHubError, NoPermission, UnexpectedAnswer
+from keystone_action.github.api.answer import ApiAnswer, Call
+from keystone_action.github.api.errors import ApiForbidden, BadSetting, GitHubError, NoPermission, UnexpectedAnswer
 from keystone_action.github.api.requests import Requests
 from keystone_action.github.api.tls import tls_context
 from keystone_action.github.api.transport import Transport, origin
@@ -30,7 +30,7 @@ from keystone_action.github.api.types import (
     blob_of,
     merge_base_of,
 )
-from keystone_action.github.api.waiting import Clock, Limits, Writes
+from keystone_action.github.api.waiting import Clock, RequestLimits, Writes
 
 DEFAULT_API_URL = "https://api.github.com"
 ACTIONS_BOT = "github-actions[bot]"
@@ -64,7 +64,7 @@ class GitHubClient:
         token: str,
         log: Callable[[str], None],
         ca_bundle: str | None = None,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         clock: Clock | None = None,
         writes: Writes | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class GitHubClient:
         self._repository = f"/repos/{repository}"
         self._login: str | None = None
         self._login_is_guess = False
-        limits = limits or Limits()
+        limits = limits or RequestLimits()
         self._transport = Transport(
             api_url=self._api_url, token=token, context=tls_context(ca_bundle), seconds=limits.seconds
         )
@@ -98,7 +98,7 @@ class GitHubClient:
         token: str,
         log: Callable[[str], None],
         ca_bundle: str | None = None,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         clock: Clock | None = None,
         writes: Writes | None = None,
     ) -> GitHubClient:
@@ -147,7 +147,7 @@ class GitHubClient:
         failed = "the owner of the token could not be asked for"
         try:
             return self._read(Call("GET", "/user", failed, "contents: read"), _login)
-        except (NoPermission, Forbidden):
+        except (NoPermission, ApiForbidden):
             pass
         # On a GitHub Enterprise Server the one API is at /api/v3, the other at /api/graphql.
         url = self._api_url.removesuffix("/v3") if self._api_url.endswith("/api/v3") else self._api_url
@@ -305,7 +305,7 @@ class GitHubClient:
             yield _checked(call, entry, read)
 
 
-def _document(call: Call, answer: Answer, read: Callable[[Any], _ReadT]) -> _ReadT:
+def _document(call: Call, answer: ApiAnswer, read: Callable[[Any], _ReadT]) -> _ReadT:
     return _checked(call, answer.json(call), read)
 
 

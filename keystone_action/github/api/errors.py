@@ -53,7 +53,7 @@ class NoPermission(GitHubError):
         return NoPermission(message, permission=self.permission, is_personal=self.is_personal)
 
 
-class Forbidden(GitHubError):
+class ApiForbidden(GitHubError):
     """403 for a reason that no permission mends: a locked conversation, an archived repository, an organization's
     single sign-on or list of addresses."""
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
-from keystone_action.github.api.answer import Answer, Call, refusal
+from keystone_action.github.api.answer import ApiAnswer, Call, refusal
 from keystone_action.github.api.errors import (
-    Forbidden,
+    ApiForbidden,
     GitHubError,
     NoPermission,
     RateLimited,
@@ -20,7 +20,7 @@ from keystone_action.github.api.errors import (
     UntrustedCertificate,
 )
 from keystone_action.github.api.transport import NoAnswer, Transport, origin
-from keystone_action.github.api.waiting import Clock, Limits, Patience, Writes, seconds_to_wait
+from keystone_action.github.api.waiting import Clock, Patience, RequestLimits, Writes, seconds_to_wait
 
 MAX_PAGES = 100
 """Of 100 entries each; GitHub stops at 2,500 comments."""
@@ -42,7 +42,7 @@ class Requests:
         api_url: str,
         has_token: bool,
         log: Callable[[str], None],
-        limits: Limits,
+        limits: RequestLimits,
         clock: Clock,
         writes: Writes | None = None,
     ) -> None:
@@ -55,7 +55,7 @@ class Requests:
         self._patience = Patience(limits, clock, log, self._writes)
         self._down = False
 
-    def send(self, call: Call, *, was_done: WasDone | None = None) -> Answer | None:
+    def send(self, call: Call, *, was_done: WasDone | None = None) -> ApiAnswer | None:
         """The answer, a status of 200 or 201.
 
         was_done: for a call that must not be done twice; asked before every further try that follows an answer which
@@ -67,12 +67,12 @@ class Requests:
         tries = 1 if self._down or call.once else self._limits.tries
         for tried in range(1, tries + 1):
             outcome = self._once(call)
-            if isinstance(outcome, Answer) and not _is_retried(outcome):
+            if isinstance(outcome, ApiAnswer) and not _is_retried(outcome):
                 self._down = False
                 if outcome.status not in (200, 201):
                     raise self._refusal(call, outcome)
                 return outcome
-            if isinstance(outcome, Answer) and outcome.rate_limited:
+            if isinstance(outcome, ApiAnswer) and outcome.rate_limited:
                 self._patience.postpone_writes(self._seconds(outcome, tried) or 0.0)
             waited = tried < tries and self._wait(call, outcome, tried)
             if was_done and _maybe_done(outcome) and self._look(call, outcome, was_done, tried):
@@ -99,11 +99,11 @@ class Requests:
                 help="run the job again later",
             )
 
-    def _refusal(self, call: Call, answer: Answer) -> GitHubError:
+    def _refusal(self, call: Call, answer: ApiAnswer) -> GitHubError:
         error = refusal(call, answer, has_token=self._has_token)
         if call.writes and isinstance(error, NoPermission):
             self._writes.refuse(call.permission, error)
-        elif call.writes and isinstance(error, Forbidden):
+        elif call.writes and isinstance(error, ApiForbidden):
             self._writes.refuse(_name_of(call), error)
         return error
 
@@ -132,7 +132,7 @@ class Requests:
                 raise UnexpectedAnswer(f"{call.failed}: GitHub's next page is one that was read already")
         raise UnexpectedAnswer(f"{call.failed}: there are more than {MAX_PAGES} pages")
 
-    def _once(self, call: Call) -> Answer | NoAnswer:
+    def _once(self, call: Call) -> ApiAnswer | NoAnswer:
         """One try, redirects followed: to the API's own origin with everything, to another without the token and only
         where that is expected."""
         url = self._api_url + call.path if call.path.startswith("/") else call.path
@@ -145,12 +145,12 @@ class Requests:
             outcome = self._transport.send(call.method, url, body, call.limit)
             if call.writes:
                 self._patience.after_write()
-            if not isinstance(outcome, Answer) or not _is_redirect(call, outcome):
+            if not isinstance(outcome, ApiAnswer) or not _is_redirect(call, outcome):
                 return outcome
             url = self._target(call, url, outcome)
         raise UnexpectedAnswer(f"{call.failed}: GitHub redirects more than {_MAX_REDIRECTS} times")
 
-    def _target(self, call: Call, url: str, answer: Answer) -> str:
+    def _target(self, call: Call, url: str, answer: ApiAnswer) -> str:
         try:
             target = urljoin(url, answer.headers.get("location", ""))
             scheme, host, _ = origin(target)
@@ -163,13 +163,13 @@ class Requests:
                 raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to {host} without encryption")
         return target
 
-    def _wait(self, call: Call, outcome: Answer | NoAnswer, tried: int) -> bool:
+    def _wait(self, call: Call, outcome: ApiAnswer | NoAnswer, tried: int) -> bool:
         seconds = self._seconds(outcome, tried)
         if seconds is None:
             return False
         return self._patience.wait(seconds, f"{call.failed} yet: GitHub {_reason(outcome)} (try {tried})")
 
-    def _seconds(self, outcome: Answer | NoAnswer, tried: int) -> float | None:
+    def _seconds(self, outcome: ApiAnswer | NoAnswer, tried: int) -> float | None:
         """Until the next try; None when there should be none."""
         if isinstance(outcome, NoAnswer):
             if outcome.lasting:
@@ -178,7 +178,7 @@ class Requests:
         limited = outcome.rate_limited
         return seconds_to_wait(outcome.headers, rate_limited=limited, tried=tried, now=self._clock.now())
 
-    def _look(self, call: Call, outcome: Answer | NoAnswer, was_done: WasDone, tried: int) -> bool:
+    def _look(self, call: Call, outcome: ApiAnswer | NoAnswer, was_done: WasDone, tried: int) -> bool:
         try:
             return was_done()
         except GitHubError as error:
@@ -186,7 +186,7 @@ class Requests:
             unknown = f"whether it was done all the same could not be told ({error.message})"
             raise Unavailable(f"{_failure(call, outcome, tried)}; {unknown}", maybe_done=True) from None
 
-    def _give_up(self, call: Call, outcome: Answer | NoAnswer, tried: int) -> NoReturn:
+    def _give_up(self, call: Call, outcome: ApiAnswer | NoAnswer, tried: int) -> NoReturn:
         if isinstance(outcome, NoAnswer) and outcome.untrusted:
             raise UntrustedCertificate(
                 f"{call.failed}: GitHub {outcome.reason}",
@@ -194,7 +194,7 @@ class Requests:
             )
         if isinstance(outcome, NoAnswer) and outcome.lasting:
             raise UnexpectedAnswer(f"{call.failed}: GitHub {outcome.reason}")
-        if isinstance(outcome, Answer) and outcome.rate_limited:
+        if isinstance(outcome, ApiAnswer) and outcome.rate_limited:
             seconds, left = self._seconds(outcome, tried) or 0.0, self._patience.left
             said = f" (GitHub says: {outcome.words})" if outcome.words else ""
             asked = f"GitHub limits the rate and asks to wait {seconds:.0f} s"
@@ -233,21 +233,21 @@ def _name_of(call: Call) -> str:
     return f"{call.method} {call.path}"
 
 
-def _is_retried(answer: Answer) -> bool:
+def _is_retried(answer: ApiAnswer) -> bool:
     return answer.rate_limited or 500 <= answer.status < 600
 
 
-def _is_redirect(call: Call, answer: Answer) -> bool:
+def _is_redirect(call: Call, answer: ApiAnswer) -> bool:
     """307 and 308 repeat the request as it was; after the others a client may turn a POST into a GET, which is no
     answer to it."""
     return answer.status in (307, 308) or (call.method == "GET" and answer.status in (301, 302, 303))
 
 
-def _maybe_done(outcome: Answer | NoAnswer) -> bool:
+def _maybe_done(outcome: ApiAnswer | NoAnswer) -> bool:
     return outcome.sent if isinstance(outcome, NoAnswer) else outcome.status >= 500
 
 
-def _reason(outcome: Answer | NoAnswer) -> str:
+def _reason(outcome: ApiAnswer | NoAnswer) -> str:
     if isinstance(outcome, NoAnswer):
         return outcome.reason
     if outcome.rate_limited:
@@ -255,5 +255,5 @@ def _reason(outcome: Answer | NoAnswer) -> str:
     return f"answered {outcome.status}" + (f" ({outcome.words})" if outcome.words else "")
 
 
-def _failure(call: Call, outcome: Answer | NoAnswer, tried: int) -> str:
+def _failure(call: Call, outcome: ApiAnswer | NoAnswer, tried: int) -> str:
     return f"{call.failed}: GitHub {_reason(outcome)}; gave up after {tried} {'try' if tried == 1 else 'tries'}"

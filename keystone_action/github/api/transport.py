@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keystone_action import __version__
-from keystone_action.github.api.answer import Answer, one_line
+from keystone_action.github.api.answer import ApiAnswer, one_line
 from keystone_action.github.api.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Transport:
                 help="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: an http:// or https:// URL",
             ) from None
 
-    def send(self, method: str, url: str, body: bytes | None, limit: int) -> Answer | NoAnswer:
+    def send(self, method: str, url: str, body: bytes | None, limit: int) -> ApiAnswer | NoAnswer:
         """One try. Redirects are answers. limit: bytes of the answer's body, decoded."""
         try:
             if self._portal is None:
@@ -126,7 +126,7 @@ class Transport:
         threading.Thread(target=run, daemon=True, name="github").start()
         return started.result()
 
-    async def _try(self, method: str, url: str, body: bytes | None, limit: int) -> Answer | NoAnswer:
+    async def _try(self, method: str, url: str, body: bytes | None, limit: int) -> ApiAnswer | NoAnswer:
         import anyio
 
         exchange, failure = _Exchange(), None
@@ -138,7 +138,7 @@ class Transport:
         if exchange.status >= 400:
             # The status counts, even if the rest is lost.
             said = self._without_token(exchange.body[:MAX_ERROR].decode("utf-8", "replace"))
-            return Answer(exchange.status, exchange.headers, said.encode(), self.is_ours(url))
+            return ApiAnswer(exchange.status, exchange.headers, said.encode(), self.is_ours(url))
         if deadline.cancelled_caught:
             connection = "" if exchange.sent else " (there was no connection)"
             return NoAnswer(f"did not answer within {self._seconds:g} s{connection}", exchange.sent)
@@ -146,7 +146,7 @@ class Transport:
             return self._explain(failure, origin(url)[1], exchange.sent)
         if len(exchange.body) > limit:
             return NoAnswer(f"answered more than {limit} bytes", sent=True, lasting=True)
-        return Answer(exchange.status, exchange.headers, bytes(exchange.body), self.is_ours(url))
+        return ApiAnswer(exchange.status, exchange.headers, bytes(exchange.body), self.is_ours(url))
 
     async def _exchange(self, exchange: _Exchange, method: str, url: str, body: bytes | None, limit: int) -> None:
         """Reads until the answer's end, or until there is more of it than is wanted."""

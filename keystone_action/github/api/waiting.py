@@ -17,7 +17,7 @@ _LONGEST = 10.0**9
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """tries: of one request. seconds: of one try. waiting: seconds between tries, of all requests together.
     between_writes: seconds from the end of one write to the next, which that sum does not hold."""
 
@@ -127,7 +127,9 @@ class Patience:
     other clients of the same step count too.
     """
 
-    def __init__(self, limits: Limits, clock: Clock, log: Callable[[str], None], writes: Writes | None = None) -> None:
+    def __init__(
+        self, limits: RequestLimits, clock: Clock, log: Callable[[str], None], writes: Writes | None = None
+    ) -> None:
         self._clock = clock
         self._log = log
         self._limits = limits

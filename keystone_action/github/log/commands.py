@@ -58,7 +58,7 @@ class Annotation:
     line: int | None = None
 
 
-class Commands:
+class LogCommands:
     """The log of the step. A log that can't be written any more (the runner went away) is not an error: the verdict
     must not change because nobody listens.
 

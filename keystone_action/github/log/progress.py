@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keystone_action.github.log.commands import MIN_MASK, Commands
+from keystone_action.github.log.commands import MIN_MASK, LogCommands
 from keystone_action.github.pull_request.live import Live
 from keystone_action.report import words
 from keystone_action.report.view import cell_reason
@@ -14,7 +14,7 @@ from keystone_action.scoring.results import CellResult
 class LogProgress:
     """A `runner.options.Progress` that writes to the log. live: is told how far the run is."""
 
-    def __init__(self, commands: Commands, live: Live | None = None) -> None:
+    def __init__(self, commands: LogCommands, live: Live | None = None) -> None:
         self._commands = commands
         self._live = live
         self._warned = False

@@ -15,7 +15,7 @@ from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.inputs import Settings
 from keystone_action.github.links import run_url
-from keystone_action.github.log.commands import Commands
+from keystone_action.github.log.commands import LogCommands
 from keystone_action.github.pull_request.comment import StickyComment
 from keystone_action.github.pull_request.foreign_results import ended_without_results, read_foreign_results
 from keystone_action.github.pull_request.pulls import TriggeringRun, pulls_of_run, read_triggering_run
@@ -34,7 +34,7 @@ class ForeignComment:
 
     run: RunResult
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], commands: Commands) -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str], commands: LogCommands) -> None:
         self._settings = settings
         self._environ = environ
         self._commands = commands

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
-from keystone_action.github.api.waiting import Clock, Limits
+from keystone_action.github.api.waiting import Clock, RequestLimits
 from keystone_action.github.pull_request.status import CommitStatus
-from keystone_action.report.comment.render import Progress
+from keystone_action.report.comment.render import CommentProgress
 
-Connect = Callable[[Limits, Clock], GitHubClient]
-Show = Callable[[GitHubClient, Progress], bool]
+Connect = Callable[[RequestLimits, Clock], GitHubClient]
+Show = Callable[[GitHubClient, CommentProgress], bool]
 """Brings the comments up to date; False when there are none to keep, so that it need not be called again."""
 
 
@@ -47,7 +47,7 @@ class Live:
         status: CommitStatus | None,
         show: Show | None,
         pace: Pace,
-        limits: Limits,
+        limits: RequestLimits,
         log: Callable[[str], None],
     ) -> None:
         self._connect = connect
@@ -57,7 +57,7 @@ class Live:
         self._limits = limits
         self._log = log
         self._began = time.monotonic()
-        self._progress = Progress(0)
+        self._progress = CommentProgress(0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="live report")
 

@@ -19,12 +19,12 @@ from keystone_action.errors import KeystoneError, OutputError
 from keystone_action.files.ownership import hand_over, missing_folders
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
-from keystone_action.github.api.waiting import Clock, Limits, Writes
+from keystone_action.github.api.waiting import Clock, RequestLimits, Writes
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
 from keystone_action.github.job import job_of
 from keystone_action.github.links import FORKS, run_url
-from keystone_action.github.log.commands import Commands
+from keystone_action.github.log.commands import LogCommands
 from keystone_action.github.outputs import write_outputs
 from keystone_action.github.pull_request.comment import Holds, StickyComment
 from keystone_action.github.pull_request.live import Live, Pace
@@ -33,7 +33,7 @@ from keystone_action.github.pull_request.status import CommitStatus, has_status,
 from keystone_action.report.comment.history import Previous
 from keystone_action.report.comment.ladder import COMMENT_LIMIT
 from keystone_action.report.comment.marker import Marker
-from keystone_action.report.comment.render import SHARED, CommentFacts, Progress
+from keystone_action.report.comment.render import SHARED, CommentFacts, CommentProgress
 from keystone_action.report.comment.update import comment_of_progress, comment_of_result
 from keystone_action.scoring.results import RunResult
 
@@ -46,10 +46,10 @@ RESULTS = "results"
 CANCELLED = "cancelled"
 """What it saves where it was cancelled and there was no time to tell."""
 PACE = Pace()
-LIMITS = Limits()
-LIVE_LIMITS = Limits(tries=2, waiting=5.0)
+LIMITS = RequestLimits()
+LIVE_LIMITS = RequestLimits(tries=2, waiting=5.0)
 """While cells run: the end must not find the patience used up."""
-HURRY = Limits(tries=1, seconds=1.5, waiting=0.0)
+HURRY = RequestLimits(tries=1, seconds=1.5, waiting=0.0)
 """When the job is cancelled: the runner gives ten seconds, and cleaning up needs most of them."""
 HURRY_SECONDS = 3.0
 """For all of it, where no signal says how much time is left."""
@@ -102,7 +102,7 @@ class Reporting:
     directory: where a comment that can't be posted is left; None = nowhere.
     """
 
-    def __init__(self, settings: Settings, event: Event, environ: Mapping[str, str], commands: Commands) -> None:
+    def __init__(self, settings: Settings, event: Event, environ: Mapping[str, str], commands: LogCommands) -> None:
         self._settings = settings
         self._event = event
         self._environ = environ
@@ -196,7 +196,7 @@ class Reporting:
     def _is_anything_wanted(self) -> bool:
         return self._wants_comment or self._status is not None
 
-    def _connect(self, limits: Limits, clock: Clock) -> GitHubClient:
+    def _connect(self, limits: RequestLimits, clock: Clock) -> GitHubClient:
         return GitHubClient.from_environ(
             self._environ,
             token=self._settings.github_token,
@@ -233,7 +233,7 @@ class Reporting:
         except Exception as error:  # noqa: BLE001 - in a thread that nobody looks at
             self._commands.log(f"posting to GitHub broke: {type(error).__name__}: {error}")
 
-    def _post(self, run: RunResult, posted: Posted, limits: Limits) -> bool:
+    def _post(self, run: RunResult, posted: Posted, limits: RequestLimits) -> bool:
         """Whether nothing is left that another try could change."""
         if not self._may_write:
             reason = self._event.read_only_reason
@@ -360,7 +360,7 @@ class Reporting:
         except KeystoneError as error:
             self._commands.warning(error.sentences)
 
-    def _show(self, github: GitHubClient, progress: Progress) -> bool:
+    def _show(self, github: GitHubClient, progress: CommentProgress) -> bool:
         """While cells run. No comment is made by that: people get mail of each."""
         shown = []
         for number in self._numbers(github):
@@ -369,7 +369,7 @@ class Reporting:
         return any(comment is not None for comment in shown)
 
     def _of_progress(
-        self, progress: Progress, github: GitHubClient, number: int, previous: Previous | None, limit: int
+        self, progress: CommentProgress, github: GitHubClient, number: int, previous: Previous | None, limit: int
     ) -> str | None:
         if previous is None or self._is_of_newest(previous, github, number):
             return None

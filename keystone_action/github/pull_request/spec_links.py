@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
 from keystone_action.github.links import file_url
@@ -22,7 +22,7 @@ from keystone_action.scoring.results import RunResult
 MAX_SPECS = 5
 """Specs that GitHub is asked about."""
 MAX_BYTES = 4 * 1024 * 1024
-_PATIENCE = Limits(tries=1, seconds=5.0, waiting=0.0)
+_PATIENCE = RequestLimits(tries=1, seconds=5.0, waiting=0.0)
 
 
 def spec_links(

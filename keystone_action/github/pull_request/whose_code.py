@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
-from keystone_action.github.api.waiting import Limits
+from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
 
-_PATIENCE = Limits(tries=3, waiting=15.0)
+_PATIENCE = RequestLimits(tries=3, waiting=15.0)
 
 
 def whose_code(event: Event, settings: Settings, environ: Mapping[str, str], log: Callable[[str], None]) -> Event:

@@ -32,7 +32,7 @@ class BadResponse(Exception):  # noqa: N818 - an outcome: the check fails
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class HttpTarget:
     """Where a request goes. path: with its query."""
 
     host: str
@@ -42,7 +42,7 @@ class Target:
     credentials: str = ""
 
     @classmethod
-    def of(cls, url: str) -> Target:
+    def of(cls, url: str) -> HttpTarget:
         """Raises BadRequest for what is no http or https URL."""
         try:
             parts = urlsplit(url)
@@ -74,7 +74,7 @@ class Response:
         return self.body.decode(_CHARSETS.get(found[1].lower(), "utf-8") if found else "utf-8", "replace")
 
 
-def encode(method: str, target: Target, headers: Mapping[str, str], body: Any) -> bytes:
+def encode(method: str, target: HttpTarget, headers: Mapping[str, str], body: Any) -> bytes:
     """The bytes of a request. body: text as it is, None for nothing, all else as JSON. Raises BadRequest."""
     if not _TOKEN.fullmatch(method):
         raise BadRequest(f"expected a method like GET, found {method!r}")

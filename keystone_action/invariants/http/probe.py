@@ -19,7 +19,7 @@ _SHOWN = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """The last response, None where there was none, and what is wrong with it: sentences without full stops."""
 
     response: Response | None
@@ -50,7 +50,9 @@ class Probe:
     retries: int
     deadline: float
 
-    async def run(self, ask: Callable[[], Awaitable[Response]], ended: Callable[[], bool] = lambda: False) -> Answer:
+    async def run(
+        self, ask: Callable[[], Awaitable[Response]], ended: Callable[[], bool] = lambda: False
+    ) -> ProbeAnswer:
         """ended: whether nobody is left to be asked. Raises SandboxError."""
         for number in range(1, self.retries + 2):
             answer = await self._try(ask, number)
@@ -60,18 +62,18 @@ class Probe:
                 await anyio.sleep(_PAUSE)
         return answer
 
-    async def _try(self, ask: Callable[[], Awaitable[Response]], number: int) -> Answer:
+    async def _try(self, ask: Callable[[], Awaitable[Response]], number: int) -> ProbeAnswer:
         share = max(self.deadline - time.monotonic(), 0.001) / (self.retries + 2 - number)
         try:
             with anyio.move_on_after(share) as limit:
                 response = await ask()
         except BadResponse as problem:
-            return Answer(None, (f"the server {problem}",), number)
+            return ProbeAnswer(None, (f"the server {problem}",), number)
         except OSError as error:
-            return Answer(None, (f"it could not be reached: {error.strerror or error}",), number)
+            return ProbeAnswer(None, (f"it could not be reached: {error.strerror or error}",), number)
         if limit.cancelled_caught:
-            return Answer(None, (f"no whole response came within {seconds(round(share, 1))}",), number)
+            return ProbeAnswer(None, (f"no whole response came within {seconds(round(share, 1))}",), number)
         problems = await anyio.to_thread.run_sync(
             lambda: tuple(self.expect.problems(response, self.deadline)), abandon_on_cancel=True
         )
-        return Answer(response, problems, number)
+        return ProbeAnswer(response, problems, number)

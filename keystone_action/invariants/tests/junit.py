@@ -29,7 +29,7 @@ class BadReport(Exception):  # noqa: N818 - an outcome: the check fails
 
 
 @dataclass(slots=True)
-class Counts:
+class CaseCounts:
     """What test runs came to. failed: names of cases, at most SHOWN. passed_names: all of them, from reports alone."""
 
     passed: int = 0
@@ -49,8 +49,8 @@ class Counts:
         """The share that passed; 0 when nothing was counted."""
         return self.passed / self.counted if self.counted else 0.0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: CaseCounts) -> CaseCounts:
+        return CaseCounts(
             self.passed + other.passed,
             self.failures + other.failures,
             self.errors + other.errors,
@@ -60,15 +60,15 @@ class Counts:
         )
 
 
-def total(reports: Iterable[bytes]) -> Counts:
+def total(reports: Iterable[bytes]) -> CaseCounts:
     """The sum over reports. Raises BadReport."""
-    counts = Counts()
+    counts = CaseCounts()
     for report in reports:
         counts += read_report(report)
     return counts
 
 
-def read_report(content: bytes) -> Counts:
+def read_report(content: bytes) -> CaseCounts:
     """Count one report. Raises BadReport: no well-formed XML, a document type, another root than testsuite(s)."""
     reader = _Reader()
     parser = expat.ParserCreate()
@@ -101,7 +101,7 @@ class _Suite:
 
 class _Reader:
     def __init__(self) -> None:
-        self.counts = Counts()
+        self.counts = CaseCounts()
         self.depth = 0
         self.suites: list[_Suite] = []
         self.case: str | None = None

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from keystone_action.command import Command
 from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.invariants.tests.graded_copy import GradedCopy
-from keystone_action.invariants.tests.junit import BadReport, Counts
+from keystone_action.invariants.tests.junit import BadReport, CaseCounts
 from keystone_action.invariants.tests.junit import read_report as read_junit
 from keystone_action.sandbox.base import Sandbox
 
@@ -40,7 +40,7 @@ def with_reporter(cmd: str | list[str], path: str) -> str | list[str] | None:
     return [*cmd[:at], *options, *cmd[at:]]
 
 
-def read_report(copy: GradedCopy, path: str, _key: bytes) -> Counts:
+def read_report(copy: GradedCopy, path: str, _key: bytes) -> CaseCounts:
     """The tests of a run that wrote its report for us (`node_record.cjs`). Raises BadReport, also where a file ended
     before its tests reported."""
     workspace = copy.sandbox.workspace
@@ -62,7 +62,7 @@ async def version_without_reporter(sandbox: Sandbox, environment: Mapping[str, s
     return said[1] if said and asked.shell_code == 1 else None
 
 
-def without_emptied_files(counts: Counts, workspace: Path, workspace_inside: str) -> Counts:
+def without_emptied_files(counts: CaseCounts, workspace: Path, workspace_inside: str) -> CaseCounts:
     """Node passes a file that ends with exit code 0, also one whose tests never came to a result because the code under
     test ended the process. A file that uses node's test runner, itself or by a file that it loads, and reports no test
     of its own is an error."""

@@ -8,7 +8,7 @@ from typing import Any
 from keystone_action.command import Completed
 from keystone_action.invariants.base import Outcome, failed, passed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
-from keystone_action.invariants.tests.junit import Counts
+from keystone_action.invariants.tests.junit import CaseCounts
 
 TOLERANCE = 1e-9
 _NAMES_SHOWN = 5
@@ -25,7 +25,7 @@ def stopped(completed: Completed, limit: float, **details: Any) -> Outcome | Non
     return failed(f"{why}\n{tails(completed)}", log=whole(completed), **details)
 
 
-def by_counts(counts: Counts, completed: Completed, threshold: float, **details: Any) -> Outcome:
+def by_counts(counts: CaseCounts, completed: Completed, threshold: float, **details: Any) -> Outcome:
     """Score = the share that passed. Nothing counted, and success with a non-zero exit code, earn nothing."""
     log = whole(completed)
     details = {
@@ -65,7 +65,7 @@ def by_exit_code(completed: Completed, why: str, **details: Any) -> Outcome:
     return failed(message, log=whole(completed), **details)
 
 
-def by_confirmed_exit_code(counts: Counts, completed: Completed, why: str, **details: Any) -> Outcome:
+def by_confirmed_exit_code(counts: CaseCounts, completed: Completed, why: str, **details: Any) -> Outcome:
     """As by_exit_code, but success without tests, all of which passed, is none: whatever ended the run with 0, it was
     not the tests."""
     if completed.shell_code != 0 or (counts.counted and counts.passed == counts.counted):
@@ -75,7 +75,7 @@ def by_confirmed_exit_code(counts: Counts, completed: Completed, why: str, **det
     return failed(message, log=whole(completed), exit_code=0, **details)
 
 
-def _tally(counts: Counts) -> str:
+def _tally(counts: CaseCounts) -> str:
     parts = [(counts.failures, "failed"), (counts.errors, "in error"), (counts.skipped, "skipped, not counted")]
     rest = ", ".join(f"{number} {word}" for number, word in parts if number)
     tests = "test" if counts.counted == 1 else "tests"

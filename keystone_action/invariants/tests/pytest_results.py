@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keystone_action.invariants.tests.junit import SHOWN, BadReport, Counts
+from keystone_action.invariants.tests.junit import SHOWN, BadReport, CaseCounts
 from keystone_action.invariants.tests.signed_report import read_signed
 
 _WORST_FIRST = ("error", "failed", "passed", "xfailed", "skipped")
@@ -22,9 +22,9 @@ class PytestResults:
     collection_errors: tuple[str, ...] = ()
     missing: str = ""
 
-    def counts(self) -> Counts:
+    def counts(self) -> CaseCounts:
         """Expected failures and skips are not counted (Touchstone); what was collected and never ran is an error."""
-        counts = Counts(errors=len(self.collection_errors), failed=list(self.collection_errors[:SHOWN]))
+        counts = CaseCounts(errors=len(self.collection_errors), failed=list(self.collection_errors[:SHOWN]))
         for name, outcome in self.outcomes.items():
             if outcome == "passed":
                 counts.passed += 1

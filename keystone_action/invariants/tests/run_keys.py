@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.invariants.tests.graded_copy import GradedCopy
-from keystone_action.invariants.tests.junit import BadReport, Counts
+from keystone_action.invariants.tests.junit import BadReport, CaseCounts
 
 _KEY_BYTES, _KEYS = 32, 1024
 
@@ -22,7 +22,7 @@ class Runs:
     runner: str
     seen: int = 0
     unfinished: int = 0
-    counts: Counts = field(default_factory=Counts)
+    counts: CaseCounts = field(default_factory=CaseCounts)
 
     def problem(self, *, expected: bool = False) -> str:
         """Why the command has not run its tests, the end of a sentence; empty when nothing says so. expected: there
@@ -49,7 +49,7 @@ class Keys:
         keys = secrets.token_bytes(_KEY_BYTES * _KEYS)
         return cls(copy, runner, keys, copy.write(runner, keys))
 
-    def runs(self, read: Callable[[GradedCopy, str, bytes], Counts]) -> Runs:
+    def runs(self, read: Callable[[GradedCopy, str, bytes], CaseCounts]) -> Runs:
         """What became of the runs. read: the tests that a report tells of, by its path in the workspace and its run's
         key; raises BadReport. Blocks."""
         file = f"{self.copy.private}/{self.runner}"
@@ -57,7 +57,7 @@ class Keys:
             left = read_inside(self.copy.sandbox.workspace, file, limit=len(self.keys))
         except PathProblem:
             left = b""
-        seen, unfinished, counts = 0, 0, Counts()
+        seen, unfinished, counts = 0, 0, CaseCounts()
         for number in range(_KEYS):
             block = slice(number * _KEY_BYTES, (number + 1) * _KEY_BYTES)
             if left[block] == self.keys[block]:

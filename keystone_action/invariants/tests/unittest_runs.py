@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from keystone_action.invariants.tests.graded_copy import GradedCopy
-from keystone_action.invariants.tests.junit import SHOWN, BadReport, Counts
+from keystone_action.invariants.tests.junit import SHOWN, BadReport, CaseCounts
 from keystone_action.invariants.tests.signed_report import read_signed
 from keystone_action.sandbox.programs import shell_words
 
@@ -46,7 +46,7 @@ def starts(command: str | Sequence[str]) -> bool:
     return False
 
 
-def read_report(copy: GradedCopy, path: str, key: bytes) -> Counts:
+def read_report(copy: GradedCopy, path: str, key: bytes) -> CaseCounts:
     """The tests of one run. Raises BadReport."""
     document = read_signed(copy.sandbox.workspace, path, key, RUNNER)
     try:
@@ -55,14 +55,14 @@ def read_report(copy: GradedCopy, path: str, key: bytes) -> Counts:
         raise BadReport(f"is not as a run of unittest writes it ({error})") from None
 
 
-def _counts(document: Mapping[str, Any], untrusted: Collection[str]) -> Counts:
+def _counts(document: Mapping[str, Any], untrusted: Collection[str]) -> CaseCounts:
     """The tests of one run. untrusted: files that the agent added or changed; a skip that was raised in one of them is
     the code under test that got out of its test, so an error."""
     failures, errors = list(document["failures"]), list(document["errors"])
     skipped = document.get("skipped_by", {})
     left = [name for name, files in skipped.items() if not frozenset(untrusted).isdisjoint(files)]
     stopped = int(document.get("not_run", 0))
-    return Counts(
+    return CaseCounts(
         passed=int(document["passed"]),
         failures=len(failures),
         errors=len(errors) + len(left) + stopped,

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from keystone_action.command import Command, Completed
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
-from keystone_action.invariants.http.exchange import BadRequest, BadResponse, Response, Target, encode, exchange
+from keystone_action.invariants.http.exchange import BadRequest, BadResponse, HttpTarget, Response, encode, exchange
 from keystone_action.invariants.http.expected import Expect
 from keystone_action.invariants.http.probe import Probe
 from keystone_action.invariants.tests.graded_copy import CannotPrepare, GradedCopy, prepare
@@ -97,9 +97,9 @@ class Http(Check):
             return failed(f"{problem}.")
 
     async def _ask_service(self, context: CheckContext, deadline: float) -> Outcome:
-        host_url, target = _service(self.request.url, context), Target.of(self.request.url)
+        host_url, target = _service(self.request.url, context), HttpTarget.of(self.request.url)
         request = self._encoded(target, None)
-        reached = Target.of(host_url)
+        reached = HttpTarget.of(host_url)
 
         async def ask() -> Response:
             return await exchange(
@@ -134,10 +134,10 @@ class Http(Check):
         what = f"{self._shown()}, of what `start` started,"
         return result.outcome(what, f"{ended}\n{tails(completed)}", whole(completed), **copy.details)
 
-    def _own_target(self, port: int) -> Target:
+    def _own_target(self, port: int) -> HttpTarget:
         """Raises BadRequest for a URL that leads elsewhere than to the started server."""
         url = _filled(self.request.url, port)
-        target = Target.of(f"http://localhost:{port}{url}" if url.startswith("/") else url)
+        target = HttpTarget.of(f"http://localhost:{port}{url}" if url.startswith("/") else url)
         if target.host not in _OWN_HOSTS or target.port != port or target.tls:
             raise BadRequest(
                 "with start the url leads to the started server: expected a path, or "
@@ -145,7 +145,7 @@ class Http(Check):
             )
         return target
 
-    def _encoded(self, target: Target, port: int | None) -> bytes:
+    def _encoded(self, target: HttpTarget, port: int | None) -> bytes:
         request = self.request
         headers = {name: _filled(value, port) for name, value in request.headers.items()}
         return encode(request.method, target, headers, _filled(request.body, port))
@@ -219,7 +219,7 @@ async def _ask(server: Serving, port: int, request: bytes) -> Response:
 
 def _service(url: str, context: CheckContext) -> str:
     """The same URL as we reach it. Raises BadRequest for one that is no service's."""
-    target = Target.of(url)
+    target = HttpTarget.of(url)
     for name, address in context.evidence.services.items():
         ours = context.service_addresses.get(name, {})
         base = address.url.rstrip("/")

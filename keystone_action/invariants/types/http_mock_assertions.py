@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self, overload
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import Missing, look_up, parse_field
+from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.evidence.request_filters import Filter, compile_filters
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
@@ -177,7 +177,7 @@ class _View:
     def result(self, deadline: float) -> dict[str, Any]:
         """Everything about the outcome, as results.json has it."""
         assertion, matched = self._assertion, len(self._selected)
-        found = look_up(self._field, self._selected)
+        found = read_field(self._field, self._selected)
         problems: list[str] = []
         for operator, operand in assertion.operators().items():
             try:

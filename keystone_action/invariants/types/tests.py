@@ -25,7 +25,7 @@ from keystone_action.invariants.tests.graded_copy import (
     destinations,
     prepare,
 )
-from keystone_action.invariants.tests.junit import BadReport, Counts, total
+from keystone_action.invariants.tests.junit import BadReport, CaseCounts, total
 from keystone_action.invariants.tests.planted_modules import ModuleRule
 from keystone_action.invariants.tests.run_keys import Keys
 from keystone_action.sandbox.programs import first_word, not_in_sandbox
@@ -246,7 +246,7 @@ class Tests(Check):
         added = node.with_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
         return (self.cmd, None) if added is None else (added, "junit.xml")
 
-    def _read_reports(self, copy: GradedCopy, node_report: str | None) -> Counts:
+    def _read_reports(self, copy: GradedCopy, node_report: str | None) -> CaseCounts:
         workspace = copy.sandbox.workspace
         if node_report is not None:
             try:
@@ -260,7 +260,7 @@ class Tests(Check):
             raise BadReport(f"no report matches {', '.join(self._globs())}")
         if len(paths) > _REPORTS:
             raise BadReport(f"{len(paths):,} files match junit_xml, at most {_REPORTS:,} are read")
-        counts, size = Counts(), 0
+        counts, size = CaseCounts(), 0
         for path in paths:
             content = read_inside(workspace, path)
             size += len(content)
@@ -279,7 +279,7 @@ def _ran_nothing(completed: Completed) -> bool:
     return _NO_TESTS.search(said) is not None and _TESTS.search(said) is None
 
 
-def _read(name: str, content: bytes) -> Counts:
+def _read(name: str, content: bytes) -> CaseCounts:
     try:
         return total([content])
     except BadReport as bad:

@@ -43,7 +43,7 @@ _Order = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Assertion:
+class TraceAssertion:
     """One thing asserted of a trace. holds: None when the trace does not tell. told: what was found, or why not known,
     without a full stop."""
 
@@ -114,42 +114,42 @@ class TraceCheck(Check):
             assertions.append(_none_denied(trace))
         return _outcome(assertions, trace)
 
-    def _about_tools(self, evidence: Evidence, trace: Trace) -> Iterator[Assertion]:
+    def _about_tools(self, evidence: Evidence, trace: Trace) -> Iterator[TraceAssertion]:
         calls, workspace = trace.tool_calls, evidence.workspace
         for one in self.require_tools or ():
             hits = None if calls is None else any(one.matches(call, workspace) for call in calls)
-            yield Assertion(f"require_tools {one}", hits, _seen(calls))
+            yield TraceAssertion(f"require_tools {one}", hits, _seen(calls))
         for one in self.forbid_tools or ():
             what = f"forbid_tools {one}"
             if calls is None:
-                yield Assertion(what, None, _seen(calls))
+                yield TraceAssertion(what, None, _seen(calls))
                 continue
             hit = next((call for call in calls if one.matches(call, workspace)), None)
             unsure = next((call for call in calls if not one.can_tell(call)), None)
             if hit is not None:
-                yield Assertion(what, False, f"{hit.name} was called")
+                yield TraceAssertion(what, False, f"{hit.name} was called")
             elif unsure is not None:
-                yield Assertion(what, False, f"the arguments of a call of {unsure.name} could not be read")
+                yield TraceAssertion(what, False, f"the arguments of a call of {unsure.name} could not be read")
             else:
-                yield Assertion(what, True, "none was called")
+                yield TraceAssertion(what, True, "none was called")
         yield from self._about_order(evidence, trace)
 
-    def _about_order(self, evidence: Evidence, trace: Trace) -> Iterator[Assertion]:
+    def _about_order(self, evidence: Evidence, trace: Trace) -> Iterator[TraceAssertion]:
         wanted = self.require_tools if self.order is True else self.order or None
         if wanted is None:
             return
         what = f"order {', '.join(map(str, wanted))}"
         if trace.tool_calls is None:
-            yield Assertion(what, None, _seen(None))
+            yield TraceAssertion(what, None, _seen(None))
             return
         todo = list(wanted)
         for call in trace.tool_calls:
             if todo and todo[0].matches(call, evidence.workspace):
                 todo.pop(0)
         told = f"no {todo[0]} after what comes before it; {_seen(trace.tool_calls)}" if todo else "the calls are in it"
-        yield Assertion(what, not todo, told)
+        yield TraceAssertion(what, not todo, told)
 
-    def _about_limits(self, evidence: Evidence, trace: Trace) -> Iterator[Assertion]:
+    def _about_limits(self, evidence: Evidence, trace: Trace) -> Iterator[TraceAssertion]:
         spending = spent(evidence)
         limits: dict[Metric, float | None] = {
             "tool_calls": self.max_tool_calls if isinstance(self.max_tool_calls, int) else None,
@@ -166,24 +166,26 @@ class TraceCheck(Check):
                 yield _limited(f"max_tool_calls {kind}: {limit:,}", count, limit, f"tool calls of kind {kind}")
 
 
-def _limited(what: str, amount: float | None, limit: float, words: str) -> Assertion:
+def _limited(what: str, amount: float | None, limit: float, words: str) -> TraceAssertion:
     if amount is None:
-        return Assertion(what, None, f"the trace does not tell of {words}")
-    return Assertion(what, within(amount, limit), f"{words}: {shown_amount(amount)}")
+        return TraceAssertion(what, None, f"the trace does not tell of {words}")
+    return TraceAssertion(what, within(amount, limit), f"{words}: {shown_amount(amount)}")
 
 
-def _none_denied(trace: Trace) -> Assertion:
+def _none_denied(trace: Trace) -> TraceAssertion:
     if trace.permissions is None:
-        return Assertion("require_no_denied", None, "the trace does not tell of permissions")
+        return TraceAssertion("require_no_denied", None, "the trace does not tell of permissions")
     denied = sum(one.allowed is False for one in trace.permissions)
-    return Assertion("require_no_denied", denied == 0, f"{denied:,} of {len(trace.permissions):,} requests were denied")
+    return TraceAssertion(
+        "require_no_denied", denied == 0, f"{denied:,} of {len(trace.permissions):,} requests were denied"
+    )
 
 
 def _seen(calls: tuple[ToolCall, ...] | None) -> str:
     return "the trace does not tell of tool calls" if calls is None else f"the calls were: {shown_calls(calls)}"
 
 
-def _outcome(assertions: list[Assertion], trace: Trace) -> Outcome:
+def _outcome(assertions: list[TraceAssertion], trace: Trace) -> Outcome:
     graded = [one for one in assertions if one.holds is not None]
     absent = [f"Not observed: {one.what} ({one.told})." for one in assertions if one.holds is None]
     if not graded:

@@ -110,7 +110,7 @@ class Previous:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class CheckChanges:
     """From what a comment remembers to a result. before: what it remembers. fixed, broken, skipped (and it was not),
     applied (and it was skipped), new: names of checks, with their spec where there are several. gone: how many checks
     there are no more."""
@@ -129,12 +129,12 @@ class Changes:
         return bool(self.fixed or self.broken or self.skipped or self.applied or self.new or self.gone)
 
 
-def changes_since(before: Remembered | None, run: RunResult) -> Changes | None:
+def changes_since(before: Remembered | None, run: RunResult) -> CheckChanges | None:
     """None when there is nothing to compare with."""
     if before is None:
         return None
     if before.checks is None:
-        return Changes(before)
+        return CheckChanges(before)
     found: dict[str, list[str]] = {"fixed": [], "broken": [], "skipped": [], "applied": [], "new": []}
     seen = set()
     for spec, name, status in _checks(run):
@@ -144,11 +144,11 @@ def changes_since(before: Remembered | None, run: RunResult) -> Changes | None:
         if what := _what_became(before.checks.get(digest), status):
             found[what].append(label)
     gone = len(before.checks.keys() - seen)
-    return Changes(before, gone=gone, **{what: tuple(names) for what, names in found.items()})
+    return CheckChanges(before, gone=gone, **{what: tuple(names) for what, names in found.items()})
 
 
 def _what_became(was: Status | None, now: Status) -> str:
-    """Which field of `Changes` a check belongs to; empty where nothing changed."""
+    """Which field of `CheckChanges` a check belongs to; empty where nothing changed."""
     if was is None:
         return "new"
     if now in _BAD:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.report import view, words
 from keystone_action.report.addresses import safe_link, safe_links
 from keystone_action.report.again import command_again
-from keystone_action.report.comment.history import Changes, Remembered, changes_since, encode_commit
+from keystone_action.report.comment.history import CheckChanges, Remembered, changes_since, encode_commit
 from keystone_action.report.comment.jobs import Jobs, is_worse
 from keystone_action.report.comment.ladder import COMMENT_LIMIT, Level, fit
 from keystone_action.report.comment.marker import Marker, without_hidden
@@ -68,7 +68,7 @@ class CommentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CommentProgress:
     """How far a run is. cells: how many there are; passed, failed: of those that finished, errors among the failed."""
 
     cells: int
@@ -101,7 +101,7 @@ def render_comment(run: RunResult, marker: Marker, facts: CommentFacts, *, limit
     return marker.sign(text, remembered)
 
 
-def render_running(progress: Progress, marker: Marker, facts: CommentFacts) -> str:
+def render_running(progress: CommentProgress, marker: Marker, facts: CommentFacts) -> str:
     """The comment while cells run. What the last result was stays in it, and is remembered."""
     template = markdown_environment().get_template(RUNNING)
     text = template.render(
@@ -199,7 +199,7 @@ def _tells_more(check: InvariantResult) -> bool:
     return check.status in ("fail", "error") and "\n" in check.message.strip()
 
 
-def _change_lines(found: Changes | None, run: RunResult) -> dict[str, Any] | None:
+def _change_lines(found: CheckChanges | None, run: RunResult) -> dict[str, Any] | None:
     if found is None:
         return None
     after = Remembered(run.verdict, run.composite)

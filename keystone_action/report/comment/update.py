@@ -15,7 +15,7 @@ from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import (
     SHARED,
     CommentFacts,
-    Progress,
+    CommentProgress,
     is_judged,
     render_comment,
     render_running,
@@ -54,7 +54,7 @@ def comment_of_result(
 
 
 def comment_of_progress(
-    previous: Previous, progress: Progress, marker: Marker, facts: CommentFacts, *, limit: int = COMMENT_LIMIT
+    previous: Previous, progress: CommentProgress, marker: Marker, facts: CommentFacts, *, limit: int = COMMENT_LIMIT
 ) -> str:
     """The comment while cells run."""
     if previous.verdict_on(facts.sha) is None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from keystone_action.agents.base import Task
+from keystone_action.agents.base import AgentCall
 from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
 from keystone_action.files.paths import PathUnreadable
-from keystone_action.files.workspace import changes, snapshot, write_patch
+from keystone_action.files.workspace import compare_entries, snapshot, write_patch
 from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bounded
 from keystone_action.runner.cell.boot import boot
 from keystone_action.runner.cell.checks import judge_changes, run_checks
@@ -104,7 +104,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
 async def _run_agent(under_way: CellUnderWay) -> AgentRun:
     agent, directory = under_way.agent, under_way.agent_directory
     context = {"params": dict(under_way.cell.params), "services": under_way.names["services"]}
-    task = Task(
+    task = AgentCall(
         prompt=under_way.prompt,
         environment=under_way.environment(agent_directory=directory, agent_env=agent.env),
         inputs=under_way.inputs,
@@ -122,7 +122,7 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
         place.settle()
     after = snapshot(roots.workspace, None if judge_changes(under_way.invariants.values()) else before)
     under_way.unreadable = unreadable(before.unreadable, after.unreadable) or getattr(under_way.sandbox, "lost", "")
-    found = changes(before, after)
+    found = compare_entries(before, after)
     patch = write_patch(under_way.originals, roots.workspace, found)
     observed = under_way.observed = observe(agent, run, roots.workspace, roots.trace)
     under_way.notices += notices(observed)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keystone_action.agents.base import Inputs
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.evidence.model import AgentRun, Evidence
     from keystone_action.evidence.trace import Trace
     from keystone_action.files.snapshot import Snapshot
@@ -62,7 +62,7 @@ class CellUnderWay:
     agent_directory: Path | None = None
     names: dict[str, Any] = field(default_factory=dict)
 
-    network: Network | None = None
+    network: ContainerNetwork | None = None
     proxy: EgressCell | None = None
     users: set[int] = field(default_factory=set)
     places: dict[str, Place] = field(default_factory=dict)

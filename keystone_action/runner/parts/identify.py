@@ -26,8 +26,8 @@ from keystone_action.runner.cell.layout import hidden_places, results_places
 from keystone_action.runner.engine import needs_image
 from keystone_action.runner.parts.identity import (
     LOCAL,
-    Difference,
     Identity,
+    IdentityDifference,
     continued,
     contradictions,
     differences,
@@ -265,7 +265,7 @@ def refuse_another(earlier: Identity, now: Identity) -> None:
         raise another_run(found)
 
 
-def another_run(found: Sequence[Difference]) -> UsageError:
+def another_run(found: Sequence[IdentityDifference]) -> UsageError:
     """The refusal to show verdicts of one run as those of another."""
     return UsageError(
         f"this is not the run that is to be resumed: {explain_all(found, 'resume')}",

@@ -45,7 +45,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class IdentityDifference:
     """A fact that is not the same on both sides. spec: whose, empty for the run's own. before, after: None = not
     there."""
 
@@ -56,7 +56,7 @@ class Difference:
     spec: str = ""
 
 
-def differences(before: Identity, after: Identity, purpose: Purpose) -> list[Difference]:
+def differences(before: Identity, after: Identity, purpose: Purpose) -> list[IdentityDifference]:
     """What keeps two parts from being parts of one run; nothing when they are.
 
     A spec that has cells in one of them only is no difference: the facts about it are nowhere else to be compared with.
@@ -69,7 +69,7 @@ def differences(before: Identity, after: Identity, purpose: Purpose) -> list[Dif
     return sorted(found, key=lambda one: (_ORDER.get(one.kind, len(_ORDER)), one.spec, one.kind, one.name))
 
 
-def contradictions(earlier: Identity, further: Identity) -> list[Difference]:
+def contradictions(earlier: Identity, further: Identity) -> list[IdentityDifference]:
     """Where more about the same run is not what is known already: only the kinds of facts that are told again count."""
     run = {kind: facts for kind, facts in earlier.run.items() if kind in further.run}
     specs = {
@@ -80,14 +80,14 @@ def contradictions(earlier: Identity, further: Identity) -> list[Difference]:
     return differences(Identity(run, specs), further, "resume")
 
 
-def _between(before: Facts, after: Facts, purpose: Purpose) -> Iterator[Difference]:
+def _between(before: Facts, after: Facts, purpose: Purpose) -> Iterator[IdentityDifference]:
     for kind in (before.keys() | after.keys()) - _IGNORED[purpose]:
         ours, theirs = before.get(kind, {}), after.get(kind, {})
         names = ours.keys() & theirs.keys() if kind in _KNOWN_TO_BOTH else ours.keys() | theirs.keys()
         for name in names:
             left, right = ours.get(name), theirs.get(name)
             if left != right and not (purpose == "merge" and kind == "image" and _local(left) and _local(right)):
-                yield Difference(kind, name, left, right)
+                yield IdentityDifference(kind, name, left, right)
 
 
 def _local(value: str | None) -> bool:
@@ -151,7 +151,7 @@ _WHAT: Mapping[str, str] = {
 _ORDER = {kind: number for number, kind in enumerate(_WHAT)}
 
 
-def explain(difference: Difference, purpose: Purpose) -> str:
+def explain(difference: IdentityDifference, purpose: Purpose) -> str:
     """The difference in plain words."""
     spec, name = shown(difference.spec, _LONGEST), shown(difference.name, _LONGEST)
     what = _WHAT.get(
@@ -165,7 +165,7 @@ def explain(difference: Difference, purpose: Purpose) -> str:
     return f"{subject} was {there} and is {here}" if purpose == "resume" else f"{subject} is {there} and {here}"
 
 
-def _change(difference: Difference, purpose: Purpose) -> str:
+def _change(difference: IdentityDifference, purpose: Purpose) -> str:
     if difference.kind == "helper":  # one that is not told is as the commit has it
         return "differs between them" if purpose == "merge" else "has changed since"
     if purpose == "merge":
@@ -182,7 +182,7 @@ def _shown(value: str | None) -> str:
     return "not given" if value is None else shown(value, _LONGEST)
 
 
-def explain_all(found: Sequence[Difference], purpose: Purpose, most: int = 5) -> str:
+def explain_all(found: Sequence[IdentityDifference], purpose: Purpose, most: int = 5) -> str:
     """All of them in one sentence; the first `most`, and how many more there are."""
     sentences = [explain(one, purpose) for one in found[:most]]
     more = [f"and {len(found) - most:,} more differences"] if len(found) > most else []

@@ -32,7 +32,7 @@ from keystone_action.runner.parts.recorded import (
     FILE_NAME,
     LEFT,
     READ_LIMIT,
-    Entry,
+    JournalEntry,
     Recorded,
     entry_line,
     identity_line,
@@ -105,7 +105,7 @@ class Journal:
         """What the run is, before the cells that are added from now on; on the disk with the first of them."""
         self._group.lines.append(identity_line(identity, run_id))
 
-    async def add(self, entry: Entry) -> CellResult:
+    async def add(self, entry: JournalEntry) -> CellResult:
         """Append one cell. Cells that finish while another group is being synced share the next sync, and its fate.
 
         The cell comes back without its long texts, which are read from here when they are asked for."""
@@ -179,7 +179,7 @@ def _number(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def write(directory: Path, identity: Identity, run_id: str, entries: Iterable[Entry]) -> None:
+def write(directory: Path, identity: Identity, run_id: str, entries: Iterable[JournalEntry]) -> None:
     """A whole journal at once, on the disk when this returns. Raises as `Journal`."""
     path = directory / FILE_NAME
     with os.fdopen(_open(path, resume=False), "wb") as file:

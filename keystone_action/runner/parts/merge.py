@@ -15,7 +15,7 @@ from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.options import FailOn, RunOptions
 from keystone_action.runner.parts import journal
 from keystone_action.runner.parts.identity import Identity, continued, differences, explain_all, joined
-from keystone_action.runner.parts.recorded import Entry, Recorded
+from keystone_action.runner.parts.recorded import JournalEntry, Recorded
 from keystone_action.runner.parts.shard_folders import Copying, find, read_shard
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.scoring.baseline import NO_BASELINE, Baseline, no_baseline_notice
@@ -96,12 +96,12 @@ def _no_shards_of_one(
     )
 
 
-def _entries(run: RunResult, recorded: Sequence[Recorded]) -> Iterator[Entry]:
+def _entries(run: RunResult, recorded: Sequence[Recorded]) -> Iterator[JournalEntry]:
     """The journal's lines of the cells that were joined, in their order."""
     isolated = {entry.cell.id: entry.sandbox for one in recorded for entry in one.entries}
     for spec in run.specs:
         for cell in spec.cells:
-            yield Entry(spec.id, spec.sha256, cell, isolated[cell.id])
+            yield JournalEntry(spec.id, spec.sha256, cell, isolated[cell.id])
 
 
 def _beside_baseline(run: RunResult, options: MergeOptions) -> RunResult:

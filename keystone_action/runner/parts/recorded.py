@@ -37,7 +37,7 @@ _START = b'{"identity": '
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A cell's line. sandbox: what isolated its agent."""
 
     spec_id: str
@@ -54,7 +54,7 @@ class Recorded:
 
     identity: Identity | None
     run_id: str
-    entries: tuple[Entry, ...]
+    entries: tuple[JournalEntry, ...]
     length: int
     cut: bool
 
@@ -64,7 +64,7 @@ def identity_line(identity: Identity, run_id: str) -> bytes:
     return _line({"identity": identities.to_document(identity), "run_id": run_id})
 
 
-def entry_line(entry: Entry) -> bytes:
+def entry_line(entry: JournalEntry) -> bytes:
     """A cell's line."""
     head = {"spec": entry.spec_id, "sha256": entry.sha256, "sandbox": sandbox_to_document(entry.sandbox)}
     return _line({**head, **cell_to_document(entry.cell)})
@@ -98,7 +98,7 @@ def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText 
     Raises UsageError for what no run of ours writes."""
     identity: Identity | None = None
     run_id, length = "", 0
-    entries: list[Entry] = []
+    entries: list[JournalEntry] = []
     for number, line in enumerate(file, 1):
         if not line.endswith(b"\n"):
             return Recorded(identity, run_id, tuple(entries), length, cut=True)
@@ -137,7 +137,7 @@ def _identity_of(path: Path, number: int, line: bytes) -> tuple[Identity, str]:
         raise UsageError(f"{path}:{number} is no line of a journal: {error}") from None
 
 
-def entry_of(path: Path, number: int, line: bytes) -> Entry:
+def entry_of(path: Path, number: int, line: bytes) -> JournalEntry:
     """What a cell's line says. Raises UsageError when it is none of a journal."""
     try:
         document: dict[str, Any] = json.loads(line)
@@ -149,4 +149,4 @@ def entry_of(path: Path, number: int, line: bytes) -> Entry:
     problem = problem_of(spec_id, cell)
     if problem:
         raise UsageError(f"{path}:{number} is damaged: {problem}", help="run again; nothing of it can be believed")
-    return Entry(spec_id, sha256, cell, sandbox)
+    return JournalEntry(spec_id, sha256, cell, sandbox)

@@ -16,7 +16,7 @@ from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run, exit_code
 from keystone_action.engine.image import Image
 from keystone_action.engine.layers import commit_kept, digest_of, find_layer
-from keystone_action.engine.plan import Plan
+from keystone_action.engine.plan import ContainerPlan
 from keystone_action.engine.transfers import put
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox.containers.shared import Engine
@@ -129,7 +129,7 @@ def _run(
     network: str,
     timeout: float | None,
 ) -> Run:
-    plan = Plan(
+    plan = ContainerPlan(
         image=image.identifier,
         argv=("/bin/sh", SCRIPT_FILE),
         user=0,

@@ -14,11 +14,11 @@ from keystone_action.command import Command, Completed, Limits
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run, could_not_start, not_found
 from keystone_action.engine.image import Image
-from keystone_action.engine.plan import Plan
+from keystone_action.engine.plan import ContainerPlan
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.containers.serving import DockerServing
-from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, Copied, Places, Transfer
+from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, CopiedDirectory, Places, Transfer
 from keystone_action.sandbox.shortage import Supplies
 
 STANDARD_INPUT = "/.keystone-stdin"
@@ -66,7 +66,7 @@ class DockerSandbox:
         self._quiet.set()
         # Copies of one workspace can't be brought together again: there, commands wait for each other.
         self.turn: AbstractAsyncContextManager[None] = (
-            asyncio.Lock() if isinstance(transfer, Copied) else contextlib.nullcontext()
+            asyncio.Lock() if isinstance(transfer, CopiedDirectory) else contextlib.nullcontext()
         )
         self.environment = {
             "HOME": str(places.private / HOME),
@@ -183,7 +183,7 @@ class DockerSandbox:
         must_be_text(command.argv, environment)
         # The shell by its place: the PATH that a spec gives is for what it runs.
         argv = command.argv if not command.stdin else ("/bin/sh", "-c", _FROM_FILE, "sh", *command.argv)
-        plan = Plan(
+        plan = ContainerPlan(
             image=self.image.identifier,
             argv=argv,
             user=0 if command.as_root else self.transfer.user,
@@ -233,7 +233,7 @@ class DockerSandbox:
         user = self.transfer.user
         # Not what holds HOME and TMPDIR: whoever has that may put others in their place.
         places = (str(self.workspace), *map(str, self.places.of_user))
-        plan = Plan(
+        plan = ContainerPlan(
             image=self.image.identifier,
             argv=("chown", "-hR", f"{user}:{user}", *places),
             user=0,

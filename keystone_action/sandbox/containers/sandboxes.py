@@ -1,7 +1,7 @@
 """The Docker sandbox: each command runs in a fresh container of one image, unprivileged, limited by the engine.
 
 DockerSandboxes ── DockerSandbox ── Run ── one container
-                        └ Transfer: bind mounts (`Bound`) or archives (`Copied`)
+                        └ Transfer: bind mounts (`Bound`) or archives (`CopiedDirectory`)
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Home, Sandbox, SandboxProvider
 from keystone_action.sandbox.containers.packages import OPEN_NETWORK, with_packages_layer
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox
-from keystone_action.sandbox.containers.setup_commands import Commands, run_commands
+from keystone_action.sandbox.containers.setup_commands import SetupCommands, run_commands
 from keystone_action.sandbox.containers.shared import Engine, Mode
-from keystone_action.sandbox.containers.transfer import Bound, Copied, Places, Transfer
+from keystone_action.sandbox.containers.transfer import Bound, CopiedDirectory, Places, Transfer
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
@@ -159,7 +159,7 @@ class DockerSandboxes:
         made = await run_commands(
             self.engine,
             sandbox,
-            Commands(
+            SetupCommands(
                 tuple(commands),
                 env or {},
                 tuple(networks),
@@ -240,7 +240,7 @@ class DockerSandboxes:
                     lease.release()
                 raise SandboxError(f"can't prepare the sandbox of {places.workspace}: {error}") from error
         missing = list(_missing_parents(self.image, places.all))
-        return Copied(engine.client, places, missing, PROBING_USER, limits.disk)
+        return CopiedDirectory(engine.client, places, missing, PROBING_USER, limits.disk)
 
     async def open_host(
         self,

@@ -25,16 +25,16 @@ from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run, exit_code
 from keystone_action.engine.image import Image
 from keystone_action.engine.layers import (
-    changes,
     commit_kept,
     commit_own,
     digest_of,
     find_layer,
     holds,
     learned,
+    list_layer_changes,
     remove_image,
 )
-from keystone_action.engine.plan import Plan
+from keystone_action.engine.plan import ContainerPlan
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.files.descent import walk_down
 from keystone_action.files.snapshot import PATHS_LIMIT
@@ -53,7 +53,7 @@ Entries = dict[str, tuple[int, int, int] | int]
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class SetupCommands:
     """Texts for `sh -c`, in their order, and what they run with.
 
     env: added to what the sandbox was opened with. networks: of the engine; the container is in all of them. timeout:
@@ -79,7 +79,7 @@ class Made:
     own: bool
 
 
-async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: Commands) -> Made:
+async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: SetupCommands) -> Made:
     """Run them; the sandbox's next commands see everything that they left.
     Raises HarnessError with the end of both streams for the first command that fails; SandboxError."""
     if commands.fingerprint is None:
@@ -101,7 +101,7 @@ async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: Command
     return await _Running(engine, sandbox, commands).run()
 
 
-def _told(sandbox: DockerSandbox, commands: Commands) -> list[tuple[str, str]]:
+def _told(sandbox: DockerSandbox, commands: SetupCommands) -> list[tuple[str, str]]:
     """What commands find in their environment, the same for every cell: without where its directories are."""
     told = {**sandbox.environment, **commands.env}
     for number, place in enumerate(sandbox.places.all):
@@ -131,7 +131,9 @@ def _entries(workspace: Path) -> Entries | None:
 class _Running:
     """One run of the commands. digest: by which the result may be kept."""
 
-    def __init__(self, engine: Engine, sandbox: DockerSandbox, commands: Commands, digest: str | None = None) -> None:
+    def __init__(
+        self, engine: Engine, sandbox: DockerSandbox, commands: SetupCommands, digest: str | None = None
+    ) -> None:
         self._kept = False
         self._engine = engine
         self._sandbox = sandbox
@@ -170,7 +172,7 @@ class _Running:
     def _container(self) -> Run:
         sandbox, commands = self._sandbox, self._commands
         places = tuple(map(str, sandbox.places.all))
-        plan = Plan(
+        plan = ContainerPlan(
             image=sandbox.image.identifier,
             argv=("/bin/sh", SCRIPT_FILE),
             user=0,
@@ -228,7 +230,7 @@ class _Running:
         if problem is not None or exit_code(client, container) != 0:
             return problem
         ours = {*map(str, sandbox.places.all), *([WORKSPACE_LINK] if sandbox.link else [])}
-        changed = changes(client, container, ours)
+        changed = list_layer_changes(client, container, ours)
         if changed is not None and not self._keep(client, container, changed):
             self._made = commit_own(client, sandbox.image, container, self._engine.labels)
         return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import anyio
 
 from keystone_action.command import Completed
-from keystone_action.engine.container import Run, Stopped, remove
+from keystone_action.engine.container import ContainerStopped, Run, remove
 from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.image import PROBING_USER, Image
 from keystone_action.engine.labels import OWNER, labels
@@ -104,7 +104,7 @@ class Engine:
             with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
                 await future
             raise
-        except Stopped:
+        except ContainerStopped:
             raise SandboxError("the sandbox was closed while a command ran in it") from None
         finally:
             self.runs.discard(run)

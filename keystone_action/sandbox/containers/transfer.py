@@ -194,7 +194,7 @@ class Bound:
             self._lease.release()
 
 
-class Copied:
+class CopiedDirectory:
     """By archives. missing_parents: directories above the places that the image lacks, the highest first."""
 
     def __init__(

@@ -36,7 +36,7 @@ class Channel:
         self._received = bytearray()
         self._socket = end
 
-    async def request(self, request: wire.Request, passed: list[int]) -> None:
+    async def request(self, request: wire.CommandRequest, passed: list[int]) -> None:
         """Have a command started; `passed` are the descriptors that go along. Raises OSError when the supervisor is
         gone."""
         self.lasting = wire.lasting(request)
@@ -151,7 +151,7 @@ class LauncherClient:
     def pid(self) -> int:
         return self._process.pid
 
-    async def supervisor(self, request: wire.Request | None = None) -> Channel:
+    async def supervisor(self, request: wire.CommandRequest | None = None) -> Channel:
         """A channel to a supervisor that is free to serve this request. Raises SandboxError."""
         suited = (None, wire.lasting(request)) if request else ()
         for channel in [each for each in self._idle if each.lasting in suited]:

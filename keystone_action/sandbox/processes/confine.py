@@ -25,7 +25,7 @@ from keystone_action.errors import caused_by_agent
 from keystone_action.sandbox.processes import capabilities, landlock, process_cap, seccomp
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import become
-from keystone_action.sandbox.processes.wire import Request
+from keystone_action.sandbox.processes.wire import CommandRequest
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -77,7 +77,7 @@ class NoRoom(Exception):  # noqa: N818 - an outcome: it may be tried again
         self.code = code
 
 
-def spawn(request: Request, stdin: int, stdout: int, stderr: int) -> int:
+def spawn(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> int:
     """Start the command. Returns its process number. Raises Refused, NoRoom, or OSError where confining it failed."""
     outcome: list[int | BaseException] = []
     done = _thread.allocate_lock()
@@ -114,7 +114,7 @@ def can_change_user(uid: int) -> bool:
     return True
 
 
-def _confine(request: Request) -> None:
+def _confine(request: CommandRequest) -> None:
     """What is of one command, and of its thread alone; the rest was taken on by the supervisor."""
     os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
     if not _is_filtered(request):
@@ -127,11 +127,11 @@ def _confine(request: Request) -> None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
 
 
-def _is_confined(request: Request) -> bool:
+def _is_confined(request: CommandRequest) -> bool:
     return request["uid"] is not None or request["rules"] is not None
 
 
-def _is_filtered(request: Request) -> bool:
+def _is_filtered(request: CommandRequest) -> bool:
     """Whether some system calls are none to the command."""
     return HAS_SECCOMP and (not request["service"] if _is_confined(request) else not request["unix_sockets"])
 
@@ -154,7 +154,7 @@ def _unblock_signals() -> None:
     _libc.syscall(number, _SET_MASK, ctypes.byref(ctypes.c_uint64(0)), None, _SIGNAL_SET_BYTES)
 
 
-def _start(request: Request, stdin: int, stdout: int, stderr: int) -> int:
+def _start(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> int:
     _check_directory(request["cwd"], request["inside"])
     program, path = request["argv"][0], request["env"].get("PATH", "")
     try:
@@ -175,7 +175,7 @@ def _start(request: Request, stdin: int, stdout: int, stderr: int) -> int:
     return process.pid
 
 
-def _refusal(error: OSError, request: Request, program: str, path: str) -> Refused | NoRoom:
+def _refusal(error: OSError, request: CommandRequest, program: str, path: str) -> Refused | NoRoom:
     """What it means that the command could not be started."""
     if isinstance(error, FileNotFoundError):
         if "/" not in program:
@@ -192,7 +192,7 @@ def _refusal(error: OSError, request: Request, program: str, path: str) -> Refus
     return Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE)
 
 
-def _has_its_share(request: Request) -> bool:
+def _has_its_share(request: CommandRequest) -> bool:
     """Whether as many processes run as the sandbox may have, started by another of its commands."""
     uid, allowed = request["uid"], request["pids"]
     return uid is not None and allowed is not None and processtree.count_of_user(uid) >= allowed
@@ -211,7 +211,7 @@ def _check_directory(directory: str, inside: str) -> None:
         raise Refused(f"can't enter the directory {directory}: permission denied", NOT_EXECUTABLE)
 
 
-def take_on_for_good(request: Request) -> None:
+def take_on_for_good(request: CommandRequest) -> None:
     """Take on, in the supervisor itself, what its commands inherit: limits, which set from outside would come too late
     on a busy machine, and what takes the kernel long to give up. None of it can be taken back, so a supervisor serves
     requests only that agree in it (`wire.lasting`)."""
@@ -222,7 +222,7 @@ def take_on_for_good(request: Request) -> None:
         _taken_on = True
 
 
-def _give_up(request: Request) -> None:
+def _give_up(request: CommandRequest) -> None:
     """Capabilities that a program could give back, setuid programs, and system calls.
 
     The supervisor leaves the session keyring before the calls that would lead back to one are gone: its commands can
@@ -237,7 +237,7 @@ def _give_up(request: Request) -> None:
         seccomp.give_up(system_v=request["uid"] is not None or not confined, unix_sockets=request["unix_sockets"])
 
 
-def _limit(request: Request) -> None:
+def _limit(request: CommandRequest) -> None:
     wanted = []
     if _queues_would_stay(request):
         wanted.append((resource.RLIMIT_MSGQUEUE, 0))
@@ -251,7 +251,7 @@ def _limit(request: Request) -> None:
         resource.setrlimit(kind, (allowed, allowed))
 
 
-def _queues_would_stay(request: Request) -> bool:
+def _queues_would_stay(request: CommandRequest) -> bool:
     """Whether POSIX message queues that the command makes could be found by another sandbox: of our own user nobody
     can tell whose they are, and where no directory shows them, they can't be removed."""
     if request["uid"] is None:

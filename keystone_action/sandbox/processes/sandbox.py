@@ -20,7 +20,7 @@ from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
 from keystone_action.sandbox.processes.serving import ProcessServing, Stopper
-from keystone_action.sandbox.processes.wire import Message, Request
+from keystone_action.sandbox.processes.wire import CommandRequest, Message
 from keystone_action.sandbox.programs import listing_of_root
 from keystone_action.sandbox.shortage import Supplies
 from keystone_action.sandbox.users import Lease
@@ -143,7 +143,7 @@ class ProcessSandbox:
         return completed(*answer)
 
     async def _supervised(
-        self, request: Request, passed: list[int], stopper: Stopper | None
+        self, request: CommandRequest, passed: list[int], stopper: Stopper | None
     ) -> tuple[Message, bytes] | None:
         """The report of a supervisor, and the streams' bytes; None when it was killed."""
         channel = await self._launcher.supervisor(request)
@@ -174,11 +174,11 @@ class ProcessSandbox:
                 channel.close()
         return answer
 
-    def _request(self, command: Command) -> Request:
+    def _request(self, command: Command) -> CommandRequest:
         strings = [*command.argv, *command.env, *command.env.values()]
         if not command.argv or any("\0" in text for text in strings):
             raise SandboxError(f"not a command that can be run: {command.argv!r} (empty, or with a NUL character)")
-        return Request(
+        return CommandRequest(
             argv=list(command.argv),
             env={**self._environment, **command.env},
             cwd=str(self.workspace / command.cwd),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.processes.wire import Request
+from keystone_action.sandbox.processes.wire import CommandRequest
 
 if TYPE_CHECKING:
     from keystone_action.sandbox.processes.client import Channel, LauncherClient
@@ -50,7 +50,7 @@ class ServiceProcess:
         """See `ProcessSandboxes.spawn_service`. Raises SandboxError."""
         with tempfile.TemporaryFile("a+b", dir=log_directory) as file:
             log = os.dup(file.fileno())
-        request = Request(
+        request = CommandRequest(
             argv=list(argv), env=dict(env), cwd=str(cwd), inside="/",
             uid=uid, groups=[], guard=lease.guard if lease else None, rules=None, lasting_rules=[],
             timeout=None, memory=None, disk=None, pids=None, disk_roots=[],

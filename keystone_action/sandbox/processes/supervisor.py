@@ -19,8 +19,8 @@ from typing import NoReturn, cast
 from keystone_action.files.head_and_tail import Stream
 from keystone_action.sandbox.processes import confine, killing, process_cap, system_v, wire
 from keystone_action.sandbox.processes.credentials import User
-from keystone_action.sandbox.processes.wire import Message, Request
-from keystone_action.sandbox.watching import FIRST_LOOK, Watch
+from keystone_action.sandbox.processes.wire import CommandRequest, Message
+from keystone_action.sandbox.watching import FIRST_LOOK, ProcessWatch
 
 PR_SET_CHILD_SUBREAPER = 36
 _LOG_LIMIT = 64 << 20
@@ -57,7 +57,7 @@ class _Stuck(Exception):  # noqa: N818 - ends the supervisor, nobody catches it
 def _serve_one(channel: socket.socket, wakeup: int) -> bool:
     """Whether it can serve another one."""
     mark, passed = wire.receive_descriptors(channel)
-    request = cast(Request | None, wire.receive(channel)) if mark else None
+    request = cast(CommandRequest | None, wire.receive(channel)) if mark else None
     if request is None:
         return False
     supervisor = Supervisor(channel, wakeup, request)
@@ -89,14 +89,14 @@ def _why(error: BaseException) -> str:
 class Supervisor:
     """One command, from its start to its report."""
 
-    def __init__(self, channel: socket.socket, wakeup: int, request: Request) -> None:
+    def __init__(self, channel: socket.socket, wakeup: int, request: CommandRequest) -> None:
         self.abandoned = False
         self._channel = channel
         self._request = request
         self._wakeup = wakeup
         uid, guard = request["uid"], request["guard"]
         self._user = User(uid, guard) if uid is not None and guard is not None else None
-        self._watch = Watch(request, self._user)
+        self._watch = ProcessWatch(request, self._user)
         self._streams: list[Stream] = []
         self._pid = 0
         self._status: int | None = None

@@ -21,7 +21,7 @@ MARK = b"."
 _MOST_PASSED = 8
 
 
-class Request(TypedDict):
+class CommandRequest(TypedDict):
     """One command for a supervisor. Sizes in bytes, times in seconds, None = not limited or not used.
 
     inside: cwd must be this directory or lie below it. uid: the user (and group) it runs as. groups: further ones of
@@ -57,7 +57,7 @@ class Request(TypedDict):
 Lasting = tuple[int | None, int | None, bool, bool, bool, bool]
 
 
-def lasting(request: Request) -> Lasting:
+def lasting(request: CommandRequest) -> Lasting:
     """What a supervisor takes on for good with its first request: the limits (disk, pids), and what decides of
     privileges and system calls. It can serve another request of which all this is the same."""
     user, confined_files = request["uid"] is not None, request["rules"] is not None

@@ -19,7 +19,7 @@ from keystone_action.services.container.service import remove_all
 if TYPE_CHECKING:
     import anyio
 
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.container.engine_container import ServiceContainer
     from keystone_action.services.container.host import ContainerHost
     from keystone_action.spec.models.services import ContainerService, MysqlService, PostgresService
@@ -30,7 +30,7 @@ class DatabaseServer(Protocol):
 
     container: ServiceContainer
 
-    async def start(self, network: Network, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
+    async def start(self, network: ContainerNetwork, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
         """Ready when a query is answered and `wait_for` succeeds. Raises ServiceError."""
 
     async def remove(self) -> None:
@@ -73,7 +73,7 @@ class DatabaseServers(Generic[S]):
         if self._definition.isolation != "container":
             self._shared = await self._started(await self._host.group.enter())
 
-    async def _started(self, network: Network, cell: str = "") -> S:
+    async def _started(self, network: ContainerNetwork, cell: str = "") -> S:
         server, definition = self._new(), self._definition
         await server.start(network, definition.ready_timeout, wait_for=definition.wait_for, cell=cell)
         self._servers.add(server)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within, asked
 from keystone_action.engine.errors import unless_refused
 from keystone_action.engine.labels import labels
-from keystone_action.engine.networks import Network, address_in, network_name
+from keystone_action.engine.networks import ContainerNetwork, address_in, network_name
 from keystone_action.engine.plan import ServicePlan, create_service
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.kept_logs import ENGINE_KEEPS, KeptLogs
@@ -65,7 +65,7 @@ class ServiceContainer:
         assert self._id is not None
         return self._id
 
-    async def start(self, network: Network, *, cell: str = "") -> None:
+    async def start(self, network: ContainerNetwork, *, cell: str = "") -> None:
         """Make and start it in a network, under the service's name. Raises ServiceError."""
         import anyio
 
@@ -88,7 +88,7 @@ class ServiceContainer:
         joined = self._described["NetworkSettings"]["Networks"].get(network.name) or {}
         self.address = str(joined.get("IPAddress") or "")
 
-    def _create(self, network: Network, marks: Mapping[str, str]) -> str:
+    def _create(self, network: ContainerNetwork, marks: Mapping[str, str]) -> str:
         plan = ServicePlan(
             name=network_name(self._run_id, f"{self.plan.service}-{secrets.token_hex(4)}"),
             image=self.plan.image,
@@ -207,7 +207,7 @@ class ServiceContainer:
 
         return await anyio.to_thread.run_sync(self.failed, problem, advice)
 
-    async def address_in(self, network: Network) -> str:
+    async def address_in(self, network: ContainerNetwork) -> str:
         """Its address in a network that it has joined. Raises ServiceError."""
         await self._refresh()
         return address_in(self._described, network.name)

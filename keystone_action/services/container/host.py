@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import anyio
 
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.networks import Network, Networks
+    from keystone_action.engine.networks import ContainerNetwork, Networks
     from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
 
 
@@ -30,10 +30,10 @@ class GroupNetwork:
         self._networks = networks
         self._name = name
         self._internal = internal
-        self._network: Network | None = None
+        self._network: ContainerNetwork | None = None
         self._lock: anyio.Lock | None = None
 
-    async def enter(self) -> Network:
+    async def enter(self) -> ContainerNetwork:
         """The network. Raises ServiceError."""
         import anyio
 
@@ -73,7 +73,7 @@ class ContainerHost:
         return ServiceContainer(self.client, self.run_id, plan, kept_logs=kept)
 
     @asynccontextmanager
-    async def sharing(self, network: Network | None, container: str, alias: str) -> AsyncIterator[None]:
+    async def sharing(self, network: ContainerNetwork | None, container: str, alias: str) -> AsyncIterator[None]:
         """For the block, a cell reaches a container that other cells use too. network: the cell's, if it has one. What
         can't be undone after it goes with the network. Raises ServiceError."""
         if network is None:
@@ -83,7 +83,7 @@ class ContainerHost:
         async with undoing(partial(self._disconnect, network, container)):
             yield
 
-    async def _disconnect(self, network: Network, container: str) -> None:
+    async def _disconnect(self, network: ContainerNetwork, container: str) -> None:
         with contextlib.suppress(ServiceError):
             await self.networks.disconnect(network, container)
 

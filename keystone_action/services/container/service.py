@@ -20,7 +20,7 @@ from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
 
 if TYPE_CHECKING:
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.container.host import ContainerHost
     from keystone_action.spec.models.services import ContainerService
 
@@ -71,7 +71,7 @@ class GenericContainer:
         inside = self.name if scope.in_network else container.address
         return ContainerPlace(self.name, inside, port, container, notices)
 
-    async def _run(self, network: Network, cell_id: str = "") -> ServiceContainer:
+    async def _run(self, network: ContainerNetwork, cell_id: str = "") -> ServiceContainer:
         import anyio
 
         definition = self._definition

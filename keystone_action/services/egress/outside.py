@@ -54,7 +54,7 @@ def _in_a_thread_of_its_own(host: str) -> asyncio.Future[list[IPAddress]]:
             found.set_exception(error)
             found.exception()  # nobody may be waiting any more
 
-    def look_up() -> None:
+    def resolve_host() -> None:
         addresses: list[IPAddress] = []
         failed: OSError | None = None
         try:
@@ -66,7 +66,7 @@ def _in_a_thread_of_its_own(host: str) -> asyncio.Future[list[IPAddress]]:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, addresses, failed)
 
-    threading.Thread(target=look_up, name="keystone-look-up", daemon=True).start()
+    threading.Thread(target=resolve_host, name="keystone-look-up", daemon=True).start()
     return found
 
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.evidence.egress import Denied, Egress, EgressLog, EgressPolicy
+from keystone_action.evidence.egress import Denied, EgressLog, EgressPolicy, EgressRecord
 from keystone_action.services.egress.guarded_listener import CHUNK, Connection, GuardedListener, both_ways, hung_up
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.egress.proxy_request import NotUnderstood, ProxyRequest, parse_request
 from keystone_action.services.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.spec.models import policies
 
 CONNECTIONS = 256
@@ -75,7 +75,7 @@ class EgressProxy:
             await cell.end()
 
     async def open(
-        self, policy: policies.Egress, network: Network, audit: AuditLog, *, services: Iterable[str] = ()
+        self, policy: policies.Egress, network: ContainerNetwork, audit: AuditLog, *, services: Iterable[str] = ()
     ) -> EgressCell:
         """A cell's proxy. services: the names of those that the agent reaches directly. Raises ServiceError."""
         try:
@@ -96,7 +96,7 @@ class EgressCell:
         self,
         policy: EgressPolicy,
         log: EgressLog,
-        network: Network,
+        network: ContainerNetwork,
         thread: LoopThread,
         outside: Outside,
         services: tuple[str, ...],
@@ -159,7 +159,7 @@ class EgressCell:
         if head is None:
             return
         began = time.monotonic()
-        egress = Egress("", None, "", "deny", "the connection broke off")
+        egress = EgressRecord("", None, "", "deny", "the connection broke off")
         try:
             refusal = await self._serve(head, client, egress)
         finally:
@@ -174,13 +174,13 @@ class EgressCell:
             async with asyncio.timeout(HEAD_SECONDS):
                 return await client[0].readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            self._log.write(Egress("", None, "", "deny", "the head of the request is too long"))
+            self._log.write(EgressRecord("", None, "", "deny", "the head of the request is too long"))
             await _reply(client, _Refusal(431, "The head of the request is too long."))
         except (asyncio.IncompleteReadError, OSError):  # a time limit's, too
             pass
         return None
 
-    async def _serve(self, head: bytes, client: Connection, egress: Egress) -> _Refusal | None:
+    async def _serve(self, head: bytes, client: Connection, egress: EgressRecord) -> _Refusal | None:
         """The whole life of a tunnel or request that is let through; of any other, what its client is told."""
         if problem := self._log.failure or self._log.full:
             egress.reason = problem
@@ -202,7 +202,7 @@ class EgressCell:
             await self._tunnel(request, client, onward, egress)
         return None
 
-    async def _reach(self, request: ProxyRequest, egress: Egress) -> Connection:
+    async def _reach(self, request: ProxyRequest, egress: EgressRecord) -> Connection:
         """A connection to where a request may go. Raises Denied, and _UnreachableError when nobody answers there."""
         entry = self._policy.permit(request.host, request.port)
         egress.decision, egress.reason = "allow", f"allowed by {entry.text}"
@@ -224,7 +224,9 @@ class EgressCell:
                 denied, failed = None, _UnreachableError(f"{address} does not answer ({_said(error)})")
         raise denied or failed
 
-    async def _tunnel(self, request: ProxyRequest, client: Connection, onward: Connection, egress: Egress) -> None:
+    async def _tunnel(
+        self, request: ProxyRequest, client: Connection, onward: Connection, egress: EgressRecord
+    ) -> None:
         if request.head:
             onward[1].write(request.head)
         else:

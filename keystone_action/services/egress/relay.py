@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from keystone_action.engine.networks import Network
+from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.services.base import undoing
 from keystone_action.services.egress.guarded_listener import Connection, GuardedListener, both_ways, hung_up
 from keystone_action.services.egress.outside import Outside
@@ -19,7 +19,7 @@ CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RelayTarget:
     """Where a relay's connections go. host: a name or an address, looked up by us for each of them."""
 
     host: str
@@ -29,7 +29,7 @@ class Target:
 class Relay:
     """One port at one network's `host_address`, for that network's containers alone."""
 
-    def __init__(self, thread: LoopThread, network: Network, target: Target) -> None:
+    def __init__(self, thread: LoopThread, network: ContainerNetwork, target: RelayTarget) -> None:
         self._thread = thread
         self._target = target
         self._outside = Outside()
@@ -84,7 +84,7 @@ class Relays:
         self._thread = thread if thread is not None else LoopThread("keystone-relay", "the relay to services")
 
     @asynccontextmanager
-    async def open(self, network: Network, target: Target) -> AsyncIterator[Relay]:
+    async def open(self, network: ContainerNetwork, target: RelayTarget) -> AsyncIterator[Relay]:
         """A relay for the block. Raises ServiceError."""
         relay = Relay(self._thread, network, target)
         await relay.open()

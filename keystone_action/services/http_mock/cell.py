@@ -10,8 +10,8 @@ from keystone_action.evidence.audit import now
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.evidence.requests import RequestJournal
 from keystone_action.services.base import CellScope
-from keystone_action.services.http_mock.request import RawRequest, Request
-from keystone_action.services.http_mock.responses import Reply, refusal
+from keystone_action.services.http_mock.request import MockRequest, RawRequest
+from keystone_action.services.http_mock.responses import MockReply, refusal
 from keystone_action.services.http_mock.routes import RouteState, RouteTable
 from keystone_action.services.http_mock.server import HOST
 
@@ -25,7 +25,7 @@ KIB = 1 << 10
 
 
 @dataclass
-class Counts:
+class StrangerCounts:
     """Connections and bytes that were no requests of this cell. strangers: of another user or
     network. unknown: gone before
     their user could be found out. not_http: no request line."""
@@ -48,7 +48,7 @@ class MockCell:
         self._state = RouteState(table)
         self._scope = scope
         self.port = 0
-        self.counts = Counts()
+        self.counts = StrangerCounts()
         self.failure: str | None = None
         self.endless = False
         self._buffered = 0
@@ -98,9 +98,9 @@ class MockCell:
         """Counted, never recorded: there is no method and no path that could be."""
         self.counts.not_http += 1
 
-    def respond(self, raw: RawRequest) -> Reply:
+    def respond(self, raw: RawRequest) -> MockReply:
         """Record, then answer. A request that can't be recorded is not answered by its route."""
-        request = Request(raw)
+        request = MockRequest(raw)
         reply = self._state.answer(request) if raw.refused is None else refusal(*raw.refused)
         if self._written > LAST_RECORD:
             self.failure = f"more than {LAST_RECORD >> 30} GiB of requests were sent; the last ones are not recorded"
@@ -117,7 +117,7 @@ class MockCell:
             self._written += self._journal.append(recorded)
         self._written += self._audit.http_call(recorded)
 
-    def _recorded(self, request: Request, reply: Reply) -> RecordedRequest:
+    def _recorded(self, request: MockRequest, reply: MockReply) -> RecordedRequest:
         raw = request.raw
         sent = reply.text if reply.has_body and request.method != "HEAD" else ""
         if self._written > FULL_RECORD:

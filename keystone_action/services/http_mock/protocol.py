@@ -20,7 +20,7 @@ import httptools
 
 from keystone_action.services.http_mock.body import REFUSE, BodyError, BodyReader
 from keystone_action.services.http_mock.request import RawRequest
-from keystone_action.services.http_mock.responses import Reply, refusal
+from keystone_action.services.http_mock.responses import MockReply, refusal
 
 HEAD_LIMIT = 64 << 10
 """Bytes of the request's target and headers together; more is 431."""
@@ -36,7 +36,7 @@ _GARBAGE = b"\x16\x03\xff\x00\xfekeystone\x00\xf0\x9f\r\x80 HTTP/-1\r\n\xc3\x28\
 class Application(Protocol):
     """Who answers the requests of a listening port. All of it runs in the server's loop and must not block for long."""
 
-    def respond(self, request: RawRequest) -> Reply:
+    def respond(self, request: RawRequest) -> MockReply:
         """Record and answer."""
 
     def reserve(self, size: int) -> bool:
@@ -49,7 +49,7 @@ class Application(Protocol):
 class _Outgoing(NamedTuple):
     """keep_alive: what `Connection:` says, None for nothing."""
 
-    reply: Reply
+    reply: MockReply
     keep_alive: bool | None
     head_only: bool
     close: bool

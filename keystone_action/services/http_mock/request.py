@@ -28,7 +28,7 @@ class RawRequest:
 
 
 @dataclass
-class Request:
+class MockRequest:
     """path: percent-decoded. query and headers: a name maps to a text, or to a list of texts when repeated; headers by
     the spelling that came first. body: as text, by its charset; what can't be decoded is replaced."""
 

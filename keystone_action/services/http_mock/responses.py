@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.services.http_mock.templates import Template, TemplateFailed, has_template, unescaped
+from keystone_action.services.http_mock.templates import ReplyTemplate, TemplateFailed, has_template, unescaped
 
 if TYPE_CHECKING:
     from keystone_action.spec.models.services import MockResponse
@@ -34,7 +34,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class MockReply:
     """A rendered answer. text: the body as evidence has it. delay in seconds. fault: what happens instead of it."""
 
     status: int
@@ -71,13 +71,13 @@ class Reply:
         return encoded
 
 
-def json_reply(status: int, document: Any) -> Reply:
+def json_reply(status: int, document: Any) -> MockReply:
     """An answer of ours."""
     text = json.dumps(document, ensure_ascii=False)
-    return Reply(status, (("Content-Type", _JSON),), text.encode(), text)
+    return MockReply(status, (("Content-Type", _JSON),), text.encode(), text)
 
 
-def refusal(status: int, sentence: str) -> Reply:
+def refusal(status: int, sentence: str) -> MockReply:
     """Why a request could not be answered by a route."""
     return json_reply(status, {"error": f"keystone mock: {sentence}"})
 
@@ -103,14 +103,14 @@ class ResponsePlan:
         self._has_json = "json_body" in response.model_fields_set
         if response.file is not None:
             self._file = _read(directory / response.file, where)
-        self._template: Template | None = None
-        self._fixed: Reply | None = None
+        self._template: ReplyTemplate | None = None
+        self._fixed: MockReply | None = None
         if has_template([dict(self._headers), self._text, self._json]):
-            self._template = Template(dict(self._headers), self._text, self._json, where)
+            self._template = ReplyTemplate(dict(self._headers), self._text, self._json, where)
         else:
             self._fixed = self._reply(self._headers, self._content(unescaped(self._text), unescaped(self._json)))
 
-    def render(self, request: Mapping[str, Any] | None) -> Reply:
+    def render(self, request: Mapping[str, Any] | None) -> MockReply:
         """request: what templates see of it; only asked for where `is_template`. A template that fails gives a 500
         whose body says why."""
         if self._fixed is not None:
@@ -141,15 +141,15 @@ class ResponsePlan:
         body = text.encode("utf-8", "replace")
         return body, text, content_type
 
-    def _reply(self, headers: tuple[tuple[str, Any], ...], content: tuple[bytes, str, str]) -> Reply:
+    def _reply(self, headers: tuple[tuple[str, Any], ...], content: tuple[bytes, str, str]) -> MockReply:
         body, text, content_type = content
         sent = tuple((name, _header_value(value)) for name, value in headers)
         if body and "content-type" not in self._named:
             sent = (("Content-Type", content_type), *sent)
         if self._fault is not None:
             # Nothing of the response reaches the client, so nothing of it is evidence.
-            return Reply(0, (), b"", "", self._delay, self._fault)
-        return Reply(self._status, sent, body, text, self._delay)
+            return MockReply(0, (), b"", "", self._delay, self._fault)
+        return MockReply(self._status, sent, body, text, self._delay)
 
 
 def _check(status: int, headers: tuple[tuple[str, str], ...], where: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
-from keystone_action.services.http_mock.request import Request
-from keystone_action.services.http_mock.responses import Reply, ResponsePlan, json_reply
+from keystone_action.services.http_mock.request import MockRequest
+from keystone_action.services.http_mock.responses import MockReply, ResponsePlan, json_reply
 from keystone_action.spec.path_patterns import compile_path
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.services import Route as RouteModel
 
 
-class Route:
+class CompiledRoute:
     """One route of a spec. A HEAD request is answered by a route for GET, too."""
 
     def __init__(self, model: RouteModel, directory: Path, where: str) -> None:
@@ -36,7 +36,7 @@ class Route:
             for number, answer in enumerate(answers, 1)
         ]
 
-    def match(self, request: Request) -> dict[str, str] | None:
+    def match(self, request: MockRequest) -> dict[str, str] | None:
         """The parameters of its path, or None when it is not for this request."""
         if self._methods is not None and request.method not in self._methods:
             return None
@@ -45,7 +45,7 @@ class Route:
             return None
         return parameters
 
-    def _matches_content(self, request: Request) -> bool:
+    def _matches_content(self, request: MockRequest) -> bool:
         if any(request.query.get(name) != value for name, value in self._query.items()):
             return False
         if self._headers:
@@ -63,7 +63,7 @@ class RouteTable:
     def __init__(self, model: HttpMockService, directory: Path) -> None:
         """Raises UsageError that names the route."""
         self.routes = [
-            Route(route, directory, f"service {model.name}, route {number} ({route.path})")
+            CompiledRoute(route, directory, f"service {model.name}, route {number} ({route.path})")
             for number, route in enumerate(model.routes, 1)
         ]
         if model.default_status < 200:
@@ -78,7 +78,7 @@ class RouteState:
         self._table = table
         self._used = [0] * len(table.routes)
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: MockRequest) -> MockReply:
         """The first route in declared order that matches and is not used up; else the default response."""
         for index, route in enumerate(self._table.routes):
             used = self._used[index]

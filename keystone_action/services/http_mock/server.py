@@ -13,7 +13,7 @@ from typing import Protocol
 from keystone_action.services.accepting import accept, no_port
 from keystone_action.services.http_mock.protocol import Application, MockConnection
 from keystone_action.services.http_mock.request import RawRequest
-from keystone_action.services.http_mock.responses import Reply
+from keystone_action.services.http_mock.responses import MockReply
 from keystone_action.services.loop_thread import LoopThread
 from keystone_action.services.peers import Endpoint, PeerLookup
 
@@ -37,7 +37,7 @@ class GuardedApplication(Application, Protocol):
         """The same for a connection from a container network."""
 
 
-class Listener:
+class MockListener:
     """One port of the loopback and, for containers, of one more address; its connections."""
 
     def __init__(self, application: GuardedApplication, address: str | None = None) -> None:
@@ -84,7 +84,7 @@ class MockServer:
 
     def __init__(self) -> None:
         self.thread = LoopThread("keystone-mock", "the mock server")
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, MockListener] = {}
         self._peers = PeerLookup()
 
     @property
@@ -117,7 +117,7 @@ class MockServer:
 
     async def _listen(self, application: GuardedApplication, address: str | None) -> int:
         try:
-            listener = Listener(application, address)
+            listener = MockListener(application, address)
         except OSError as error:
             raise no_port(address or HOST, error) from error
         self._listeners[listener.port] = listener
@@ -144,13 +144,13 @@ class MockServer:
             connection.abort()
         await asyncio.sleep(0)  # the transports' connection_lost run now
 
-    async def _accept(self, listener: Listener, listening: socket.socket) -> None:
+    async def _accept(self, listener: MockListener, listening: socket.socket) -> None:
         at = str(listening.getsockname()[0])
         async for accepted, peer in accept(listening, listener.slots):
             listener.activity += 1
             await self._admit(listener, accepted, listener.admits(peer, at, self._peers))
 
-    async def _admit(self, listener: Listener, accepted: socket.socket, admitted: bool) -> None:
+    async def _admit(self, listener: MockListener, accepted: socket.socket, admitted: bool) -> None:
         if not admitted:
             accepted.close()
             listener.slots.release()
@@ -193,7 +193,7 @@ class MockServer:
         return True
 
 
-async def _quiet(listener: Listener) -> None:
+async def _quiet(listener: MockListener) -> None:
     # Each turn of the loop polls all sockets; some turns without anything in means that nothing is left.
     quiet, seen = 0, listener.activity
     while quiet < _QUIET_ROUNDS:
@@ -217,14 +217,14 @@ class _Probe:
     def not_http(self) -> None:
         return
 
-    def respond(self, request: RawRequest) -> Reply:  # noqa: ARG002
-        return Reply(204, (), b"", "")
+    def respond(self, request: RawRequest) -> MockReply:  # noqa: ARG002
+        return MockReply(204, (), b"", "")
 
 
 class _CountedConnection(MockConnection):
     """A connection that its listener knows of."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: MockListener) -> None:
         super().__init__(listener.application)
         self._listener = listener
 

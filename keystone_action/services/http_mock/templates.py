@@ -69,7 +69,7 @@ def unescaped(value: Any) -> Any:
     return [unescaped(item) for item in value] if isinstance(value, list) else value
 
 
-class Template:
+class ReplyTemplate:
     """The templates of one response, compiled."""
 
     def __init__(self, headers: Mapping[str, str], text: str | None, document: Any, where: str) -> None:
@@ -153,7 +153,7 @@ def _environment() -> SandboxedEnvironment:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import SandboxedEnvironment
 
-    class Bounded(SandboxedEnvironment):
+    class BoundedEnvironment(SandboxedEnvironment):
         """Does no arithmetic whose result is huge: both sides may come from a request."""
 
         intercepted_binops = frozenset({"*", "**"})
@@ -167,4 +167,4 @@ def _environment() -> SandboxedEnvironment:
             return super().call_binop(context, operator, left, right)
 
     # Not escaped as HTML: most responses are JSON or text. keep_trailing_newline: a body is sent as it is written.
-    return Bounded(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+    return BoundedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keystone_action.services.redefinitions import ROUTINE, Column, Entry, Name
+from keystone_action.services.redefinitions import ROUTINE, CatalogueEntry, Column, Name
 
 _SYSTEM = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _KINDS = {"VIEW": "view", "SEQUENCE": "sequence"}
@@ -36,7 +36,7 @@ _ROUTINES = f"""
 """  # noqa: S608 - as above
 
 
-def look(cursor: Any) -> dict[Name, Entry]:
+def look(cursor: Any) -> dict[Name, CatalogueEntry]:
     """The catalogue now, as far as this user sees it. Raises pymysql's errors."""
     if "mariadb" not in cursor.connection.get_server_info().lower():
         cursor.execute("SET SESSION information_schema_stats_expiry = 0")  # sizes as they are, not as they were
@@ -48,7 +48,7 @@ def look(cursor: Any) -> dict[Name, Entry]:
         if text:
             traits.setdefault((schema, table), []).append((f"the generated column {column}", _text(text)))
     texts = {(schema, view): _text(text) for schema, view, text in _rows(cursor, _VIEWS)}
-    found: dict[Name, Entry] = {}
+    found: dict[Name, CatalogueEntry] = {}
     for schema, table, kind, engine, size in _rows(cursor, _TABLES):
         name = schema, table
         its = sorted(traits.get(name, ()))
@@ -57,9 +57,9 @@ def look(cursor: Any) -> dict[Name, Entry]:
         if kind not in _KINDS and str(engine or "").lower() not in _OWN_ENGINES:
             phrases.add(f"the storage engine {engine}")
         own = {} if kind in _KINDS else columns.get(name, {})
-        found[name] = Entry(_KINDS.get(kind, "table"), whole, frozenset(phrases), int(size or 0), own)
+        found[name] = CatalogueEntry(_KINDS.get(kind, "table"), whole, frozenset(phrases), int(size or 0), own)
     for schema, routine, text in _rows(cursor, _ROUTINES):
-        found[schema, f"{routine}()"] = Entry(ROUTINE, _text(text))
+        found[schema, f"{routine}()"] = CatalogueEntry(ROUTINE, _text(text))
     return found
 
 

@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.05
 _LOCK_WAIT_TIMEOUT = 1205
 
 
-class Server(Protocol):
+class MysqlServer(Protocol):
     """A server whose superuser is ours alone."""
 
     def admin(self) -> AbstractContextManager[Any]:
@@ -36,7 +36,7 @@ class Server(Protocol):
 class CellDatabase:
     """One database with its user (the agent's) and its reader (ours)."""
 
-    server: Server
+    server: MysqlServer
     database: str
     user: str
     password: str

@@ -18,8 +18,8 @@ from keystone_action.services.container.engine_container import ContainerPlan
 from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql.cells import CellDatabase
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.mysql.server_in_container import Credentials, MysqlInContainer
-from keystone_action.services.redefinitions import Watch
+from keystone_action.services.mysql.server_in_container import MysqlCredentials, MysqlInContainer
+from keystone_action.services.redefinitions import CatalogueWatch
 from keystone_action.spec.models.services import repository_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class MysqlContainer:
     async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
         """See RunningService."""
         async with self._servers.seat(scope) as seat:
-            wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
+            wanted = self._credentials if seat.by_env else MysqlCredentials.of_a_cell()
             for_host = _address(seat.server.container.address, self._port, wanted)
             for_agent = _address(self.name, self._port, wanted) if scope.in_network else for_host
             place = MysqlPlace(self.name, for_agent, for_host, seat.server, wanted)
@@ -83,11 +83,11 @@ class MysqlPlace(Place):
     """One cell's database on a server of ours."""
 
     def __init__(
-        self, name: str, for_agent: Address, for_host: Address, server: MysqlInContainer, wanted: Credentials
+        self, name: str, for_agent: Address, for_host: Address, server: MysqlInContainer, wanted: MysqlCredentials
     ) -> None:
         self._server = server
         self._cell = CellDatabase(server, wanted.database, wanted.user, wanted.password)
-        self._watch = Watch(self._cell.look)
+        self._watch = CatalogueWatch(self._cell.look)
         reader = MysqlReader(self._cell.reader_connection(), self._watch.changes)
         super().__init__(name, for_agent, for_host, database=reader)
 
@@ -128,7 +128,7 @@ class MysqlPlace(Place):
             raise await self._server.container.failure(f"{what}: {one_line(error)}") from None
 
 
-def credentials_of_image(service: str, env: Mapping[str, str]) -> Credentials:
+def credentials_of_image(service: str, env: Mapping[str, str]) -> MysqlCredentials:
     """By the official images' variables, MYSQL_… or MARIADB_…: USER [root], PASSWORD [ROOT_PASSWORD for root;
     generated], DATABASE [the service's name, dashes as `_`]. Raises UsageError."""
     found = {name: env.get(f"MYSQL_{name}") or env.get(f"MARIADB_{name}") or "" for name in _NAMES}
@@ -148,10 +148,10 @@ def credentials_of_image(service: str, env: Mapping[str, str]) -> Credentials:
         )
     if database.lower() in _RESERVED or user.startswith(("mysql.", "keystone_")):
         raise UsageError(f"service {service}: the name {user!r} or {database!r} is reserved")
-    return Credentials(user, password or secrets.token_urlsafe(18), database)
+    return MysqlCredentials(user, password or secrets.token_urlsafe(18), database)
 
 
-def env_for_image(image: str, env: Mapping[str, str], credentials: Credentials, root: str) -> dict[str, str]:
+def env_for_image(image: str, env: Mapping[str, str], credentials: MysqlCredentials, root: str) -> dict[str, str]:
     """What the image gets: the spec's env, but a superuser whose password is ours, and names for what it left out."""
     mariadb = any(name.startswith("MARIADB_") for name in env) or repository_of(image) == "mariadb"
     prefix = "MARIADB" if mariadb else "MYSQL"
@@ -163,7 +163,7 @@ def env_for_image(image: str, env: Mapping[str, str], credentials: Credentials, 
     return result
 
 
-def _address(host: str, port: int, credentials: Credentials) -> Address:
+def _address(host: str, port: int, credentials: MysqlCredentials) -> Address:
     user, password, database = (
         quote(part, safe="") for part in (credentials.user, credentials.password, credentials.database)
     )

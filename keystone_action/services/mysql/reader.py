@@ -14,7 +14,7 @@ from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.reader import ROWS_LIMIT
 from keystone_action.services.query_limit import QueryLimit
-from keystone_action.services.redefinitions import NOTHING, Changes
+from keystone_action.services.redefinitions import NOTHING, CatalogueChanges
 
 _CONNECT_SECONDS = 10
 _UNDEFINED = {
@@ -41,7 +41,7 @@ class MysqlReader:
     connection's user; may raise pymysql's errors and QueryFailed."""
 
     connection: Mapping[str, Any]
-    changes: Callable[[], Changes] = field(default=lambda: NOTHING)
+    changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
     lent: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:

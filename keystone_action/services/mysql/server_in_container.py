@@ -19,7 +19,7 @@ from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql.cells import CellDatabase, quoted
 
 if TYPE_CHECKING:
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
 
 _CONNECT_SECONDS = 3
 _SECONDS = 60
@@ -41,7 +41,7 @@ sed -E -e "/^(\\/\\*M?!|CREATE )/s/DEFINER=\\`[^\\`]*\\`@\\`[^\\`]*\\`/DEFINER=\
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class MysqlCredentials:
     """Who may use which database."""
 
     user: str
@@ -49,7 +49,7 @@ class Credentials:
     database: str
 
     @classmethod
-    def of_a_cell(cls) -> Credentials:
+    def of_a_cell(cls) -> MysqlCredentials:
         """Names that no other cell has."""
         name = f"cell_{secrets.token_hex(6)}"
         return cls(name, secrets.token_urlsafe(18), name)
@@ -59,7 +59,7 @@ class MysqlInContainer:
     """See `mysql_cells.Server`. by_image: the user and database that the image makes. root: its superuser's
     password."""
 
-    def __init__(self, container: ServiceContainer, by_image: Credentials, root: str, port: int) -> None:
+    def __init__(self, container: ServiceContainer, by_image: MysqlCredentials, root: str, port: int) -> None:
         self.container = container
         self.port = port
         self._by_image = by_image
@@ -68,7 +68,7 @@ class MysqlInContainer:
         self._password = secrets.token_urlsafe(24)
         self._has_template = False
 
-    async def start(self, network: Network, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
+    async def start(self, network: ContainerNetwork, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
         """Ready when a query is answered over TCP and `wait_for` succeeds. Raises ServiceError."""
         import anyio
         import anyio.to_thread

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.services.redefinitions import ROUTINE, Column, Entry, Name, Shadow
+from keystone_action.services.redefinitions import ROUTINE, CatalogueEntry, Column, Name, Shadow
 
 if TYPE_CHECKING:
     import psycopg
@@ -112,7 +112,7 @@ _SHADOWS = """
 """
 
 
-def look(session: psycopg.Connection[Any]) -> dict[Name, Entry]:
+def look(session: psycopg.Connection[Any]) -> dict[Name, CatalogueEntry]:
     """The catalogue now; texts are comparable as long as the session's search_path is pg_catalog alone. Raises
     psycopg.Error."""
     traits: dict[Name, list[tuple[str, str]]] = {}
@@ -127,9 +127,9 @@ def look(session: psycopg.Connection[Any]) -> dict[Name, Entry]:
         its = sorted(traits.get((schema, name), ()))
         whole = "\n".join([text or "", *(one for _, one in its)])
         phrases, own = frozenset(trait for trait, _ in its), columns.get((schema, name), {})
-        found[schema, name] = Entry(_KINDS[_text(kind)], whole, phrases, size or 0, own)
+        found[schema, name] = CatalogueEntry(_KINDS[_text(kind)], whole, phrases, size or 0, own)
     for schema, name, text in session.execute(_ROUTINES.encode()).fetchall():
-        found[schema, name] = Entry(ROUTINE, text or "")
+        found[schema, name] = CatalogueEntry(ROUTINE, text or "")
     return found
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keystone_action.services.postgres import catalogue as postgres_catalogue
 from keystone_action.services.postgres.passwords import stored
-from keystone_action.services.redefinitions import NOTHING, Catalogue, Changes, Shadow, stand_in
+from keystone_action.services.redefinitions import NOTHING, Catalogue, CatalogueChanges, Shadow, stand_in
 
 if TYPE_CHECKING:
     import psycopg
@@ -106,7 +106,7 @@ class CellDatabase:
     reader: str = field(default_factory=lambda: f"cell_{secrets.token_hex(6)}")
     reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     before: Before = field(default_factory=lambda: Before(("public",), (), frozenset()))
-    changes: Changes = field(default=NOTHING)
+    changes: CatalogueChanges = field(default=NOTHING)
     _shadows: list[Shadow] | None = field(default=None)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -203,7 +203,7 @@ class CellDatabase:
                     self._grant_reading(admin)
                     now = postgres_catalogue.shadows(admin, self.before.schemas)
                     catalogue = postgres_catalogue.look(admin)
-                    self.changes = Changes(self.before.catalogue, catalogue, self.before.schemas)
+                    self.changes = CatalogueChanges(self.before.catalogue, catalogue, self.before.schemas)
                     self._shadows = sorted(now - self.before.shadows)
         return stand_in(self._shadows, query)
 

@@ -11,7 +11,7 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ContainerPlan
-from keystone_action.services.postgres.databases import Credentials, PostgresPlace, RetiredDatabases
+from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.embedded import named_by_env
 from keystone_action.services.postgres.server_in_container import MAINTENANCE, TEMPLATE, PostgresInContainer
 
@@ -58,7 +58,7 @@ class PostgresContainer:
     async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
         """See RunningService."""
         async with self._servers.seat(scope) as seat:
-            wanted = self._credentials if seat.by_env else Credentials.of_a_cell()
+            wanted = self._credentials if seat.by_env else PostgresCredentials.of_a_cell()
             for_host = wanted.address(seat.server.container.address, self._port)
             for_agent = wanted.address(self.name, self._port) if scope.in_network else for_host
             place = PostgresPlace(self.name, for_agent, for_host, seat.server, wanted, _failure)
@@ -71,7 +71,7 @@ class PostgresContainer:
         await self._servers.stop()
 
 
-def credentials_of_image(service: str, env: Mapping[str, str]) -> Credentials:
+def credentials_of_image(service: str, env: Mapping[str, str]) -> PostgresCredentials:
     """By the official image's variables. Raises UsageError for names that are reserved, and for `…_FILE`, which name
     files that only the container has."""
     for name in _UNREADABLE:

@@ -23,7 +23,7 @@ one of the next 300."""
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class PostgresCredentials:
     """Who may use which database. trust: without a password. unique: no other cell has these names."""
 
     user: str
@@ -33,7 +33,7 @@ class Credentials:
     unique: bool = False
 
     @classmethod
-    def of_a_cell(cls) -> Credentials:
+    def of_a_cell(cls) -> PostgresCredentials:
         """Names that no other cell has."""
         name = f"cell_{secrets.token_hex(6)}"
         return cls(name, secrets.token_urlsafe(18), name, unique=True)
@@ -60,7 +60,7 @@ class PostgresPlace(Place):
         for_agent: Address,
         for_host: Address,
         server: Server,
-        wanted: Credentials,
+        wanted: PostgresCredentials,
         failure: Callable[[Server, str], ServiceError],
     ) -> None:
         cell = CellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.base import CellScope, Place, undoing
-from keystone_action.services.egress.relay import Relays, Target
-from keystone_action.services.postgres.databases import Credentials, PostgresPlace, RetiredDatabases
+from keystone_action.services.egress.relay import Relays, RelayTarget
+from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.server import HOST, MAINTENANCE, PostgresServer
 
 if TYPE_CHECKING:
     import anyio
 
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.loop_thread import LoopThread
     from keystone_action.services.postgres.cells import Server
     from keystone_action.services.server_process import Spawner
@@ -29,7 +29,7 @@ _AUTH_METHODS = frozenset({"scram-sha-256", "md5", "password", "trust"})
 _RESERVED_DATABASES = frozenset({"template0", "template1", MAINTENANCE})
 
 
-def credentials_from_env(service: str, env: Mapping[str, str]) -> Credentials:
+def credentials_from_env(service: str, env: Mapping[str, str]) -> PostgresCredentials:
     """What `env` asks for, as the official image reads it: POSTGRES_USER [postgres], POSTGRES_PASSWORD [generated],
     POSTGRES_DB [the user], POSTGRES_HOST_AUTH_METHOD. Raises UsageError for other POSTGRES_ variables and for
     reserved names."""
@@ -48,7 +48,7 @@ def credentials_from_env(service: str, env: Mapping[str, str]) -> Credentials:
     return named_by_env(service, env, reserved=_RESERVED_DATABASES)
 
 
-def named_by_env(service: str, env: Mapping[str, str], *, reserved: Collection[str]) -> Credentials:
+def named_by_env(service: str, env: Mapping[str, str], *, reserved: Collection[str]) -> PostgresCredentials:
     """The names alone. Raises UsageError for those that PostgreSQL, or we, reserve."""
     user = env.get("POSTGRES_USER") or "postgres"
     database = env.get("POSTGRES_DB") or user
@@ -58,7 +58,7 @@ def named_by_env(service: str, env: Mapping[str, str], *, reserved: Collection[s
     if user.startswith("pg_") or database in reserved or user in ("public", "none"):
         raise UsageError(f"service {service}: the name {user!r} or {database!r} is reserved in PostgreSQL")
     password = env.get("POSTGRES_PASSWORD") or secrets.token_urlsafe(18)
-    return Credentials(user, password, database, trust=env.get("POSTGRES_HOST_AUTH_METHOD") == "trust")
+    return PostgresCredentials(user, password, database, trust=env.get("POSTGRES_HOST_AUTH_METHOD") == "trust")
 
 
 class EmbeddedPostgres:
@@ -122,7 +122,7 @@ class EmbeddedPostgres:
     async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
         """See RunningService. With one cell at a time exactly the names of `env`, unless `isolation: database`."""
         by_env = scope.exclusive and self._definition.isolation != "database"
-        wanted = self._credentials if by_env else Credentials.of_a_cell()
+        wanted = self._credentials if by_env else PostgresCredentials.of_a_cell()
         server = await self._running()
         for_agent = for_host = wanted.address(HOST, server.port)
         async with AsyncExitStack() as way:
@@ -134,11 +134,11 @@ class EmbeddedPostgres:
             async with undoing(partial(self._retired.add, place)), undoing(way.aclose):
                 yield place
 
-    async def _open_way(self, network: Network, server: PostgresServer, way: AsyncExitStack) -> int:
+    async def _open_way(self, network: ContainerNetwork, server: PostgresServer, way: AsyncExitStack) -> int:
         """The port at which an agent in a container reaches the server. The relay lets only its cell's containers
         through; among those that know the way, as on the loopback, a cell's password is what tells them apart."""
         try:
-            relay = await way.enter_async_context(self._relays.open(network, Target(HOST, server.port)))
+            relay = await way.enter_async_context(self._relays.open(network, RelayTarget(HOST, server.port)))
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
         network.hosts[self.name] = network.host_address

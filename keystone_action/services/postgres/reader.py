@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.services.query_limit import QueryLimit
-from keystone_action.services.redefinitions import NOTHING, Changes
+from keystone_action.services.redefinitions import NOTHING, CatalogueChanges
 
 if TYPE_CHECKING:
     import psycopg
@@ -80,7 +80,7 @@ class PostgresReader:
     connection: Mapping[str, Any]
     search_path: Callable[[], Sequence[str]]
     prepare: Callable[[str], str | None] = field(default=lambda _query: None)
-    changes: Callable[[], Changes] = field(default=lambda: NOTHING)
+    changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
     lent: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:

@@ -16,14 +16,14 @@ from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
 from keystone_action.services.container.service import unmet
 from keystone_action.services.error_text import one_line
-from keystone_action.services.postgres.databases import Credentials
+from keystone_action.services.postgres.databases import PostgresCredentials
 from keystone_action.services.postgres.passwords import stored
 from keystone_action.services.postgres.reader import keywords, session_options
 
 if TYPE_CHECKING:
     import psycopg
 
-    from keystone_action.engine.networks import Network
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.postgres.cells import Before
 
 MAINTENANCE = "keystone"
@@ -45,7 +45,7 @@ _HASTE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchro
 class PostgresInContainer:
     """See `postgres_cells.Server`. by_image: what the image makes its own superuser and database of."""
 
-    def __init__(self, container: ServiceContainer, by_image: Credentials, port: int) -> None:
+    def __init__(self, container: ServiceContainer, by_image: PostgresCredentials, port: int) -> None:
         self.container = container
         self.port = port
         self.template = TEMPLATE
@@ -57,7 +57,7 @@ class PostgresInContainer:
         self._first: psycopg.Connection[tuple[Any, ...]] | None = None
         self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
 
-    async def start(self, network: Network, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
+    async def start(self, network: ContainerNetwork, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
         """Ready when a query is answered over TCP (while it sets itself up, the image's server listens on a socket
         only), and `wait_for` succeeds. Raises ServiceError."""
         import anyio

@@ -19,7 +19,7 @@ from typing import Any
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.files.paths import PathMissing, PathProblem, open_inside
 from keystone_action.services.postgres.reader import ROWS_LIMIT
-from keystone_action.services.redefinitions import NOTHING, Changes, Column, Entry, Name
+from keystone_action.services.redefinitions import NOTHING, CatalogueChanges, CatalogueEntry, Column, Name
 from keystone_action.services.sqlite.process import SqliteProcess
 
 SIZE_LIMIT = 1 << 30
@@ -97,13 +97,13 @@ class SqliteReader:
         except (ValueError, RecursionError):
             raise QueryFailed(f"{self.path}: what SQLite answered can't be read") from None
 
-    def _seen(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[Changes, Set[Name]]:
+    def _seen(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[CatalogueChanges, Set[Name]]:
         """What the agent made and redefined, and what the query reads."""
         if not lines or "reads" not in lines[0]:
             return NOTHING, frozenset()
         sizes = (copy.size if copy else 0 for copy in (self._before, self._copy))
         before, now = (_entries(lines[0][key] or {}, size) for key, size in zip(("before", "now"), sizes, strict=True))
-        changes, reads = Changes(before, now, (_SCHEMA,)), lines[0]["reads"]
+        changes, reads = CatalogueChanges(before, now, (_SCHEMA,)), lines[0]["reads"]
         return changes, changes.read_by(sql) if reads is None else {(_SCHEMA, name.lower()) for name in reads}
 
     def _result(self, answer: Mapping[str, Any], *, theirs: bool) -> QueryResult:
@@ -142,10 +142,10 @@ def _lines(output: bytes) -> list[Mapping[str, Any]]:
     return lines
 
 
-def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name, Entry]:
+def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name, CatalogueEntry]:
     """size: of the file, since what one table has of it is not known."""
     return {
-        (_SCHEMA, name.lower()): Entry(
+        (_SCHEMA, name.lower()): CatalogueEntry(
             kind=one["kind"],
             text=one["text"],
             traits=frozenset(

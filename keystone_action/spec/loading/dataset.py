@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, shown
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import Source, construct, parse
 from keystone_action.spec.models.experiment import Dataset
@@ -39,7 +39,7 @@ def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:
         try:
             scenario = _scenario(row, number, source)
             if scenario.id in first:
-                message = f"the id {shown(scenario.id)} is there twice"
+                message = f"the id {show(scenario.id)} is there twice"
                 raise _bad(source, row.line, message, f"the first is on line {first[scenario.id]}")
             first[scenario.id] = row.line
         except SpecError as error:
@@ -89,7 +89,7 @@ def _json_lines(source: Source) -> Iterator[_Row]:
 def _json(source: Source) -> Iterator[_Row]:
     document = _parse_json(source.text, source, 1)
     if not isinstance(document, list):
-        raise _bad(source, 1, "the dataset", expected="a list of records", found=shown(document))
+        raise _bad(source, 1, "the dataset", expected="a list of records", found=show(document))
     lines = _lines_of_items(source.text)
     for index, value in enumerate(document):
         yield _Row(lines[index] if index < len(lines) else 1, value)
@@ -127,7 +127,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(mapping) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shown(twice)} is there twice")
+        raise ValueError(f"the key {show(twice)} is there twice")
     return mapping
 
 
@@ -149,7 +149,7 @@ def _yaml(source: Source) -> Iterator[_Row]:
     if problems:
         raise SpecError(problems)
     if not isinstance(data, list):
-        raise _bad(source, 1, "the dataset", expected="a list of records", found=shown(data))
+        raise _bad(source, 1, "the dataset", expected="a list of records", found=show(data))
     for index, value in enumerate(data):
         yield _Row(document.position((index,)).line, value)
 
@@ -192,19 +192,19 @@ def _from_cells(cells: dict[str, str]) -> dict[str, Any]:
 def _scenario(row: _Row, number: int, source: Source) -> Scenario:
     record = row.value
     if not isinstance(record, dict):
-        raise _bad(source, row.line, "a record", expected="a mapping", found=shown(record))
+        raise _bad(source, row.line, "a record", expected="a mapping", found=show(record))
     for key in record:
         if key not in RECORD:
             known = f"one of {', '.join(RECORD)}"
             advice = "further fields belong into metadata"
             words = {"expected": known, "suggestion": nearest(key, RECORD)}
-            raise _bad(source, row.line, f"unknown key {shown(key)}", advice, **words)
+            raise _bad(source, row.line, f"unknown key {show(key)}", advice, **words)
     tags = record.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _bad(source, row.line, "tags", expected="a list of texts", found=shown(record["tags"]))
+        raise _bad(source, row.line, "tags", expected="a list of texts", found=show(record["tags"]))
     metadata = record.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise _bad(source, row.line, "metadata", expected="a mapping", found=shown(metadata))
+        raise _bad(source, row.line, "metadata", expected="a mapping", found=show(metadata))
     identity = _identity(record.get("id"), row, number, source)
     full = {
         "id": str(record["id"]) if record.get("id") is not None else identity,
@@ -223,5 +223,5 @@ def _identity(found: Any, row: _Row, number: int, source: Source) -> str:
         found = int(found)
     identity = safe_id(str(found)) if isinstance(found, str | int) and not isinstance(found, bool) else ""
     if not identity:
-        raise _bad(source, row.line, "id", expected="a text with letters or digits", found=shown(found))
+        raise _bad(source, row.line, "id", expected="a text with letters or digits", found=show(found))
     return identity

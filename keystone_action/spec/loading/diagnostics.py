@@ -92,10 +92,10 @@ class SpecError(UsageError):
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(sorted(dict.fromkeys(diagnostics), key=lambda one: (one.path, one.line, one.column)))
-        shown = [one.render() for one in self.diagnostics[:SHOWN_AT_MOST]]
+        show = [one.render() for one in self.diagnostics[:SHOWN_AT_MOST]]
         if len(self.diagnostics) > SHOWN_AT_MOST:
-            shown.append(f"… and {len(self.diagnostics) - SHOWN_AT_MOST} more errors")
-        super().__init__("\n".join(shown))
+            show.append(f"… and {len(self.diagnostics) - SHOWN_AT_MOST} more errors")
+        super().__init__("\n".join(show))
 
     @classmethod
     def joined(cls, errors: Iterable[SpecError]) -> SpecError:
@@ -113,7 +113,7 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def shown(value: Any, limit: int = 60) -> str:
+def show(value: Any, limit: int = 60) -> str:
     """A value of the file as a message shows it: texts in quotes, long ones cut, kinds by the words of YAML."""
     if value is None:
         return "nothing"
@@ -146,7 +146,7 @@ def _folded(word: str) -> str:
     return word.lower().replace("-", "_")
 
 
-def listed(words: Iterable[str]) -> str:
+def listing(words: Iterable[str]) -> str:
     """`a, b, c`"""
     return ", ".join(words)
 

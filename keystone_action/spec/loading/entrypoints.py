@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from keystone_action.spec.loading.diagnostics import nearest, shown
+from keystone_action.spec.loading.diagnostics import nearest, show
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
 from keystone_action.spec.models.agents import PythonAgent
@@ -64,5 +64,5 @@ def check_entrypoint(scope: Scope, directory: Path, root: Path) -> Iterator[Prob
         return
     others = names_instead(file, name)
     if others is not None:
-        message = f"there is no {shown(name)} in {file.relative_to(directory / agent.dir)}"
+        message = f"there is no {show(name)} in {file.relative_to(directory / agent.dir)}"
         yield Problem(("agent", "entrypoint"), message, suggestion=nearest(name, others))

@@ -10,7 +10,7 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, shown
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, show
 from keystone_action.spec.loading.text_files import decode, is_file, read_bytes, unusable
 from keystone_action.spec.loading.yaml_loader import Document, Source, child, construct, parse
 
@@ -64,7 +64,7 @@ def _read(path: Path, reading: _Reading) -> Node:
     reading.sources.update(document.sources)
     if not isinstance(document.node, MappingNode):
         at = document.place_of(document.node)
-        found = "a list" if not isinstance(document.node, ScalarNode) else shown(document.node.value)
+        found = "a list" if not isinstance(document.node, ScalarNode) else show(document.node.value)
         raise SpecError([Diagnostic.at(at, "a spec", expected="a mapping with version, id, task, …", found=found)])
     named = child(document.node, "extends")
     extends = named is not None and isinstance(named[1], ScalarNode) and named[1].value
@@ -79,19 +79,19 @@ def _read(path: Path, reading: _Reading) -> Node:
 def _extended(document: Document, named: Node, path: Path, reading: _Reading) -> Node:
     at = document.place_of(named)
     if (problem := unusable(named.value)) is not None:
-        raise SpecError([*reading.problems, Diagnostic.at(at, problem, found=shown(named.value))])
+        raise SpecError([*reading.problems, Diagnostic.at(at, problem, found=show(named.value))])
     base = path.parent / named.value
     lexical = Path(os.path.normpath(base))
     if Path(named.value).is_absolute() or not base.resolve().is_relative_to(reading.root):
         message = f"extends leaves {reading.root}"
-        raise SpecError([*reading.problems, Diagnostic.at(at, message, found=shown(named.value))])
+        raise SpecError([*reading.problems, Diagnostic.at(at, message, found=show(named.value))])
     if base.resolve() in reading.files:
-        raise SpecError([*reading.problems, Diagnostic.at(at, "extends goes in a circle", found=shown(named.value))])
+        raise SpecError([*reading.problems, Diagnostic.at(at, "extends goes in a circle", found=show(named.value))])
     if len(reading.files) >= MAX_CHAIN:
         raise SpecError([*reading.problems, Diagnostic.at(at, f"more than {MAX_CHAIN} files extend each other")])
     if not is_file(base):
         advice = f"paths are relative to {path.parent}"
-        raise SpecError([*reading.problems, Diagnostic.at(at, f"there is no file {shown(named.value)}", help=advice)])
+        raise SpecError([*reading.problems, Diagnostic.at(at, f"there is no file {show(named.value)}", help=advice)])
     node = _read(lexical, reading)
     return _merge(node, document.node)
 

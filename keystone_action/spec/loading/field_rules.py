@@ -13,7 +13,7 @@ from typing import Any
 
 from keystone_action.spec.expressions import ExpressionError, Leaf, interpolate, names_used
 from keystone_action.spec.loading.author_directory import files_below
-from keystone_action.spec.loading.diagnostics import listed, nearest, shown
+from keystone_action.spec.loading.diagnostics import listing, nearest, show
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
 from keystone_action.spec.models.base import (
@@ -117,16 +117,16 @@ class FieldRules:
             return f"an empty name of a {what}", relative
         roots = (self.root, *self.scope.rules.further_roots)
         if os.path.isabs(text) and not any(FilePath(text).is_relative_to(one) for one in roots[1:]):  # noqa: PTH117
-            return f"the path {shown(text)} is absolute", f"name it {relative.removeprefix('paths are ')}"
+            return f"the path {show(text)} is absolute", f"name it {relative.removeprefix('paths are ')}"
         path = self.directory / text
         try:
             resolved = path.resolve(strict=True)
         except (FileNotFoundError, NotADirectoryError):
-            return f"there is no {what} {shown(text)}", _nearby(path) or relative
+            return f"there is no {what} {show(text)}", _nearby(path) or relative
         except (OSError, RuntimeError) as error:
-            return f"{shown(text)} can't be read: {getattr(error, 'strerror', None) or 'links in a circle'}", ""
+            return f"{show(text)} can't be read: {getattr(error, 'strerror', None) or 'links in a circle'}", ""
         if not any(resolved.is_relative_to(one) for one in roots):
-            return f"the path {shown(text)} leaves {self.root}", "nothing outside it is read"
+            return f"the path {show(text)} leaves {self.root}", "nothing outside it is read"
         return _readable(resolved, text, marker)
 
     def _pattern(self, leaf: Leaf) -> Iterator[Problem]:
@@ -134,17 +134,17 @@ class FieldRules:
             return
         problem = _compiled(leaf.value)
         if problem:
-            yield Problem(leaf.path, f"{shown(leaf.value)} is no regular expression: {problem}")
+            yield Problem(leaf.path, f"{show(leaf.value)} is no regular expression: {problem}")
 
     def _service(self, leaf: Leaf, name: str, marker: ServiceName) -> Iterator[Problem]:
         if "{{" in name:
             return  # reported where expressions are checked
         known = sorted(self.scope.service_names)
         if name not in self.scope.service_names:
-            expected = f"one of {listed(known)}" if known else ""
+            expected = f"one of {listing(known)}" if known else ""
             advice = "" if known else "this spec has no services"
             if "services" not in self.scope.damaged or known:
-                message = f"there is no service {shown(name)}"
+                message = f"there is no service {show(name)}"
                 yield Problem(leaf.path, message, expected=expected, suggestion=nearest(name, known), help=advice)
             return
         service = next((one for one in self.scope.spec.services if one.name == name), None)
@@ -163,8 +163,8 @@ class FieldRules:
         elif text not in self.scope.service_names and "services" not in self.scope.damaged:
             words = [*marker.fixed, "file:<path>", "<service>.<field>"]
             close = nearest(leaf.value, marker.fixed)
-            expected = f"one of {listed(words)}"
-            yield Problem(leaf.path, "nothing to look at", found=shown(leaf.value), expected=expected, suggestion=close)
+            expected = f"one of {listing(words)}"
+            yield Problem(leaf.path, "nothing to look at", found=show(leaf.value), expected=expected, suggestion=close)
         else:
             yield from self._service(leaf, text, inner)
 
@@ -187,9 +187,9 @@ def _workspace_path(leaf: Leaf, text: str) -> Iterator[Problem]:
     if not text or "\0" in text:
         yield Problem(leaf.path, "an empty path", expected="a path in the workspace")
     elif text.startswith("/"):
-        yield Problem(leaf.path, f"the path {shown(text)} is absolute", expected="one relative to the workspace")
+        yield Problem(leaf.path, f"the path {show(text)} is absolute", expected="one relative to the workspace")
     elif ".." in re.split(r"[/\\]", text):
-        yield Problem(leaf.path, f"'..' in {shown(text)}", expected="a path that stays in the workspace")
+        yield Problem(leaf.path, f"'..' in {show(text)}", expected="a path that stays in the workspace")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -208,18 +208,18 @@ def _compiled(pattern: str) -> str:
 def _readable(path: FilePath, text: str, marker: AuthorPath) -> FilePath | tuple[str, str]:
     is_directory = path.is_dir()
     if marker.kind == "file" and is_directory:
-        return f"{shown(text)} is a directory", "name a file"
+        return f"{show(text)} is a directory", "name a file"
     if marker.kind == "directory" and not is_directory:
-        return f"{shown(text)} is no directory", "name a directory"
+        return f"{show(text)} is no directory", "name a directory"
     if not is_directory and not path.is_file():
-        return f"{shown(text)} is no regular file", "devices, sockets and FIFOs are not read"
+        return f"{show(text)} is no regular file", "devices, sockets and FIFOs are not read"
     if not os.access(path, os.R_OK | (os.X_OK if is_directory else 0)):
-        return f"{shown(text)} can't be read", "check its permissions"
+        return f"{show(text)} can't be read", "check its permissions"
     if is_directory and marker.withheld:
         try:
             files_below(path)
         except ValueError as problem:
-            return f"{shown(text)} {problem}", "all its files are read before the agent runs"
+            return f"{show(text)} {problem}", "all its files are read before the agent runs"
     return path
 
 

@@ -27,7 +27,7 @@ from keystone_action.spec.loading.repair import Repaired, repair, whole
 from keystone_action.spec.loading.rules import check_rules, service_names_of
 from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.loading.text_files import is_file
-from keystone_action.spec.loading.translation import Source
+from keystone_action.spec.loading.translation import TranslationSource
 from keystone_action.spec.loading.unsupported import refused
 from keystone_action.spec.loading.yaml_loader import Path as DataPath
 from keystone_action.spec.models.base import CheckModel
@@ -119,7 +119,7 @@ def load(
     reader = CheckReader(check_types, known_unsupported or {})
     with _uncollected():
         merged = read_merged(path, root)
-        source = Source(merged, path, root, agent, clone)
+        source = TranslationSource(merged, path, root, agent, clone)
         translation = None if dialects is None else dialects.translate(source)
         if translation is not None:
             merged = translation.applied_to(merged)

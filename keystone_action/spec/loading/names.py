@@ -8,7 +8,7 @@ from typing import Any
 
 from keystone_action.spec.expressions import ExpressionError, Leaf, Reference, references
 from keystone_action.spec.limits import HIDDEN_VARIABLES
-from keystone_action.spec.loading.diagnostics import listed, nearest
+from keystone_action.spec.loading.diagnostics import listing, nearest
 from keystone_action.spec.loading.problems import Problem, item_of
 from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.models.base import PlainText, ServiceName, ShellCommand, Template
@@ -140,7 +140,7 @@ def _unknown(leaf: Leaf, reference: Reference, depth: int, known: Iterable[str],
     return Problem(
         leaf.path,
         f"unknown name '{reference.name}'",
-        expected="" if why else f"one of {listed(shown)}" if shown else "",
+        expected="" if why else f"one of {listing(shown)}" if shown else "",
         suggestion=prefix + close if close and not why else "",
         help=why or ("" if words else f"nothing is declared below '{prefix.rstrip('.')}'"),
         offset=reference.index,
@@ -236,7 +236,7 @@ def _check_env(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Probl
     if not name:
         yield Problem(leaf.path, f"'{reference.name}' is no variable", expected="env.NAME", offset=reference.index)
     elif name.upper().startswith(HIDDEN_VARIABLES):
-        advice = f"variables that begin with {listed(HIDDEN_VARIABLES)} are never handed on"
+        advice = f"variables that begin with {listing(HIDDEN_VARIABLES)} are never handed on"
         yield Problem(leaf.path, f"'{reference.name}' can't be used", help=advice, offset=reference.index)
 
 
@@ -253,7 +253,7 @@ def _check_record(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Pr
             following = item_of(value, int(part) if isinstance(value, list) and part.isdecimal() else part)
             if following is None:
                 known = [str(key) for key in value] if isinstance(value, Mapping) else []
-                why = f"the record '{scenario.id}' has no such field" + (f", only {listed(known)}" if known else "")
+                why = f"the record '{scenario.id}' has no such field" + (f", only {listing(known)}" if known else "")
                 yield _unknown(leaf, reference, depth, known, why=why)
                 return
             value = following[0]

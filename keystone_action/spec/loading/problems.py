@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from keystone_action.spec.expressions import fields_of
-from keystone_action.spec.loading.diagnostics import listed, nearest, shown
+from keystone_action.spec.loading.diagnostics import listing, nearest, show
 from keystone_action.spec.loading.yaml_loader import Path
 from keystone_action.spec.models.agents import AGENT_TYPES
 from keystone_action.spec.models.fixtures import FIXTURE_TYPES
@@ -128,12 +128,12 @@ def _missing(path: Path, key: str) -> Problem:
 def _unknown_key(path: Path, model: type[BaseModel] | None) -> Problem:
     key = str(path[-1]) if path else ""
     known = sorted(one for _, one, _, _ in fields_of(model)) if model is not None else []
-    message = f"unknown key {shown(key)}"
+    message = f"unknown key {show(key)}"
     return Problem(path, message, expected=_one_of(known), suggestion=nearest(key, known), on_key=True)
 
 
 def _one_of(words: Iterable[str]) -> str:
-    text = listed(words)
+    text = listing(words)
     return f"one of {text}" if text else ""
 
 
@@ -142,10 +142,10 @@ def _explain(error: Any, path: Path) -> Problem:
     name = _name_of(path)
     if kind in _KINDS:
         form = _FORMS.get(name, "") if isinstance(value, list) else ""
-        return Problem(path, name, expected=_KINDS[kind], found=shown(value), help=form or _quote_it(kind, value))
+        return Problem(path, name, expected=_KINDS[kind], found=show(value), help=form or _quote_it(kind, value))
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
-        return Problem(path, name, expected=words.format(context.get(key)), found=shown(value))
+        return Problem(path, name, expected=words.format(context.get(key)), found=show(value))
     special = _SPECIAL.get(kind)
     if special is not None:
         return special(path, value, context)
@@ -165,7 +165,7 @@ def _ours(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
         path + below,
         str(context.get("message") or _name_of(path)),
         expected=str(context.get("expected", "")),
-        found=shown(value) if "found" in context else "",
+        found=show(value) if "found" in context else "",
         suggestion=str(context.get("suggestion", "")),
         help=str(context.get("help", "")),
     )
@@ -175,11 +175,11 @@ def _literal(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
     expected = str(context.get("expected", ""))
     words = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
     suggestion = nearest(value, words) if isinstance(value, str) else ""
-    return Problem(path, _name_of(path), expected=expected.replace("'", ""), found=shown(value), suggestion=suggestion)
+    return Problem(path, _name_of(path), expected=expected.replace("'", ""), found=show(value), suggestion=suggestion)
 
 
 def _pattern(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
-    return Problem(path, _name_of(path), expected=words_of_pattern(str(context["pattern"])), found=shown(value))
+    return Problem(path, _name_of(path), expected=words_of_pattern(str(context["pattern"])), found=show(value))
 
 
 def _too_short(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
@@ -192,14 +192,14 @@ def _empty_text(path: Path, value: Any, context: Mapping[str, Any]) -> Problem: 
 
 def _no_member(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
     if not isinstance(value, dict):
-        return Problem(path, _name_of(path), expected="a mapping", found=shown(value))
+        return Problem(path, _name_of(path), expected="a mapping", found=show(value))
     known = _TYPES_OF.get(str(path[0]) if path else "", ())
     if "type" not in value:
         return Problem(path, "the key 'type' is missing", expected=_one_of(known), on_key=True)
     found = value["type"]
     suggestion = nearest(found, known) if isinstance(found, str) else ""
     message = f"unknown type of {_singular(path)}"
-    return Problem((*path, "type"), message, expected=_one_of(known), found=shown(found), suggestion=suggestion)
+    return Problem((*path, "type"), message, expected=_one_of(known), found=show(found), suggestion=suggestion)
 
 
 _SPECIAL: dict[str, Callable[[Path, Any, Mapping[str, Any]], Problem]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from keystone_action.spec.loading.diagnostics import nearest, shown
+from keystone_action.spec.loading.diagnostics import nearest, show
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
 from keystone_action.spec.loading.yaml_loader import Path
@@ -83,7 +83,7 @@ def _unique(names: Iterable[tuple[Path, str]], what: str, key: Callable[[str], s
         if earlier is None:
             seen[key(name)] = name
         else:
-            twice = f"the {what} {shown(name)} is there twice"
+            twice = f"the {what} {show(name)} is there twice"
             yield Problem(path, twice if earlier == name else f"the {what}s '{earlier}' and '{name}' are too alike")
 
 
@@ -136,7 +136,7 @@ def _aggregation(scope: Scope) -> Iterator[Problem]:
     rule, replicas = scope.spec.scoring.replica_aggregation, scope.spec.parallelism.replicas
     if isinstance(rule, AtLeast) and rule.at_least > replicas and "parallelism" not in scope.damaged:
         path = ("scoring", "replica_aggregation", "at_least")
-        yield Problem(path, f"at_least is above the {replicas} replicas", found=shown(rule.at_least))
+        yield Problem(path, f"at_least is above the {replicas} replicas", found=show(rule.at_least))
 
 
 def _matrix(scope: Scope) -> Iterator[Problem]:
@@ -164,7 +164,7 @@ def _task(scope: Scope) -> Iterator[Problem]:
     for index, name in enumerate(task.files):
         if ".." in name.split("/"):
             advice = "files keep their relative path in the workspace, which this one would leave"
-            yield Problem(("task", "files", index), f"'..' in {shown(name)}", help=advice)
+            yield Problem(("task", "files", index), f"'..' in {show(name)}", help=advice)
 
 
 _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (

@@ -28,7 +28,7 @@ class CloneFailed(Exception):  # noqa: N818 - an outcome: a problem at a place o
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TranslationSource:
     """A file as it was read. root: the directory that no path may leave. agent: `module:Class` of the call. clone:
     gets a repository; None where that is not possible."""
 
@@ -80,7 +80,7 @@ class Dialects(Protocol):
         """Whether a file found in a directory is one of another tool: by the words in it, so that one with a mistake,
         in its syntax or in what it lacks, is not passed over in silence."""
 
-    def translate(self, source: Source) -> Translation | None:
+    def translate(self, source: TranslationSource) -> Translation | None:
         """The file as a Keystone spec; None for a file that is one. Raises SpecError for a file that can't be read as
         a whole, UsageError for an `agent` that the file has no use for."""
 

@@ -18,7 +18,7 @@ import yaml
 from yaml._yaml import CParser
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError, shown
+from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError, show
 
 MAX_DEPTH = 100
 """Nested collections. libyaml and Python would overflow the stack long before memory runs out."""
@@ -291,9 +291,7 @@ class _Builder:
                 continue
             if key in first:
                 line = first[key].start_mark.line + 1
-                self._problem(
-                    key_node, f"the key {shown(key)} is there twice", help_text=f"the first is on line {line}"
-                )
+                self._problem(key_node, f"the key {show(key)} is there twice", help_text=f"the first is on line {line}")
                 continue
             first[key] = key_node
             yield key, self.build(value_node)
@@ -312,7 +310,7 @@ class _Builder:
         value = self._scalar(node)
         if isinstance(value, str):
             return value
-        self._problem(node, "a key that is no text", found=shown(value), help_text=f'write "{node.value}" in quotes')
+        self._problem(node, "a key that is no text", found=show(value), help_text=f'write "{node.value}" in quotes')
         return None
 
     def _scalar(self, node: ScalarNode) -> Any:
@@ -335,7 +333,7 @@ class _Builder:
         if word not in _SCALAR_TAGS or node.tag == word:
             self._bad_tag(node)
         elif not isinstance(value, _SCALAR_TAGS[word]) or (isinstance(value, bool) and word != "bool"):
-            self._problem(node, f"the tag !!{word} on {shown(node.value)}", help_text="remove the tag")
+            self._problem(node, f"the tag !!{word} on {show(node.value)}", help_text="remove the tag")
         return float(value) if word == "float" and isinstance(value, int) else value
 
     def _add(self, count: int, node: Node) -> None:

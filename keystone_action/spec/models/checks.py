@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from keystone_action.errors import NotSupportedYet, UsageError
-from keystone_action.spec.loading.diagnostics import listed, nearest, shown
+from keystone_action.spec.loading.diagnostics import listing, nearest, show
 from keystone_action.spec.models.base import CheckModel
 
 
@@ -33,7 +33,7 @@ class CheckReader:
         if not isinstance(name, str):
             if "type" in document:
                 raise _error("type", expected="the name of a check type", found=True, at="type", value=name)
-            raise _error("the key 'type' is missing", expected=f"one of {listed(self.types)}")
+            raise _error("the key 'type' is missing", expected=f"one of {listing(self.types)}")
         model = self._model(name)
         try:
             upgraded = model.upgrade(dict(document))
@@ -45,28 +45,28 @@ class CheckReader:
         except Exception as error:
             # A check type may be anybody's; what it can't read is reported at its place, like all else.
             reason = f"{type(error).__name__}: {error}"
-            raise _error(f"check type {shown(name)} can't read this check: {reason}") from error
+            raise _error(f"check type {show(name)} can't read this check: {reason}") from error
 
     def _model(self, name: str) -> type[CheckModel]:
         if name in self.found:
             return self.found[name]
         if name in self.unsupported:
-            raise _error(f"check type {shown(name)} is not supported yet", help=self.unsupported[name], at="type")
+            raise _error(f"check type {show(name)} is not supported yet", help=self.unsupported[name], at="type")
         if name not in self.types:
             known = list(self.types)
             close = nearest(name, known)
-            expected = f"one of {listed(known)}"
-            raise _error(f"unknown check type {shown(name)}", expected=expected, suggestion=close, at="type")
+            expected = f"one of {listing(known)}"
+            raise _error(f"unknown check type {show(name)}", expected=expected, suggestion=close, at="type")
         try:
             self.found[name] = self.types[name]
         except NotSupportedYet:
-            raise _error(f"check type {shown(name)} is not supported yet", help=self._has(), at="type") from None
+            raise _error(f"check type {show(name)} is not supported yet", help=self._has(), at="type") from None
         except UsageError as error:
             raise _error(error.message, help=error.help, at="type") from None
         return self.found[name]
 
     def _has(self) -> str:
-        return f"this version has {listed(self.types)}"
+        return f"this version has {listing(self.types)}"
 
     def _remember(self, document: dict[str, Any], upgraded: dict[str, Any]) -> None:
         names = {
@@ -83,5 +83,5 @@ class CheckReader:
 def _error(message: str, *, found: bool = False, value: Any = None, **context: str) -> PydanticCustomError:
     words: dict[str, Any] = {"message": message, **context}
     if found:
-        words["found"] = shown(value)
+        words["found"] = show(value)
     return PydanticCustomError("check_type", "{message}", words)
