@@ -54,13 +54,13 @@ def compared_with(settings: Settings, environ: Mapping[str, str], commands: LogC
     if settings.baseline == "auto":
         baseline, problem = _latest(settings, event, environ, commands)
         return ComparedWith(base, base_problem, workflow, baseline, problem)
-    named = _named(settings)
+    named = _named_baseline(settings)
     if named is not None:
-        named = replace(named, changed=_changed(settings, event, environ, commands))
+        named = replace(named, changed=_baseline_changes(settings, event, environ, commands))
     return ComparedWith(base, base_problem, workflow, named)
 
 
-def _changed(
+def _baseline_changes(
     settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> SpecChanges | None:
     """What the change did to a baseline that its repository holds; where results are joined too, since it decides
@@ -164,7 +164,7 @@ def _merge_base(
         return None, error.sentences if isinstance(error, KeystoneError) else str(error.strerror)
 
 
-def _named(settings: Settings) -> Baseline | None:
+def _named_baseline(settings: Settings) -> Baseline | None:
     from keystone_action.runner.baseline import read_baseline
 
     path = settings.baseline

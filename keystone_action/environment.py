@@ -48,7 +48,7 @@ def take(words: Sequence[str]) -> dict[str, str]:
 
     words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`.
     """
-    handed_on = _received()
+    handed_on = _receive()
     if handed_on is not None:
         return handed_on
     secret = any(not _HARMLESS.fullmatch(name) for name in os.environ)
@@ -98,7 +98,7 @@ def _start_anew(init: Sequence[str]) -> None:
         os.close(memory)
 
 
-def _received() -> dict[str, str] | None:
+def _receive() -> dict[str, str] | None:
     """What the program that started this one handed on; None when there is nothing of the kind."""
     numbers = os.environ.get(_HANDED_ON, "").split()
     try:

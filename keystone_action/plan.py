@@ -105,7 +105,7 @@ def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:
         raise UsageError(
             f"{loaded.path}: replica_aggregation asks for at least {at_least} passes, but there are {replicas} replicas"
         )
-    matrix = [_chosen(combination, selection.params) for combination in matrix_combinations(loaded, selection.params)]
+    matrix = [_choose(combination, selection.params) for combination in matrix_combinations(loaded, selection.params)]
     cells = []
     for scenario in loaded.scenarios:
         if selection.tags and not set(selection.tags) & {*spec.tags, *scenario.tags}:
@@ -120,7 +120,7 @@ def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:
     return cells
 
 
-def _chosen(combination: Mapping[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
+def _choose(combination: Mapping[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
     extra = {name: value for name, value in params.items() if name not in combination}
     return {**combination, **extra}
 

@@ -65,7 +65,7 @@ def take_over() -> None:
     _state.ours = True
     _state.phase = "leave"
     for number in _ENDING:
-        signal.signal(number, _arrived)
+        signal.signal(number, _on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
@@ -136,7 +136,7 @@ def _hide_memory() -> None:
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
-def _arrived(number: int, _frame: Any) -> None:
+def _on_signal(number: int, _frame: Any) -> None:
     if _state.arrived is None:
         _state.arrived = time.monotonic()
         _state.name = signal.Signals(number).name
@@ -198,7 +198,7 @@ def held() -> Iterator[None]:
         hold()
         yield
         return
-    before = {number: signal.signal(number, _arrived) for number in _ENDING}
+    before = {number: signal.signal(number, _on_signal) for number in _ENDING}
     hold()
     try:
         yield

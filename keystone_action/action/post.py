@@ -42,7 +42,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
     removed: list[str] = []
     try:
         for remove in (_sweep_engine, _remove_folders, _give_back, _tell_of_the_end):
-            removed += _tried(remove, state, environ, commands)
+            removed += _try_removal(remove, state, environ, commands)
     except KeyboardInterrupt:
         commands.warning("cleaning up was cancelled; `keystone clean` on this machine removes what may be left")
     if removed:
@@ -52,7 +52,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
     return 0
 
 
-def _tried(remove: _Remove, state: StepState, environ: Mapping[str, str], commands: LogCommands) -> list[str]:
+def _try_removal(remove: _Remove, state: StepState, environ: Mapping[str, str], commands: LogCommands) -> list[str]:
     try:
         return remove(state, environ, commands)
     except Exception as error:  # noqa: BLE001 - the verdict stands, and the rest can still be cleaned up
@@ -111,12 +111,12 @@ def _tell_of_the_end(state: StepState, environ: Mapping[str, str], commands: Log
     from keystone_action.github.reader import InputReader
 
     settings = read_settings(InputReader(environ))
-    run = _ended(state, environ, settings.output_dir) or _stopped(state, environ)
+    run = _step_result(state, environ, settings.output_dir) or _stopped_result(state, environ)
     Reporting(settings, read_event(environ), environ, commands).finish(run, has_time=True)
     return []
 
 
-def _ended(state: StepState, environ: Mapping[str, str], folder: Path) -> RunResult | None:
+def _step_result(state: StepState, environ: Mapping[str, str], folder: Path) -> RunResult | None:
     """What the step's run came to, if it is there as the step has left it."""
     from keystone_action.github.pull_request.foreign_results import read_bounded
     from keystone_action.scoring.document import run_from_document
@@ -131,7 +131,7 @@ def _ended(state: StepState, environ: Mapping[str, str], folder: Path) -> RunRes
     return run if run.run_id == state.run_id else None
 
 
-def _stopped(state: StepState, environ: Mapping[str, str]) -> RunResult:
+def _stopped_result(state: StepState, environ: Mapping[str, str]) -> RunResult:
     return RunResult(
         run_id=state.run_id,
         keystone_version=__version__,

@@ -70,11 +70,11 @@ class AgentCall:
             env=self.environment,
             timeout=timeout,
             stdin=stdin,
-            stdout_to=self._kept(STDOUT, transcript=self.transcript),
-            stderr_to=self._kept(STDERR),
+            stdout_to=self._stream_file(STDOUT, transcript=self.transcript),
+            stderr_to=self._stream_file(STDERR),
         )
 
-    def _kept(self, name: str, *, transcript: bool = False) -> KeptWhole | None:
+    def _stream_file(self, name: str, *, transcript: bool = False) -> KeptWhole | None:
         if self.private is None:
             return None
         path = self.private / name

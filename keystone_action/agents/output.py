@@ -66,7 +66,7 @@ def with_document(run: AgentRun, data: bytes, what: str, private: Path | None) -
         result = parse_result(data)
     except MalformedResult as malformed:
         return replace(run, problem=f"{what} is malformed: {malformed}")
-    output, long = _kept(result.output, private)
+    output, long = _keep_whole(result.output, private)
     return replace(
         run,
         output=output,
@@ -82,13 +82,13 @@ def _from_file(run: AgentRun, workspace: Path, path: str, private: Path | None) 
         head, size = read_head_inside(workspace, path, limit=SHOWN_LIMIT)
         if size <= SHOWN_LIMIT:
             return replace(run, output=head.decode("utf-8", "replace"))
-        copy = None if private is None else _copied(workspace, path, private / ANSWER)
+        copy = None if private is None else _copy_output(workspace, path, private / ANSWER)
     except PathProblem as problem:
         return replace(run, problem=f"the output file could not be read: {problem}")
-    return replace(run, output=_shown(head, size), long_output=LongText(size, copy, WHOLE_LIMIT))
+    return replace(run, output=_shorten(head, size), long_output=LongText(size, copy, WHOLE_LIMIT))
 
 
-def _copied(workspace: Path, path: str, copy: Path) -> Path:
+def _copy_output(workspace: Path, path: str, copy: Path) -> Path:
     """Out of the reach of what checks do to the workspace."""
     with os.fdopen(open_inside(workspace, path), "rb") as source, copy.open("wb") as file:
         # Of one that is too long, nothing is ever read: its holes may have any size.
@@ -106,7 +106,7 @@ def _from_stdout_document(run: AgentRun, stdout: Capture, private: Path | None) 
     return with_document(run, data, what, private)
 
 
-def _kept(text: str, private: Path | None) -> tuple[str, LongText | None]:
+def _keep_whole(text: str, private: Path | None) -> tuple[str, LongText | None]:
     """What is shown of a text, and where all of it is when that is not all."""
     data = text.encode()
     if len(data) <= SHOWN_LIMIT:
@@ -114,8 +114,8 @@ def _kept(text: str, private: Path | None) -> tuple[str, LongText | None]:
     file = None if private is None else private / ANSWER
     if file is not None:
         file.write_bytes(data)
-    return _shown(data, len(data)), LongText(len(data), file, WHOLE_LIMIT)
+    return _shorten(data, len(data)), LongText(len(data), file, WHOLE_LIMIT)
 
 
-def _shown(data: bytes, size: int) -> str:
+def _shorten(data: bytes, size: int) -> str:
     return Capture(data[:SHOWN_LIMIT], b"", size).text()

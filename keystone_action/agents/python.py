@@ -70,13 +70,13 @@ def _with_result(run: AgentRun, workspace: Path, name: str, private: Path | None
         return replace(run, problem="the agent ended without returning a result; its stderr may say why")
     except PathProblem as problem:
         return replace(run, problem=f"the agent's result could not be read: {problem}")
-    raised = _raised(data) if run.exit_code else None
+    raised = _read_exception(data) if run.exit_code else None
     if raised is not None:
         return replace(run, problem=f"the agent raised {raised}")
     return with_document(run, data, "the agent's result", private)
 
 
-def _raised(data: bytes) -> str | None:
+def _read_exception(data: bytes) -> str | None:
     """The exception, when the runner wrote down one, and what to do where its name alone tells."""
     with contextlib.suppress(ValueError, RecursionError, AttributeError):
         document = json.loads(data)

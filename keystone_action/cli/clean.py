@@ -149,7 +149,7 @@ def _clean_places(
 ) -> None:
     """Raises HarnessError when something stays. locks: whether a lock may go."""
     found = [one for place in places for one in find_temporary(place)]
-    chosen = [one for one in _chosen(found, wanted, places) if not one.is_lock or locks(one.path)]
+    chosen = [one for one in _choose(found, wanted, places) if not one.is_lock or locks(one.path)]
     if wanted.dry_run:
         for one in chosen:
             say(f"would remove {'lock' if one.is_lock else 'folder'} {one.path}")
@@ -185,7 +185,7 @@ def _clean_users(wanted: Wanted, say: Callable[[str], None]) -> None:
         say(f"{'would remove' if wanted.dry_run else 'removed'} what {who} left {what}")
 
 
-def _chosen(found: list[Temporary], wanted: Wanted, places: list[Path]) -> Iterator[Temporary]:
+def _choose(found: list[Temporary], wanted: Wanted, places: list[Path]) -> Iterator[Temporary]:
     runs = [run for one in found if one.is_lock and (run := locked_run(one.path))]
     for one in found:
         if wanted.run_id is not None:

@@ -38,16 +38,14 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     results = directory / (options.output or options.resume or ".keystone")
     with shown as progress, run_lock(options.run_id or ""), _handed_over(results, directory):
         done = evaluate(options, progress)
-    return _reported(done, call, kind, directory, printed=progress.reported)
+    return _report(done, call, kind, directory, printed=progress.reported)
 
 
 def _format(call: argparse.Namespace, environ: Mapping[str, str]) -> str:
     return call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
 
 
-def _reported(
-    done: Evaluation, call: argparse.Namespace, kind: str, directory: Path, *, printed: Collection[str]
-) -> int:
+def _report(done: Evaluation, call: argparse.Namespace, kind: str, directory: Path, *, printed: Collection[str]) -> int:
     """The report on stdout and where `--summary` says; returns the exit code. printed: ids of cells that are there."""
     from keystone_action.report import console
 
@@ -326,7 +324,7 @@ def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping
     )
     with _handed_over(directory / (call.output or ".keystone"), directory):
         done = join(options)
-    return _reported(done, call, _format(call, environ), directory, printed=())
+    return _report(done, call, _format(call, environ), directory, printed=())
 
 
 def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:

@@ -123,7 +123,7 @@ class Run:
         state = self._client.inspect_container(identifier)["State"]
         if self._collect is not None:
             self._limit = self._collect(identifier) or self._limit
-        return self._completed(state, duration)
+        return self._make_completed(state, duration)
 
     def _start(self, identifier: str) -> Completed | None:
         """A Completed when the runtime itself could not start the program."""
@@ -180,7 +180,7 @@ class Run:
             help="see that the engine (DOCKER_HOST, else /var/run/docker.sock) is still running",
         )
 
-    def _completed(self, state: State, duration: float) -> Completed:
+    def _make_completed(self, state: State, duration: float) -> Completed:
         code = int(state["ExitCode"])
         number = code - 128 if code - 128 in set(signal.valid_signals()) else None
         if self._timed_out or (self._limit and number):

@@ -140,7 +140,7 @@ class Networks:
         own = await self._own()
         options = self._options(internal=internal, joined=own is not None)
         made, options = await self._create(name, marks, options, internal=internal)
-        network = _described(made, isolated=_INHIBIT in options)
+        network = _describe_network(made, isolated=_INHIBIT in options)
         self._open[network.id] = network
         try:
             await self._enter(network, own)
@@ -164,7 +164,7 @@ class Networks:
             return self._client.create_network(name, internal=internal, labels=marks, options=options)
 
         try:
-            return await self._made(create, name), options
+            return await self._create_network(create, name), options
         except ServiceError as error:
             if options and "option" in error.message:
                 # Not every engine knows them, or ignores those that it doesn't.
@@ -172,7 +172,7 @@ class Networks:
                 return await self._create(name, marks, {}, internal=internal)
             raise
 
-    async def _made(self, create: Callable[[], NetworkRecord], name: str) -> NetworkRecord:
+    async def _create_network(self, create: Callable[[], NetworkRecord], name: str) -> NetworkRecord:
         """Waits a moment where all address ranges are taken: those of other cells and runs come back."""
         import anyio
 
@@ -325,7 +325,7 @@ def machine_answers(address: str) -> bool:
     return False
 
 
-def _described(made: NetworkRecord, *, isolated: bool) -> ContainerNetwork:
+def _describe_network(made: NetworkRecord, *, isolated: bool) -> ContainerNetwork:
     config = made["IPAM"]["Config"][0]
     gateway = str(config.get("Gateway", "")).split("/")[0]
     # Engines since 28 set no address aside for a gateway that a network does not have.

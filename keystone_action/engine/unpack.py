@@ -96,7 +96,7 @@ def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None, leave_o
                 size = info.size if info.isreg() else 0
                 kind = tarfile.REGTYPE if info.isreg() else info.type
                 yield docker_pack.header(
-                    name, kind, info.mode & 0o1777, info.uid, size=size, target=target, modified_ns=_modified(info)
+                    name, kind, info.mode & 0o1777, info.uid, size=size, target=target, modified_ns=_modified_ns(info)
                 )
                 if info.isreg():
                     content = archive.extractfile(info)
@@ -150,7 +150,7 @@ class _Unpacking:
             if relative:
                 self._one(info, relative)
             else:
-                self._directories.append(("", info.mode & 0o1777, _modified(info)))
+                self._directories.append(("", info.mode & 0o1777, _modified_ns(info)))
         for relative, mode, modified in reversed(self._directories):
             # From the top each time: the order is not the one in which we came.
             fd = os.dup(self._top) if not relative else self._descent.open(relative)
@@ -168,7 +168,7 @@ class _Unpacking:
         try:
             if info.isdir():
                 os.mkdir(name, 0o700, dir_fd=folder)
-                self._directories.append((relative, info.mode & 0o1777, _modified(info)))
+                self._directories.append((relative, info.mode & 0o1777, _modified_ns(info)))
             elif info.issym():
                 os.symlink(info.linkname, name, dir_fd=folder)
             elif info.islnk():
@@ -190,7 +190,7 @@ class _Unpacking:
     def _finish(self, info: tarfile.TarInfo, name: str, folder: int) -> None:
         if not info.issym():
             os.chmod(name, info.mode & 0o1777, dir_fd=folder)
-        modified = _modified(info)
+        modified = _modified_ns(info)
         os.utime(name, ns=(modified, modified), dir_fd=folder, follow_symlinks=False)
 
     def _link(self, target: str, name: str, folder: int) -> None:
@@ -237,7 +237,7 @@ def _relative(name: str) -> str:
     return rest
 
 
-def _modified(info: tarfile.TarInfo) -> int:
+def _modified_ns(info: tarfile.TarInfo) -> int:
     """In nanoseconds: the archive's own text is exact, a float is not."""
     text = info.pax_headers.get("mtime")
     if text is None:

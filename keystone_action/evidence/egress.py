@@ -59,7 +59,7 @@ class EgressPolicy:
         private network; the rest is reached only by an address that is listed itself. is_own: says what our own
         addresses are.
         """
-        real = _unwrapped(address)
+        real = _unwrap(address)
         if any(one.kind == "address" and one.allows(real, port) for one in self._entries):
             return
         if entry.host == "localhost" and real.is_loopback:
@@ -72,7 +72,7 @@ class EgressPolicy:
             )
 
 
-def _unwrapped(address: IPAddress) -> IPAddress:
+def _unwrap(address: IPAddress) -> IPAddress:
     """The IPv4 address that an IPv6 address leads to by translation or a tunnel, else itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

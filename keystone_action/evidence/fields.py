@@ -88,7 +88,7 @@ def read_field(field: Field, requests: Sequence[RecordedRequest]) -> Any | Missi
         return len(requests)
     index = len(requests) - 1 if field.request == "last" else field.request
     if not 0 <= index < len(requests):
-        return Missing(f"there is no {field.text.partition('.')[0]}: {_counted(len(requests))} recorded")
+        return Missing(f"there is no {field.text.partition('.')[0]}: {_count_words(len(requests))} recorded")
     request = requests[index]
     if field.part is None:
         return {name: getattr(request, name) for name in ("method", "path", "query", "headers", "body")}
@@ -105,7 +105,7 @@ def read_field(field: Field, requests: Sequence[RecordedRequest]) -> Any | Missi
     return descend(value, field.steps, field.part)
 
 
-def _counted(count: int) -> str:
+def _count_words(count: int) -> str:
     return "1 request was" if count == 1 else f"{count or 'no'} requests were"
 
 

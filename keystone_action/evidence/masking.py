@@ -48,7 +48,7 @@ class Masker:
             for index in range(1, len(pieces), 2):
                 pieces[index] = self._edges(pieces[index], _least(pieces[index - 1]), _least(pieces[index + 1]))
             text = "".join(pieces)
-        return _masked(text, self._texts, MASK)
+        return _mask(text, self._texts, MASK)
 
     def value(self, value: Any) -> Any:
         """A JSON value with every text in it masked, names of keys too."""
@@ -62,7 +62,7 @@ class Masker:
 
     def bytes(self, data: builtins.bytes) -> builtins.bytes:
         """The bytes without the values (in UTF-8)."""
-        return _masked(data, self._bytes, MASK.encode())
+        return _mask(data, self._bytes, MASK.encode())
 
     def kept(self, head: builtins.bytes, tail: builtins.bytes, *, cut: int) -> tuple[builtins.bytes, builtins.bytes]:
         """The two ends of a stream, of which `cut` bytes between them were not kept, without the values and
@@ -76,7 +76,7 @@ class Masker:
 
     def _edges(self, text: str, start: int, end: int) -> str:
         """start, end: from how many characters on a half counts there, 0 where nothing was cut."""
-        text = _masked(text, self._texts, MASK)
+        text = _mask(text, self._texts, MASK)
         # A character cut in two was decoded as a replacement; it stands between the half of a value and the edge.
         if start:
             body = text.lstrip("\ufffd")
@@ -96,10 +96,10 @@ def _shapes(value: str) -> Iterator[str]:
     lines = [line.strip() for line in value.splitlines()]
     for text in {value, value.strip(), *lines}:
         if len(text) >= MINIMUM:
-            yield from (shape for shape in _encoded(text) if len(shape) >= MINIMUM)
+            yield from (shape for shape in _encodings(text) if len(shape) >= MINIMUM)
 
 
-def _encoded(text: str) -> Iterator[str]:
+def _encodings(text: str) -> Iterator[str]:
     raw = text.encode(*_ENCODING)
     yield text
     for one in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
@@ -145,7 +145,7 @@ def _base64_core(encoded: str, offset: int, length: int) -> str:
     return encoded[first : (offset + length) * 8 // 6]
 
 
-def _masked(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
+def _mask(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
     # Every round is shorter than the one before (a mask has three characters, a shape four or more), so this ends.
     # It takes several only where a mask and its neighbours make up a value again.
     while spans := _spans(data, shapes):

@@ -69,7 +69,7 @@ class JournalRequests(Sequence[RecordedRequest]):
         try:
             with self._path.open("rb") as lines:
                 lines.seek(start)
-                return _parsed(lines.readline())
+                return _parse(lines.readline())
         except (OSError, ValueError, TypeError) as error:
             raise _unreadable(self._path, error) from error
 
@@ -79,7 +79,7 @@ class JournalRequests(Sequence[RecordedRequest]):
         try:
             with self._path.open("rb") as lines:
                 for _ in self._starts:
-                    yield _parsed(lines.readline())
+                    yield _parse(lines.readline())
         except (OSError, ValueError, TypeError) as error:
             raise _unreadable(self._path, error) from error
 
@@ -102,7 +102,7 @@ class JournalLog:
         return JournalRequests(self.path)
 
 
-def _parsed(line: bytes) -> RecordedRequest:
+def _parse(line: bytes) -> RecordedRequest:
     return RecordedRequest(**json.loads(line))
 
 

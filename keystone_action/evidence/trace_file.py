@@ -30,7 +30,7 @@ def write_trace(trace: Trace, path: Path) -> None:
 def _events(trace: Trace) -> Iterator[_Event]:
     yield "trace", {"source": trace.source, "problem": trace.problem, "not_understood": list(trace.not_understood)}
     for entry in trace.timeline or (*trace.messages, *(trace.tool_calls or ())):
-        yield from _said(entry) if isinstance(entry, Message) else _called(entry)
+        yield from _message_events(entry) if isinstance(entry, Message) else _call_events(entry)
     for number, permission in enumerate(trace.permissions or ()):
         request = {"request_id": str(number), "tool_call_id": permission.tool_call_id, "options": []}
         yield "permission_request", request
@@ -47,14 +47,14 @@ def _events(trace: Trace) -> Iterator[_Event]:
         yield "stop", {"reason": trace.stop_reason, "final_output": trace.final_output}
 
 
-def _said(message: Message) -> Iterator[_Event]:
+def _message_events(message: Message) -> Iterator[_Event]:
     if message.role == "thought":
         yield "thought", {"text": message.text}
     else:
         yield "message", {"role": message.role, "text": message.text}
 
 
-def _called(call: ToolCall) -> Iterator[_Event]:
+def _call_events(call: ToolCall) -> Iterator[_Event]:
     payload = {"tool_call_id": call.id, "raw_name": call.raw_name, "name": call.name, "kind": call.kind}
     yield "tool_call", {**payload, "input": call.arguments}
     if call.status is not None or call.result:

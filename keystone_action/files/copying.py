@@ -121,7 +121,7 @@ class _Copy:
             os.mkdir(entry.name, 0o700, dir_fd=destination)
             self.todo.append((path, status.st_mode & _PERMISSIONS))
         elif stat.S_ISREG(status.st_mode):
-            if not (self.link and self.link(path, status) and self._linked(entry.name, source, destination)):
+            if not (self.link and self.link(path, status) and self._copy_link(entry.name, source, destination)):
                 self._file(entry.name, path, source, destination)
         elif stat.S_ISLNK(status.st_mode):
             self._link(entry.name, path, source, destination)
@@ -137,7 +137,7 @@ class _Copy:
                 target = os.path.relpath(inside or ".", os.path.dirname(path) or ".")  # noqa: PTH120 - text only
         os.symlink(target, name, dir_fd=destination)
 
-    def _linked(self, name: str, source: int, destination: int) -> bool:
+    def _copy_link(self, name: str, source: int, destination: int) -> bool:
         try:
             os.link(name, name, src_dir_fd=source, dst_dir_fd=destination, follow_symlinks=False)
         except OSError:  # another filesystem, one without links, somebody else's file

@@ -38,7 +38,7 @@ def line_counts(patch: str, changes: Sequence[Change], originals: Path | None, w
     due, a hunk ends where its own header says, and a change without a whole hunk is counted from the files.
     """
     single = [part for change in changes if change.change != "mode" for part in one_kind(change)]
-    shown = _shown(patch, single)
+    shown = _count_shown_lines(patch, single)
     for index, change in enumerate(single):
         if index in shown:
             added, removed = shown[index]
@@ -52,7 +52,7 @@ def line_counts(patch: str, changes: Sequence[Change], originals: Path | None, w
             )
 
 
-def _shown(patch: str, single: Sequence[Change]) -> dict[int, tuple[int, int]]:
+def _count_shown_lines(patch: str, single: Sequence[Change]) -> dict[int, tuple[int, int]]:
     """Added and removed lines of each change whose hunks are all there, by its number."""
     headers = [header_line(change) for change in single]
     counts: dict[int, tuple[int, int]] = {}

@@ -59,7 +59,7 @@ def write_patch(
     for index, piece in _compare(modified):
         pieces[index] = piece
         cut += [modified[index].note] if modified[index].note else []
-    shown = list(_bounded(pieces, len(single), limit))
+    shown = list(_bound(pieces, len(single), limit))
     if shown != pieces or len(pieces) < len(single):
         cut.append(f"the changes are more than the {limit:,} bytes that are kept of a patch")
     return Patch("".join(shown), tuple(cut))
@@ -77,7 +77,7 @@ def one_kind(change: Change) -> tuple[Change, ...]:
     return Change(change.path, "removed", old, None), Change(change.path, "added", None, new)
 
 
-def _bounded(pieces: list[str], total: int, limit: int) -> Iterator[str]:
+def _bound(pieces: list[str], total: int, limit: int) -> Iterator[str]:
     size = shown = 0
     for piece in pieces:
         size += len(piece)

@@ -27,7 +27,7 @@ def remove_tree(path: Path) -> None:
     also while others rename things in it, and depth does not matter (every directory is first moved up to the top, so
     that none has to be reached through others). What can't be removed stays. Never raises."""
     _quietly(os.unlink, path)
-    top = _opened(os.fspath(path), None)
+    top = _open_directory(os.fspath(path), None)
     if top is None:
         return
     try:
@@ -40,18 +40,18 @@ def remove_tree(path: Path) -> None:
 
 def _remove_below(top: int, removal: _Removal) -> None:
     token, moved = secrets.token_hex(4), 0
-    files, todo = _listed(top)
+    files, todo = _list_names(top)
     removal.add(os.dup(top), files, None)
     while todo:
         name = todo.pop()
-        folder = _opened(name, top)
+        folder = _open_directory(name, top)
         if folder is None:
             continue
-        files, folders = _listed(folder)
+        files, folders = _list_names(folder)
         for deeper in folders:
             moved += 1
             target = f".removing-{token}-{moved}"
-            if _moved(deeper, folder, target, top):
+            if _move(deeper, folder, target, top):
                 todo.append(target)
         removal.add(folder, files, name)
 
@@ -111,7 +111,7 @@ class _Removal:
             _quietly(os.rmdir, name, dir_fd=self._top)
 
 
-def _opened(name: str, above: int | None) -> int | None:
+def _open_directory(name: str, above: int | None) -> int | None:
     """A directory, no link followed; one that is closed to its owner, us, is opened before."""
     for _ in range(2):
         try:
@@ -133,7 +133,7 @@ def _open_up(name: str, above: int | None) -> None:
             os.close(place)
 
 
-def _listed(folder: int) -> tuple[list[str], list[str]]:
+def _list_names(folder: int) -> tuple[list[str], list[str]]:
     """The names of what is in it: all but directories, and directories."""
     files: list[str] = []
     folders: list[str] = []
@@ -146,7 +146,7 @@ def _listed(folder: int) -> tuple[list[str], list[str]]:
     return files, folders
 
 
-def _moved(name: str, folder: int, target: str, top: int) -> bool:
+def _move(name: str, folder: int, target: str, top: int) -> bool:
     for _ in range(2):
         try:
             os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)

@@ -142,7 +142,7 @@ class _Reader:
             raise_unless_agent(error, "reading the workspace")
             return _unread(status)
         try:
-            return _hashed(fd, status.st_size)
+            return _hash(fd, status.st_size)
         except OSError as error:
             raise_unless_agent(error, "reading the workspace")
             return _unread(status)
@@ -150,7 +150,7 @@ class _Reader:
             os.close(fd)
 
 
-def _hashed(fd: int, size: int) -> str:
+def _hash(fd: int, size: int) -> str:
     chunk = os.read(fd, min(size + 1, _CHUNK))
     digest = hashlib.sha256(chunk)
     while len(chunk) == _CHUNK:

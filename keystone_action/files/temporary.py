@@ -48,10 +48,10 @@ class Temporary:
 
 def find_temporary(place: Path) -> list[Temporary]:
     """What may be ours in one directory, by name; links and other users' never are."""
-    return sorted(_found(place), key=lambda one: one.path.name)
+    return sorted(_find_temporary(place), key=lambda one: one.path.name)
 
 
-def _found(place: Path) -> Iterator[Temporary]:
+def _find_temporary(place: Path) -> Iterator[Temporary]:
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if not entry.name.startswith(PREFIX):

@@ -73,7 +73,7 @@ class TreeDigester:
                 walk.run(descent)
         finally:
             os.close(root)
-        return TreeDigest(_joined(walk.entries), _joined(walk.remote_branches) if walk.remote_branches else "")
+        return TreeDigest(_join_lines(walk.entries), _join_lines(walk.remote_branches) if walk.remote_branches else "")
 
     def _bytes(self, descriptor: int, status: os.stat_result) -> str:
         holes = status.st_blocks * 512 < status.st_size
@@ -82,12 +82,12 @@ class TreeDigester:
         stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         if stamp not in self._known:
             try:
-                self._known[stamp] = self._hashed(descriptor)
+                self._known[stamp] = self._hash(descriptor)
             except OSError:
                 return "unreadable"
         return self._known[stamp]
 
-    def _hashed(self, descriptor: int) -> str:
+    def _hash(self, descriptor: int) -> str:
         digest = hashlib.sha256()
         while chunk := os.read(descriptor, _CHUNK):
             if self.stopped:
@@ -190,7 +190,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(_text(path).encode()).hexdigest()
 
 
-def _joined(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     digest = hashlib.sha256()
     for line in sorted(lines):
         digest.update(line.encode("utf-8", "surrogateescape") + b"\n")

@@ -93,7 +93,8 @@ class BaseFiles:
         """Write what `discover` looks at. here: the call's directory, relative to the root."""
         found, kept = set(), []
         for pattern in patterns:
-            place = _joined(here, pattern if not os.path.isabs(pattern) else os.path.relpath(pattern, self.root / here))  # noqa: PTH117
+            relative = os.path.relpath(pattern, self.root / here) if os.path.isabs(pattern) else pattern  # noqa: PTH117
+            place = _join_path(here, relative)
             if place is None:
                 continue
             literal = not any(character in pattern for character in "*?[{")
@@ -125,7 +126,7 @@ class BaseFiles:
             if dialects is not None and dialects.recognises(spec):
                 wanted.update(dict.fromkeys(self._around(relative)))
             else:
-                wanted.update(dict.fromkeys(self._named(relative)))
+                wanted.update(dict.fromkeys(self._named_paths(relative)))
         self._write(wanted)
 
     def _around(self, spec: str) -> Iterator[str]:
@@ -137,7 +138,7 @@ class BaseFiles:
             folder = posixpath.dirname(folder)
             yield from (path for path in self.tree.entries if posixpath.dirname(path) == folder)
 
-    def _named(self, spec: str) -> Iterator[str]:
+    def _named_paths(self, spec: str) -> Iterator[str]:
         """Everything that a text of the spec, or of what it extends, is a path of: some are no paths, which does not
         matter."""
         waiting, seen, folder = [spec], {spec}, posixpath.dirname(spec)
@@ -153,7 +154,7 @@ class BaseFiles:
 
     def _of(self, start: str, key: str, text: str) -> Iterator[str]:
         # Of a path with expressions the folders before the first one are known.
-        place = _joined(start, text.partition("{{")[0].rpartition("/")[0] if "{{" in text else text)
+        place = _join_path(start, text.partition("{{")[0].rpartition("/")[0] if "{{" in text else text)
         resolved = None if place is None or not text else self.tree.resolved(place)
         if place is None or resolved is None:
             return
@@ -232,7 +233,7 @@ def unreadable(base: BaseCommit, error: Exception) -> UsageError:
     return UsageError(f"{base.name}, commit {base.sha[:12]}, can't be read: {why}", help=help_text)
 
 
-def _joined(start: str, text: str) -> str | None:
+def _join_path(start: str, text: str) -> str | None:
     """A path of the tree (`""` is the top); None for what is none, or leads out."""
     if "\0" in text or "\n" in text or len(text) > _LONGEST or text.startswith("/"):
         return None

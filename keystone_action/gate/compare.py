@@ -65,7 +65,7 @@ def gated_specs(options: GatedOptions) -> GatedSpecs:
         problem = options.base_problem
         return GatedSpecs(specs, SpecChanges(None, "", problem=problem) if problem else None)
     try:
-        files = _opened(base, options)
+        files = _open_base(base, options)
         before = _side_of_base(files, options)
     except UsageError as error:
         return GatedSpecs(specs, SpecChanges(base.sha, base.name, problem=error.sentences))
@@ -76,7 +76,7 @@ def gated_specs(options: GatedOptions) -> GatedSpecs:
 
 
 def _from_base(options: GatedOptions, base: BaseCommit) -> GatedSpecs:
-    files = _opened(base, options)
+    files = _open_base(base, options)
     before = _side_of_base(files, options)
     if before.errors:
         found = [_at_head(one, files) for error in before.errors.values() for one in error.diagnostics]
@@ -103,7 +103,7 @@ def _with_workflows(changes: SpecChanges, files: BaseFiles, base: BaseCommit, op
     return replace(changes, workflows=tuple(found))
 
 
-def _opened(base: BaseCommit, options: GatedOptions) -> BaseFiles:
+def _open_base(base: BaseCommit, options: GatedOptions) -> BaseFiles:
     files = open_base(base, options.directory)
     try:
         files.find(options.specs, files.directory.relative_to(files.top).as_posix())
@@ -205,14 +205,14 @@ def _changes(before: _Side, after: _Side, options: GatedOptions) -> tuple[SpecCh
     found: list[tuple[int, SpecChange]] = []
     shown = options.directory.resolve()
     names = {*before.specs, *before.errors}
-    moved = _moved(before, after)
+    moved = _moved_specs(before, after)
     for name in (*after.specs, *after.errors):
         there = name if name in names else moved.get(name)
         path = os.path.relpath(after.file(name), shown)
         if there is None:
             found.append((3, SpecChange(path, "added")))
         else:
-            said = _compared(before, there, after, name)
+            said = _compare(before, there, after, name)
             if said.sentences:
                 found.append((1 if said.weakens else 2, SpecChange(path, "changed", said.sentences)))
     gone = names - {*after.specs, *after.errors} - set(moved.values())
@@ -220,7 +220,7 @@ def _changes(before: _Side, after: _Side, options: GatedOptions) -> tuple[SpecCh
     return tuple(change for _, change in sorted(found, key=lambda one: one[0]))
 
 
-def _moved(before: _Side, after: _Side) -> dict[str, str]:
+def _moved_specs(before: _Side, after: _Side) -> dict[str, str]:
     """Path here → path there, of specs with the same id."""
     gone = {one.spec.id: name for name, one in before.specs.items() if name not in {*after.specs, *after.errors}}
     new = [name for name in after.specs if name not in before.specs and name not in before.errors]
@@ -235,7 +235,7 @@ class _Said:
     weakens: bool = True
 
 
-def _compared(before: _Side, there: str, after: _Side, here: str) -> _Said:
+def _compare(before: _Side, there: str, after: _Side, here: str) -> _Said:
     if not after.file(here).is_file():  # opening a FIFO would wait for ever
         return _Said(("the spec is no regular file in this commit",))
     try:

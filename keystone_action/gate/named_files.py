@@ -80,11 +80,11 @@ def changed_files(before: NamedFiles, after: NamedFiles) -> list[str]:
             found.append((1, rank, name, line_counts(old, new)))
     found.sort()
     more = len(found) - MAX_SHOWN
-    shown = [f"{_shortened(name)} ({what})" for _, _, name, what in found[:MAX_SHOWN]]
+    shown = [f"{_shorten(name)} ({what})" for _, _, name, what in found[:MAX_SHOWN]]
     return [*shown, f"and {more:,} more"] if more > 0 else shown
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
 
 

@@ -62,7 +62,7 @@ class _Checks:
 
     def __init__(self, old: Plain, new: Plain) -> None:
         self.pairs = [(old.pop("invariants"), new.pop("invariants"))]
-        self.was, self.now = map(_by_id, _popped("scenarios", old, new))
+        self.was, self.now = map(_by_id, _pop_names("scenarios", old, new))
         self.both = [name for name in self.was if name in self.now]
         self.pairs += [(self.was[name].pop("invariants"), self.now[name].pop("invariants")) for name in self.both]
         self.places = ["", *(f"scenario {name}: " for name in self.both)]
@@ -78,7 +78,7 @@ def _weakening(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
     yield from _losses(*checks.pairs[0])
     removed = [name for name in checks.was if name not in checks.now]
     if removed:
-        yield f"removed scenarios: {_listed(removed)}"
+        yield f"removed scenarios: {_join_names(removed)}"
     for place, (before, after) in zip(checks.places[1:], checks.pairs[1:], strict=True):
         yield from (f"{place}{one}" for one in _losses(before, after))
     yield from checks.each(_changed_gates)
@@ -94,11 +94,11 @@ def _others(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
         yield from (f"scenario {name}: {one}" for one in _leaves("", checks.was[name], checks.now[name]))
     added = [name for name in checks.now if name not in checks.was]
     if added:
-        yield f"added scenarios: {_listed(added)}"
+        yield f"added scenarios: {_join_names(added)}"
     yield from _leaves("", old, new)
 
 
-def _popped(name: str, *documents: Plain) -> list[Any]:
+def _pop_names(name: str, *documents: Plain) -> list[Any]:
     return [document.pop(name) for document in documents]
 
 
@@ -110,7 +110,7 @@ def _losses(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]
     """Invariants that were removed, and gates."""
     removed = [f"{name} (a gate)" if old[name]["gate"] else name for name in old if name not in new]
     if removed:
-        yield f"removed: {_listed(removed)}"
+        yield f"removed: {_join_names(removed)}"
     yield from (f"gate {name} removed" for name in old if name in new and old[name]["gate"] and not new[name]["gate"])
 
 
@@ -146,10 +146,10 @@ def _changed_words(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterat
         yield from (f"{name}: {one}" for one in _leaves("", was, now))
     added = [name for name in new if name not in old]
     if added:
-        yield f"added: {_listed(added)}"
+        yield f"added: {_join_names(added)}"
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     shown = ", ".join(names[:20])
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
 

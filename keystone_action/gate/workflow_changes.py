@@ -71,13 +71,13 @@ def read_workflow(text: str, name: str, is_ours: Callable[[str], bool]) -> Workf
 def differences(before: Workflow, after: Workflow) -> tuple[str, ...]:
     """A sentence for each difference, at most MAX_DIFFERENCES and one that counts the rest."""
     found: list[Sentence] = []
-    pairs, lost, new = _paired(before.calls, after.calls)
+    pairs, lost, new = _pair_calls(before.calls, after.calls)
     several = max(len(before.calls), len(after.calls)) > 1
     for old, now in pairs:
         where = f"{now.place}: " if several else ""
         found += [(rank, order, f"{where}{text}") for rank, order, text in _changes(old, now)]
-    found += [(_LOST, 0, f"{_shown(one.uses)} no longer used in {one.place}") for one in lost]
-    found += [(_OTHER, 0, f"{_shown(one.uses)} added in {one.place}{_told(one.inputs)}") for one in new]
+    found += [(_LOST, 0, f"{_shorten(one.uses)} no longer used in {one.place}") for one in lost]
+    found += [(_OTHER, 0, f"{_shorten(one.uses)} added in {one.place}{_name_inputs(one.inputs)}") for one in new]
     if before.triggers != after.triggers:
         found.append((_CONDITION, 2, "what it runs on changed"))
     found.sort()
@@ -86,7 +86,7 @@ def differences(before: Workflow, after: Workflow) -> tuple[str, ...]:
     return (*texts[:MAX_DIFFERENCES], f"and {more:,} more differences") if more > 0 else tuple(texts)
 
 
-def _paired(
+def _pair_calls(
     before: Sequence[_Call], after: Sequence[_Call]
 ) -> tuple[list[tuple[_Call, _Call]], list[_Call], list[_Call]]:
     """What is the same call in both: at the same place, else of the same action, in order; else the only one left."""
@@ -110,7 +110,7 @@ def _paired(
 
 def _changes(old: _Call, now: _Call) -> Iterator[Sentence]:
     if old.uses != now.uses:
-        yield _CONDITION, 1, f"uses {_shown(old.uses)} → {_shown(now.uses)}"
+        yield _CONDITION, 1, f"uses {_shorten(old.uses)} → {_shorten(now.uses)}"
     yield from _changed_settings(old.settings, now.settings)
     for name in (*old.inputs, *(name for name in now.inputs if name not in old.inputs)):
         before, after = old.inputs.get(name), now.inputs.get(name)
@@ -151,7 +151,7 @@ def _can_weaken(name: str, before: str, after: str) -> bool:
     return name in _DECIDING
 
 
-def _told(inputs: Mapping[str, str]) -> str:
+def _name_inputs(inputs: Mapping[str, str]) -> str:
     told = [_change(name, None, inputs[name]).replace(" added: ", " ") for name in _DECIDING if name in inputs]
     return f" ({', '.join(told[:5])})" if told else ""
 
@@ -160,7 +160,7 @@ def _name(uses: str) -> str:
     return uses.partition("@")[0].lower()
 
 
-def _shown(uses: str) -> str:
+def _shorten(uses: str) -> str:
     return short_value(_COMMIT.sub(r"@\1", uses)) or "an action"
 
 

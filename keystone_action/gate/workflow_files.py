@@ -186,10 +186,10 @@ class _Compared:
         if entry is None:
             return Workflow()
         if entry.id not in self._read:
-            self._read[entry.id] = self._parsed(self._text(side, path), path)
+            self._read[entry.id] = self._parse(self._text(side, path), path)
         return self._read[entry.id]
 
-    def _parsed(self, content: bytes | None, path: str) -> Workflow | str:
+    def _parse(self, content: bytes | None, path: str) -> Workflow | str:
         if content is None:
             return f"it has more than {MAX_BYTES:,} bytes"
         try:

@@ -75,7 +75,7 @@ def find_baselines(
             artifact = _artifact(github, run, wanted)
             if artifact is not None and found < MAX_FOUND:
                 found += 1
-                yield _found(github, run, artifact, branch, folder / str(found))
+                yield _find_baseline(github, run, artifact, branch, folder / str(found))
     unfit = f" of a run that went to its end and graded something ({found} looked at)" if found else ""
     raise LookupError(
         f"no run of {workflow[1]} on {' or '.join(places)}, from a push or schedule, has an unexpired artifact"
@@ -106,16 +106,18 @@ def _artifact(github: GitHubClient, run: WorkflowRun, names: list[str]) -> Artif
     return None
 
 
-def _found(github: GitHubClient, run: WorkflowRun, artifact: Artifact, branch: str, folder: Path) -> FoundBaseline:
+def _find_baseline(
+    github: GitHubClient, run: WorkflowRun, artifact: Artifact, branch: str, folder: Path
+) -> FoundBaseline:
     ended = f", {run.conclusion}" if run.conclusion not in ("", "success") else ""
     source = f"run {run.id} of {branch} ({run.event}, {run.created_at[:10]}{ended})"
     try:
-        return FoundBaseline(_unpacked(github, run, artifact, folder), source)
+        return FoundBaseline(_unpack(github, run, artifact, folder), source)
     except (_Unfit, BadArchive, NotFound) as error:  # it can have expired since it was listed
         return FoundBaseline(None, source, error.sentences)
 
 
-def _unpacked(github: GitHubClient, run: WorkflowRun, artifact: Artifact, folder: Path) -> Path:
+def _unpack(github: GitHubClient, run: WorkflowRun, artifact: Artifact, folder: Path) -> Path:
     if artifact.size_bytes > MAX_SIZE:
         raise _Unfit(
             f"the artifact {artifact.name} of run {run.id} has {artifact.size_bytes >> 20:,} MiB; at most"

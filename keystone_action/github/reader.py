@@ -152,14 +152,14 @@ class InputReader:
     def path(self, name: str, base: Path, *, inside: tuple[Path, ...]) -> Path | None:
         """An absolute path, links followed, that stays inside one of the folders."""
         value = self.text(name)
-        return None if value is None else self._resolved(name, value, base, inside)
+        return None if value is None else self._resolve(name, value, base, inside)
 
     def paths(self, name: str, base: Path, *, inside: tuple[Path, ...]) -> tuple[Path, ...]:
         """A list of such paths."""
-        found = (self._resolved(name, word, base, inside) for word in self.words(name))
+        found = (self._resolve(name, word, base, inside) for word in self.words(name))
         return tuple(path for path in found if path is not None)
 
-    def _resolved(self, name: str, value: str, base: Path, inside: tuple[Path, ...]) -> Path | None:
+    def _resolve(self, name: str, value: str, base: Path, inside: tuple[Path, ...]) -> Path | None:
         try:
             path = (base / value).resolve()
         except (OSError, ValueError, RuntimeError):

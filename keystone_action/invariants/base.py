@@ -51,12 +51,12 @@ class Outcome:
 
 def passed(message: str, *, score: float = 1.0, log: str = "", **details: Any) -> Outcome:
     """The check holds."""
-    return _graded("pass", score, message, log, details)
+    return _graded_outcome("pass", score, message, log, details)
 
 
 def failed(message: str, *, score: float = 0.0, log: str = "", disqualifies: bool = False, **details: Any) -> Outcome:
     """The check does not hold; the agent's fault."""
-    outcome = _graded("fail", score, message, log, details)
+    outcome = _graded_outcome("fail", score, message, log, details)
     return replace(outcome, disqualifies=disqualifies and outcome.status == "fail")
 
 
@@ -70,7 +70,7 @@ def broken(message: str, *, log: str = "", **details: Any) -> Outcome:
     return Outcome("error", None, message, details, log)
 
 
-def _graded(status: Status, score: float, message: str, log: str, details: dict[str, Any]) -> Outcome:
+def _graded_outcome(status: Status, score: float, message: str, log: str, details: dict[str, Any]) -> Outcome:
     # Never clamped (spec 5.1): a score out of range is a defect of the check, and says so.
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not, either
         return Outcome(

@@ -78,15 +78,15 @@ def _output(evidence: Evidence, most: int | None) -> Material:
     agent = evidence.agent
     if agent.problem:
         raise NothingToJudge(f"there is no output: {agent.problem}")
-    return _printed(agent.output, agent.long_output, most) or Material(agent.whole_output())
+    return _printed_material(agent.output, agent.long_output, most) or Material(agent.whole_output())
 
 
 def _stdout(evidence: Evidence, most: int | None) -> Material:
     agent = evidence.agent
-    return _printed(agent.stdout, agent.long_stdout, most) or Material(agent.whole_stdout())
+    return _printed_material(agent.stdout, agent.long_stdout, most) or Material(agent.whole_stdout())
 
 
-def _printed(shown: str, long: LongText | None, most: int | None) -> Material | None:
+def _printed_material(shown: str, long: LongText | None, most: int | None) -> Material | None:
     """What is enough; None where all of it is wanted."""
     if most is None:
         return None

@@ -43,7 +43,7 @@ BUILT_IN = _built_in()
 """What `check.type` may say here (aliases too): the files of the folder `types`. No plug-in may take these names."""
 
 
-def _installed() -> Iterable[EntryPoint]:
+def _installed_entry_points() -> Iterable[EntryPoint]:
     from importlib.metadata import entry_points
 
     return entry_points(group=GROUP)
@@ -56,7 +56,7 @@ class CheckTypes(Mapping[str, type[Check]]):
     `types[name]` raises KeyError for an unknown name, and UsageError for a plug-in that is unfit.
     """
 
-    def __init__(self, discover: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
+    def __init__(self, discover: Callable[[], Iterable[EntryPoint]] = _installed_entry_points) -> None:
         self._discover = discover
         self._plugins: dict[str, list[EntryPoint]] | None = None
         self._loaded: dict[str, type[Check]] = {}

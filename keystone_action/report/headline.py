@@ -33,7 +33,7 @@ def headline(run: RunResult) -> str:
     """One line, not yet escaped."""
     if run.cancelled:
         subject = f"{_names(run.specs)} was cancelled" if run.specs else "cancelled"
-        return f"{PRODUCT}: {subject}: {_finished(run)}"
+        return f"{PRODUCT}: {subject}: {_finished_words(run)}"
     if not run.specs:
         return f"{PRODUCT}: error: {first_line(run.error or 'nothing was graded', MAX_REASON).rstrip(':')}"
     deciding = [spec for spec in run.specs if spec.verdict == run.verdict] or list(run.specs)
@@ -41,7 +41,7 @@ def headline(run: RunResult) -> str:
     if run.verdict in ("fail", "error"):
         where = _how_many(run)
         return f"{line}{f' in {where}' if where else ''}: {_why(run, deciding[0])}"
-    return f"{line}: {_passed(run)}"
+    return f"{line}: {_passed_words(run)}"
 
 
 def _names(specs: Iterable[SpecResult]) -> str:
@@ -57,7 +57,7 @@ def _subject(run: RunResult, deciding: list[SpecResult]) -> str:
     return f"{first} and {others:,} more {of_all}" if others else f"{first} (1 {of_all})"
 
 
-def _finished(run: RunResult) -> str:
+def _finished_words(run: RunResult) -> str:
     return f"{words.count(sum(len(spec.cells) for spec in run.specs), 'cell')} had finished"
 
 
@@ -68,7 +68,7 @@ def _how_many(run: RunResult) -> str:
     return f"{bad:,} of {words.count(cells, 'cell')}" if cells > 1 and bad else ""
 
 
-def _passed(run: RunResult) -> str:
+def _passed_words(run: RunResult) -> str:
     cells = [cell for spec in run.specs for cell in spec.cells]
     if len(cells) != 1:
         return f"{run.counts.get('passed', 0):,} of {words.count(run.counts.get('cells', 0), 'cell')}"

@@ -191,7 +191,7 @@ def icon(run: RunResult) -> str:
 def facts(run: RunResult) -> list[str]:
     """Cells, or the checks of the only one, composite, time and usage in words."""
     return [
-        *_passed(run),
+        *_passed_lines(run),
         *_composite(run),
         words.duration(run.duration_s),
         *words.usage(run.usage, run.judge_usage),
@@ -209,7 +209,7 @@ def _composite(run: RunResult) -> Iterator[str]:
     yield f"composite {words.score(run.composite, beside=beside)}" + (f", {needed}" if needed else "")
 
 
-def _passed(run: RunResult) -> Iterator[str]:
+def _passed_lines(run: RunResult) -> Iterator[str]:
     cells = run.counts.get("cells", 0)
     checks = Counter(check.status for spec in run.specs for cell in spec.cells for check in cell.invariants)
     if cells == 1 and checks:
@@ -315,13 +315,13 @@ def _notes(run: RunResult) -> Iterator[str]:
     yield from (f"Not enforced: {sentence}" for sentence in run.sandbox.not_enforced)
     yield from (f"Substituted: {sentence}" for sentence in run.substituted)
     yield from run.notices
-    yield from _skipped(run)
+    yield from _skipped_lines(run)
     cell_notes = Counter(note for spec in run.specs for cell in spec.cells for note in cell.notices)
     for note, times in cell_notes.items():
         yield f"{note} ({words.count(times, 'cell')})" if times > 1 else note
 
 
-def _skipped(run: RunResult) -> Iterator[str]:
+def _skipped_lines(run: RunResult) -> Iterator[str]:
     skipped = Counter(
         (result.name, first_line(result.message))
         for spec in run.specs

@@ -54,7 +54,7 @@ class Assembly:
         options = self.options
         found += filter(None, [no_baseline_notice(options.fail_on, options.baseline, options.baseline_problem)])
         found += self.facilities.notices
-        found += self._mixed()
+        found += self._mixed_sandboxes()
         return tuple(dict.fromkeys(found))
 
     @property
@@ -74,7 +74,7 @@ class Assembly:
         """The specs that have cells in this run."""
         return tuple({cell.loaded.spec.id: cell.loaded.spec for cell in self.plan.cells}.values())
 
-    def _mixed(self) -> list[str]:
+    def _mixed_sandboxes(self) -> list[str]:
         """Which specs run in containers, where others don't."""
         images = self.facilities.images
         inside = [f"{spec.id} ({images[spec.id]})" for spec in self.planned if spec.id in images]

@@ -56,7 +56,9 @@ def find_facilities(specs: Sequence[LoadedSpec], options: RunOptions) -> Facilit
     except SandboxError as error:
         if needed is None:
             return Facilities(images, None, (f"no Docker engine: {error.message}; embedded services are used",))
-        raise UsageError(f"{needed}, and there is none: {error.message}", help=_joined(error.help, _WAYS_OUT)) from None
+        raise UsageError(
+            f"{needed}, and there is none: {error.message}", help=_join_sentences(error.help, _WAYS_OUT)
+        ) from None
     notices = tuple(
         f"spec {loaded.spec.id} names no base; it runs in {DEFAULT_BASE} (--sandbox docker)"
         for loaded in specs
@@ -102,5 +104,5 @@ def _needs(loaded: LoadedSpec, options: RunOptions) -> Iterator[str]:
             yield f"{loaded.path}: service {service.name} ({what}) needs a Docker engine"
 
 
-def _joined(first: str, second: str) -> str:
+def _join_sentences(first: str, second: str) -> str:
     return f"{first.rstrip('.')}. {second}" if first else second

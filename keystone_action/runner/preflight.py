@@ -50,10 +50,10 @@ def load_paths(paths: Sequence[Path], options: RunOptions) -> tuple[list[LoadedS
             )
         except SpecError as error:
             errors[path] = error
-    return _numbered(loaded), errors
+    return _number_ids(loaded), errors
 
 
-def _numbered(loaded: Sequence[LoadedSpec]) -> list[LoadedSpec]:
+def _number_ids(loaded: Sequence[LoadedSpec]) -> list[LoadedSpec]:
     """These specs; one whose id is made from a name is numbered, with a warning, when another one before it, or a spec
     that chose its id, has that id (spec.md 5.5): results are joined on ids."""
     taken = {one.spec.id for one in loaded if not one.id_from_name}
@@ -65,13 +65,13 @@ def _numbered(loaded: Sequence[LoadedSpec]) -> list[LoadedSpec]:
                 suffix = f"-{number}"
                 name, number = one.spec.id[: 128 - len(suffix)].rstrip("-") + suffix, number + 1
             taken.add(name)
-            found.append(one if name == one.spec.id else _renamed(one, name))
+            found.append(one if name == one.spec.id else _rename_spec(one, name))
         else:
             found.append(one)
     return found
 
 
-def _renamed(loaded: LoadedSpec, name: str) -> LoadedSpec:
+def _rename_spec(loaded: LoadedSpec, name: str) -> LoadedSpec:
     message = f"another suite has the id '{loaded.spec.id}' too; this one is {name} in results"
     warning = Diagnostic(str(loaded.path), 1, 1, message, help="give each suite a name of its own")
     spec = loaded.spec.model_copy(update={"id": name})

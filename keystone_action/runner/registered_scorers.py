@@ -46,7 +46,9 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
         problems = [
             problem
             for number, (loaded, own) in enumerate(suites)
-            for problem in _unknown(own, await _registered(provider, loaded, own, provider.root / f"suite-{number}"))
+            for problem in _unknown(
+                own, await _read_registered(provider, loaded, own, provider.root / f"suite-{number}")
+            )
         ]
     finally:
         with anyio.CancelScope(shield=True):
@@ -55,7 +57,7 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
         raise SpecError(problems)
 
 
-async def _registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place: Path) -> Mapping[str, Any] | None:
+async def _read_registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place: Path) -> Mapping[str, Any] | None:
     """What the modules of a suite register; None when they can't be asked."""
     from keystone_action.command import Limits
     from keystone_action.files.workspace import copy_tree

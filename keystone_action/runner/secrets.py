@@ -109,8 +109,8 @@ def keys_handed_out(loaded: LoadedSpec, environ: Mapping[str, str]) -> tuple[str
 
 def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path, otherwise: str) -> str:
     if secret.from_ is not None:
-        return _given(secret.name, _filled(secret.from_, environ))
-    kind, _, rest = _filled(secret.source or "env", environ).partition(":")
+        return _value_of(secret.name, _fill(secret.from_, environ))
+    kind, _, rest = _fill(secret.source or "env", environ).partition(":")
     if kind == "env":
         otherwise = otherwise or f"give {secret.name} `optional: true`"
         return _from_environment(rest or secret.name, environ, otherwise)
@@ -121,7 +121,7 @@ def _value(secret: SecretEntry, environ: Mapping[str, str], directory: Path, oth
     raise _Unresolved(f"its source {kind!r} is unknown", "Use env, env:OTHER, file:<path> or command:<shell>.")
 
 
-def _filled(text: str, environ: Mapping[str, str]) -> str:
+def _fill(text: str, environ: Mapping[str, str]) -> str:
     """With `{{ env.NAME }}`, the only names that secrets may use: nothing else is known this early."""
     try:
         return interpolate(text, {"env": environ})
@@ -130,7 +130,7 @@ def _filled(text: str, environ: Mapping[str, str]) -> str:
         raise _Unresolved(f"the environment variable {variable} is not set", f"Set {variable}.") from None
 
 
-def _given(name: str, origin: str) -> str:
+def _value_of(name: str, origin: str) -> str:
     if origin == "generated":
         return random_source.token_hex(GENERATED_BYTES)
     value = origin.removeprefix("static://")

@@ -117,13 +117,13 @@ class LazyJudge:
 
     async def require(self, models: tuple[str, ...]) -> None:
         """See `judge.base.Judge`."""
-        await self._made().require(models)
+        await self._make_judge().require(models)
 
     async def judge(self, request: JudgeRequest) -> Judgement:
         """See `judge.base.Judge`."""
-        return await self._made().judge(request)
+        return await self._make_judge().judge(request)
 
-    def _made(self) -> Judge:
+    def _make_judge(self) -> Judge:
         if self._judge is None:
             from keystone_action.judge.model_judge import ModelJudge
 

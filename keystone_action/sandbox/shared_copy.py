@@ -57,13 +57,13 @@ def shared_copy(trees: Mapping[str, Path], own: Path, version: str = "") -> Path
     name = hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()[:32] if version else ""
     for folder in _folders() if name else ():
         if _is_ours(folder / name):
-            return _made(folder, name, [])
+            return _make_copy(folder, name, [])
     files = [file for target, source in trees.items() for file in _files(source, PurePosixPath(target))]
     name = name or _digest(files)
     for folder in _folders():
         with contextlib.suppress(OSError):
-            return _made(folder, name, files)
-    return _made(own, name, files)
+            return _make_copy(folder, name, files)
+    return _make_copy(own, name, files)
 
 
 def unused_copies(seconds: float) -> list[Path]:
@@ -115,7 +115,7 @@ def _is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not writable and _open(status)
 
 
-def _made(folder: Path, name: str, files: list[_File]) -> Path:
+def _make_copy(folder: Path, name: str, files: list[_File]) -> Path:
     copy = folder / name
     if _is_ours(copy):
         with contextlib.suppress(OSError):

@@ -93,7 +93,7 @@ class ProcessWatch:
 
     def _files_in_memory(self, processes: list[processtree.Process]) -> int:
         """memfds, files in /dev/shm and System V segments: memory that no process need have mapped."""
-        unlinked = self._unlinked(processes)
+        unlinked = self._unlinked_bytes(processes)
         size = sum(count for (device, _), count in unlinked.items() if device not in self._disk_devices())
         if self._user is not None:
             with contextlib.suppress(OSError), os.scandir(_SHARED_MEMORY) as entries:
@@ -104,7 +104,7 @@ class ProcessWatch:
             size += system_v.memory_of(self._user.uid)
         return size
 
-    def _unlinked(self, processes: list[processtree.Process]) -> dict[tuple[int, int], int]:
+    def _unlinked_bytes(self, processes: list[processtree.Process]) -> dict[tuple[int, int], int]:
         found: dict[tuple[int, int], int] = {}
         with self._as_user():
             for each in processes:
@@ -127,7 +127,7 @@ class ProcessWatch:
             return self._too_deep()
         if size is None:
             return None
-        unlinked = self._unlinked(processes)
+        unlinked = self._unlinked_bytes(processes)
         return self._judge_disk(size + sum(n for (device, _), n in unlinked.items() if device in self._disk_devices()))
 
     def _walk_on(self) -> int | None:

@@ -62,7 +62,7 @@ def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: flo
     verdict: Verdict
     if errors:
         verdict, reason = "error", f"{errors} of {len(cells)} replicas could not be graded"
-    elif not _met(aggregation, passed, len(cells), composite, threshold):
+    elif not _meets_aggregation(aggregation, passed, len(cells), composite, threshold):
         verdict, reason = "fail", _unmet(aggregation, passed, len(cells), composite, threshold)
     elif passed < len(cells):
         verdict, reason = "flaky", f"{passed} of {len(cells)} replicas passed"
@@ -74,7 +74,9 @@ def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: flo
     return GroupResult(first.scenario, first.params, verdict, composite, passed, len(cells), reason)
 
 
-def _met(aggregation: Aggregation, passed: int, total: int, composite: float | None, threshold: float) -> bool:
+def _meets_aggregation(
+    aggregation: Aggregation, passed: int, total: int, composite: float | None, threshold: float
+) -> bool:
     if isinstance(aggregation, int):
         return passed >= aggregation
     if aggregation == "mean":

@@ -44,12 +44,12 @@ def baseline_of(run: RunResult, source: str) -> Baseline:
     what no run of ours writes."""
     wrong = next(_wrong(run), None)
     if wrong is not None:
-        raise _malformed(source, wrong)
+        raise _malformed_baseline(source, wrong)
     try:
         specs = [decide_spec(spec, spec.cells) for spec in run.specs]
         return Baseline(decide_run(run, specs), source)
     except (ValueError, OverflowError) as error:
-        raise _malformed(source, str(error)) from None
+        raise _malformed_baseline(source, str(error)) from None
 
 
 def _wrong(run: RunResult) -> Iterator[str]:
@@ -70,14 +70,14 @@ def _wrong_spec(spec: SpecResult) -> Iterator[str]:
     if not 0 < len(spec.id) <= MAX_NAME:
         yield "the id of a spec is empty or too long"
     if not _SHA256.fullmatch(spec.sha256):
-        yield f"the sha256 of {_shown(spec.id)} is none"
+        yield f"the sha256 of {_shorten(spec.id)} is none"
     if not 0 <= spec.pass_threshold <= 1:
-        yield f"pass_threshold {spec.pass_threshold} of {_shown(spec.id)}"
+        yield f"pass_threshold {spec.pass_threshold} of {_shorten(spec.id)}"
     ids = [cell.id for cell in spec.cells]
     if len(set(ids)) != len(ids):
-        yield f"{_shown(spec.id)} has a cell twice"
+        yield f"{_shorten(spec.id)} has a cell twice"
     for cell in spec.cells:
-        yield from (f"{wrong} in {_shown(cell.id)}" for wrong in _wrong_cell(cell))
+        yield from (f"{wrong} in {_shorten(cell.id)}" for wrong in _wrong_cell(cell))
 
 
 def _wrong_cell(cell: CellResult) -> Iterator[str]:
@@ -93,11 +93,11 @@ def _wrong_cell(cell: CellResult) -> Iterator[str]:
         yield "a score that is not between 0 and 1"
 
 
-def _malformed(source: str, why: str) -> UsageError:
+def _malformed_baseline(source: str, why: str) -> UsageError:
     return UsageError(f"the baseline ({source}) can't be used: {why}", help="name the results of another run")
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 

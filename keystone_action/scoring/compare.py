@@ -126,7 +126,7 @@ def _spec(before: SpecResult | None, after: SpecResult | None) -> Difference:
 def _spec_side(spec: SpecResult | None) -> _Side:
     if spec is None:
         return _Side()
-    passed, total = _passed(spec.cells)
+    passed, total = _count_passed(spec.cells)
     return _Side(spec.verdict, spec.composite, passed, total)
 
 
@@ -134,7 +134,7 @@ def _strata(before: SpecResult, after: SpecResult) -> Iterator[Stratum]:
     """One for each group that both have: what only one of them ran says nothing about a difference."""
     for one, other in joined(_cells_by_group(before), _cells_by_group(after)):
         if one is not None and other is not None:
-            yield Stratum(*_passed(one), *_passed(other))
+            yield Stratum(*_count_passed(one), *_count_passed(other))
 
 
 def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: bool) -> Iterator[ComparedGroup]:
@@ -156,7 +156,7 @@ def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: boo
 
 
 def _group_side(group: GroupResult, cells: Sequence[CellResult]) -> _Side:
-    passed, total = _passed(cells)
+    passed, total = _count_passed(cells)
     return _Side(group.verdict, group.composite, passed, total)
 
 
@@ -175,7 +175,7 @@ def _cells_by_group(spec: SpecResult) -> dict[tuple[str, str], list[CellResult]]
     return found
 
 
-def _passed(cells: Iterable[CellResult]) -> tuple[int, int]:
+def _count_passed(cells: Iterable[CellResult]) -> tuple[int, int]:
     graded = [cell.verdict for cell in cells if cell.verdict != "error"]
     return sum(verdict == "pass" for verdict in graded), len(graded)
 

@@ -116,16 +116,16 @@ def _writer(annotation: Any) -> Callable[[Any], Any]:
     for note in getattr(annotation, "__metadata__", ()):
         if isinstance(note, PlainSerializer):
             return cast(Callable[[Any], Any], note.func)
-    inner = [each for each in map(_writer, get_args(annotation)) if each is not _unchanged]
+    inner = [each for each in map(_writer, get_args(annotation)) if each is not _as_json]
     if not inner:
-        return _unchanged
+        return _as_json
     (each,) = inner  # of a tuple of one type, or of a type that may be None
     if get_origin(annotation) is tuple:
         return lambda found: [each(item) for item in found]
     return lambda found: None if found is None else each(found)
 
 
-def _unchanged(found: Any) -> Any:
+def _as_json(found: Any) -> Any:
     return list(found) if isinstance(found, tuple) else found
 
 
@@ -137,12 +137,12 @@ def _from_document(kind: Any, document: Mapping[str, Any], what: str) -> Any:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         found = json.dumps(first["input"], default=str)[:80]
-        raise _malformed(what, f"{where}: {first['msg'].lower()}, found {found}") from None
+        raise _malformed_results(what, f"{where}: {first['msg'].lower()}, found {found}") from None
     except (ValueError, TypeError, RecursionError) as error:
-        raise _malformed(what, f"not JSON: {error}") from None
+        raise _malformed_results(what, f"not JSON: {error}") from None
 
 
-def _malformed(what: str, why: str) -> UsageError:
+def _malformed_results(what: str, why: str) -> UsageError:
     return UsageError(
         f"can't read {what}: {why}", help="The file was changed or cut short; run again to get a new one."
     )

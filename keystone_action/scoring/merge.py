@@ -42,7 +42,7 @@ def merge(shards: Sequence[ShardRun], *, version: str, digest_of: Callable[[Iter
     _complete(ordered)
     _same_rules(ordered)
     cells = _cells(ordered, digest_of)
-    return _joined(ordered, cells)
+    return _join_shards(ordered, cells)
 
 
 def _in_order(shards: Sequence[ShardRun]) -> list[ShardRun]:
@@ -59,9 +59,9 @@ def _in_order(shards: Sequence[ShardRun]) -> list[ShardRun]:
             )
     missing = [f"{index}/{count}" for index in range(1, count + 1) if index not in found]
     if missing:
-        there = _listed([f"{index}/{count}" for index in sorted(found)])
+        there = _join_names([f"{index}/{count}" for index in sorted(found)])
         raise HarnessError(
-            f"missing: {'shard' if len(missing) == 1 else 'shards'} {_listed(missing)} (found: {there})",
+            f"missing: {'shard' if len(missing) == 1 else 'shards'} {_join_names(missing)} (found: {there})",
             help="run those jobs again; each must upload its results under a name of its own, also when it fails",
         )
     return [found[index] for index in range(1, count + 1)]
@@ -137,7 +137,7 @@ def _cells(shards: Sequence[ShardRun], digest_of: Callable[[Iterable[str]], str]
     return joined
 
 
-def _joined(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]]) -> RunResult:
+def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]]) -> RunResult:
     heads = {spec.id: spec for shard in reversed(shards) for spec in shard.run.specs}
     by_spec: dict[str, list[CellResult]] = {}
     for spec_id, cell in cells:
@@ -198,6 +198,6 @@ def _different(first: ShardRun, second: ShardRun, how: str) -> HarnessError:
     return HarnessError(f"{first.name} and {second.name} are no shards of one run: {how}", help=_ASIDE)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -48,16 +48,16 @@ class ComparedGroup:
 
 def broken_elsewhere(found: Sequence[ComparedGroup]) -> int:
     """How many groups and checks passed and fail now under another name. found: all groups of both runs."""
-    total = sum(_lost(one.checks) for one in found if one.group.change not in ("gone", "new"))
-    moved, others = _moved(found)
+    total = sum(_count_lost(one.checks) for one in found if one.group.change not in ("gone", "new"))
+    moved, others = _match_moved(found)
     for before, after in moved:
         total += _broken(before.group, after.group) + _in_both(before.checks, after.checks)
     for alike in _alike(others):
-        total += _lost(one.group for one in alike)
+        total += _count_lost(one.group for one in alike)
         by_name: dict[str | None, list[Difference]] = {}
         for check in (check for one in alike for check in one.checks):
             by_name.setdefault(check.invariant, []).append(check)
-        total += sum(map(_lost, by_name.values()))
+        total += sum(map(_count_lost, by_name.values()))
     return total
 
 
@@ -75,17 +75,19 @@ def _alike(others: Sequence[ComparedGroup]) -> Iterator[list[ComparedGroup]]:
     yield from rest.values()
 
 
-def _moved(found: Sequence[ComparedGroup]) -> tuple[list[tuple[ComparedGroup, ComparedGroup]], list[ComparedGroup]]:
+def _match_moved(
+    found: Sequence[ComparedGroup],
+) -> tuple[list[tuple[ComparedGroup, ComparedGroup]], list[ComparedGroup]]:
     """(gone, new) of those that moved; and what is gone or new without its like."""
     rest = [one for one in found if one.group.change in ("gone", "new")]
     pairs: list[tuple[ComparedGroup, ComparedGroup]] = []
     for key in (_in_its_file, _by_its_name):
-        new_pairs, rest = _paired(rest, key)
+        new_pairs, rest = _pair_unique(rest, key)
         pairs += new_pairs
     return pairs, rest
 
 
-def _paired(
+def _pair_unique(
     found: Sequence[ComparedGroup], key: Callable[[ComparedGroup], Hashable | None]
 ) -> tuple[list[tuple[ComparedGroup, ComparedGroup]], list[ComparedGroup]]:
     """(gone, new) of a key that no others have, so that their order never matters; and the others. None: no key."""
@@ -120,14 +122,14 @@ def _in_both(before: Sequence[Difference], after: Sequence[Difference]) -> int:
     there = {one.invariant: one for one in before}
     here = {one.invariant: one for one in after}
     broken = sum(_broken(there[name], here[name]) for name in there.keys() & here.keys())
-    return broken + _lost(one for one in (*before, *after) if one.invariant not in there.keys() & here.keys())
+    return broken + _count_lost(one for one in (*before, *after) if one.invariant not in there.keys() & here.keys())
 
 
 def _broken(before: Difference, after: Difference) -> bool:
     return before.before in _PASSED and after.after == "fail"
 
 
-def _lost(differences: Iterable[Difference]) -> int:
+def _count_lost(differences: Iterable[Difference]) -> int:
     """How many of those that are new and fail must have passed there, if each is one that is gone."""
     counts: Counter[tuple[str, bool]] = Counter()
     for one in differences:

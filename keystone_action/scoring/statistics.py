@@ -66,7 +66,7 @@ def _range(stratum: Stratum) -> tuple[int, int]:
 def _exact(tables: Sequence[Stratum]) -> float:
     sums = [1.0]
     for table in tables:
-        sums = _convolved(sums, _hypergeometric(table))
+        sums = _convolve(sums, _hypergeometric(table))
     observed = sum(table.passed_before - _range(table)[0] for table in tables)
     limit = sums[observed] * (1 + _TIE)
     return min(1.0, math.fsum(chance for chance in sums if chance <= limit))
@@ -83,7 +83,7 @@ def _hypergeometric(table: Stratum) -> list[float]:
     return [way / whole for way in ways]
 
 
-def _convolved(first: Sequence[float], second: Sequence[float]) -> list[float]:
+def _convolve(first: Sequence[float], second: Sequence[float]) -> list[float]:
     result = [0.0] * (len(first) + len(second) - 1)
     for index, one in enumerate(first):
         for offset, other in enumerate(second):

@@ -70,7 +70,7 @@ def _ask(netlink: socket.socket, peer: Endpoint, local: Endpoint) -> int | None:
     _family, state, _timer, _retransmits, _expires, _received, _sent, user, inode = _REPLY.unpack_from(
         answer, _HEADER.size
     )
-    return None if state == _TCP_LISTEN else _known(user, inode)
+    return None if state == _TCP_LISTEN else _real_user(user, inode)
 
 
 def _read(peer: Endpoint, local: Endpoint) -> int | None:
@@ -81,7 +81,7 @@ def _read(peer: Endpoint, local: Endpoint) -> int | None:
             for row in rows:
                 columns = row.split(None, 10)
                 if columns[1:3] == wanted:
-                    return _known(int(columns[7]), int(columns[9]))
+                    return _real_user(int(columns[7]), int(columns[9]))
     return None
 
 
@@ -90,5 +90,5 @@ def _hexadecimal(host: str, port: int) -> str:
     return f"{struct.unpack('=I', socket.inet_aton(host))[0]:08X}:{port:04X}"
 
 
-def _known(user: int, inode: int) -> int | None:
+def _real_user(user: int, inode: int) -> int | None:
     return None if user == 0 and inode == 0 else user

@@ -100,19 +100,21 @@ class CatalogueChanges:
         redefined = {name: sentence for name in self.now if (sentence := self._difference(name))}
         for gone in self.before.keys() - self.now.keys():
             for name in self._later_on_the_path(gone, self.now):
-                redefined[name] = f"the agent removed {_shown(gone)}, so that {_shown(name)} is read in its place"
+                redefined[name] = (
+                    f"the agent removed {_show_name(gone)}, so that {_show_name(name)} is read in its place"
+                )
         object.__setattr__(self, "redefined", redefined)
         filled = {name for name, entry in self.now.items() if entry.bytes > self.before.get(name, _NONE).bytes}
         object.__setattr__(self, "made", filled | redefined.keys() | (self.now.keys() - self.before.keys()))
 
     def _difference(self, name: Name) -> str:
         now, before = self.now[name], self.before.get(name)
-        what = f"{now.kind} {_shown(name)}"
+        what = f"{now.kind} {_show_name(name)}"
         if before is None:
             hidden = self._later_on_the_path(name, self.before) or self._overloaded_by(name)
-            return f"the agent made {what}, which can be read in the place of {_shown(hidden[0])}" if hidden else ""
+            return f"the agent made {what}, which can be read in the place of {_show_name(hidden[0])}" if hidden else ""
         if before.kind != now.kind:
-            return f"the agent replaced the {before.kind} {_shown(name)} by a {now.kind}"
+            return f"the agent replaced the {before.kind} {_show_name(name)} by a {now.kind}"
         if added := sorted(now.traits - before.traits):
             return f"the agent gave the {what} {', '.join(added)}"
         if recast := now.recast(before):
@@ -167,7 +169,7 @@ class CatalogueChanges:
         return not read.isdisjoint(self.made)
 
 
-def _shown(name: Name) -> str:
+def _show_name(name: Name) -> str:
     return ".".join(name)
 
 
@@ -199,13 +201,13 @@ class CatalogueWatch:
         """What differs since then; nothing where it was never sealed."""
         with self._lock:
             if self._changes is None:
-                self._changes = NOTHING if self._before is None else self._compared(self._before)
+                self._changes = NOTHING if self._before is None else self._compare(self._before)
             return self._changes
 
     def stand_in(self, query: str) -> str | None:
         """A sentence when the agent made something that gives this query another meaning; None otherwise."""
         return stand_in(self.changes().shadows, query)
 
-    def _compared(self, before: Looked) -> CatalogueChanges:
+    def _compare(self, before: Looked) -> CatalogueChanges:
         catalogue, _, shadows = self._look(self.path)
         return CatalogueChanges(before[0], catalogue, self.path, tuple(sorted(shadows - before[2])))

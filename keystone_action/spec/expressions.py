@@ -224,27 +224,27 @@ def interpolate(value: Value, names: Mapping[str, Any]) -> Value:
             if "{{" not in leaf.value or leaf.marker(PlainText) is not None:
                 return leaf.value
             template = leaf.marker(Template)
-            return _filled(leaf.value, names, template.later if template else (), typed=leaf.untyped)
+            return _fill(leaf.value, names, template.later if template else (), typed=leaf.untyped)
 
         return transform(value, visit)
-    return _interpolated(value, names)  # type: ignore[no-any-return]
+    return _interpolate(value, names)  # type: ignore[no-any-return]
 
 
-def _interpolated(value: Any, names: Mapping[str, Any]) -> Any:
+def _interpolate(value: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
-        return _filled(value, names) if "{{" in value else value
+        return _fill(value, names) if "{{" in value else value
     if isinstance(value, StrictModel):
         return interpolate(value, names)
     if isinstance(value, dict):
-        mapped = {key: _interpolated(item, names) for key, item in value.items()}
+        mapped = {key: _interpolate(item, names) for key, item in value.items()}
         return mapped if any(mapped[key] is not item for key, item in value.items()) else value
     if isinstance(value, list | tuple):
-        items = [_interpolated(item, names) for item in value]
+        items = [_interpolate(item, names) for item in value]
         return type(value)(items) if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return value
 
 
-def _filled(text: str, names: Mapping[str, Any], later: tuple[str, ...] = (), *, typed: bool = False) -> Any:
+def _fill(text: str, names: Mapping[str, Any], later: tuple[str, ...] = (), *, typed: bool = False) -> Any:
     pieces = parse(text, later)
     if typed and len(pieces) == 1 and isinstance(pieces[0], Reference):
         return resolve_reference(pieces[0], names)

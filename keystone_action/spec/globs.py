@@ -74,7 +74,7 @@ class Globs:
                 self._literals[text] = self._literals.get(text, 0) | bits
             else:
                 self._wildcards.append((_name_pattern(name, dot), bits))
-        self.start = self._spanned(starts)
+        self.start = self._add_spans(starts)
 
     def step(self, state: int, name: str, *, spans: bool = True) -> int:
         """The state one name further down; spans: whether `**` may stand for this name."""
@@ -84,13 +84,13 @@ class Globs:
                 after |= (state & bits) << 1
         if spans and (self._dot or not name.startswith(".")):
             after |= state & self._spans
-        return self._spanned(after)
+        return self._add_spans(after)
 
     def accepts(self, state: int) -> bool:
         """Whether the names so far are a path that one of the patterns means."""
         return bool(state & self._ends)
 
-    def _spanned(self, state: int) -> int:
+    def _add_spans(self, state: int) -> int:
         return state | (state & self._spans) << 1  # no two `**` follow each other
 
 

@@ -72,7 +72,7 @@ def test_a_link_put_there_after_the_look_is_not_followed(
     tree: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Whoever can write beside us may exchange a directory for a link between our listing and our opening it."""
-    listed, exchanged = removal._listed, False
+    listed, exchanged = removal._list_names, False
     victim = tree / ("folder" if not place else "folder/deeper")
 
     def look(folder: int) -> tuple[list[str], list[str]]:
@@ -84,7 +84,7 @@ def test_a_link_put_there_after_the_look_is_not_followed(
             victim.symlink_to(outside)
         return found
 
-    monkeypatch.setattr(removal, "_listed", look)
+    monkeypatch.setattr(removal, "_list_names", look)
     remove_tree(tree)
     assert exchanged
     assert is_whole(outside)
@@ -96,7 +96,7 @@ def test_the_mode_of_what_a_link_leads_to_stays(tree: Path, outside: Path, monke
     refuse_first = refusing_once(os.open)
     monkeypatch.setattr(removal.os, "open", refuse_first)
     (tree / "link").symlink_to(outside)
-    assert removal._opened(str(tree / "link"), None) is None
+    assert removal._open_directory(str(tree / "link"), None) is None
     assert outside.stat().st_mode & 0o777 == 0o500
 
 

@@ -32,10 +32,10 @@ VECTORS = st.integers(1, 8).flatmap(
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(PACKAGE))
     monkeypatch.delitem(sys.modules, "sentence_transformers", raising=False)
-    similarity._loaded.cache_clear()
+    similarity._load.cache_clear()
     yield
     sys.modules.pop("sentence_transformers", None)
-    similarity._loaded.cache_clear()
+    similarity._load.cache_clear()
 
 
 @pytest.fixture

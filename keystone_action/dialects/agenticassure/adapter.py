@@ -82,7 +82,7 @@ def named_adapter(source: TranslationSource, of_suite: str | None, findings: Fin
     if config is None:
         return first
     try:
-        found = _configured(config, source, findings, required=first is None)
+        found = _read_configuration(config, source, findings, required=first is None)
     except SpecError as error:
         findings.problems += error.diagnostics
         return None
@@ -102,7 +102,7 @@ def _upwards(directory: Path, root: Path) -> Iterator[Path]:
         yield from _upwards(directory.parent, root)
 
 
-def _configured(path: Path, source: TranslationSource, findings: Findings, *, required: bool) -> Named:
+def _read_configuration(path: Path, source: TranslationSource, findings: Findings, *, required: bool) -> Named:
     """What a configuration file says; an empty text where it names no adapter, or none that is one."""
     shown_name = str(path)
     if not path.resolve().is_relative_to(source.root):

@@ -56,18 +56,18 @@ def check_of(scorer: str, scenario: ScenarioText, custom: Mapping[str, Any]) -> 
     if scorer == "passfail":
         return {"type": "passfail", **{key: nodes[key] for key in _READERS if key in nodes}}
     if scorer == "exact":
-        return {"type": "exact", "expected": nodes["expected_output"]} | _renamed(
+        return {"type": "exact", "expected": nodes["expected_output"]} | _rename_scorers(
             configured, exact_normalize="normalize"
         )
     if scorer == "regex":
         return {"type": "regex", "pattern": configured["regex_pattern"]}
     if scorer == "similarity":
         found = {"type": "similarity", "expected": nodes["expected_output"]}
-        return found | _renamed(configured, similarity_threshold="threshold")
+        return found | _rename_scorers(configured, similarity_threshold="threshold")
     return {"type": "scorer", "scorer": scorer, **custom}
 
 
-def _renamed(nodes: Mapping[str, Node], **names: str) -> dict[str, Node]:
+def _rename_scorers(nodes: Mapping[str, Node], **names: str) -> dict[str, Node]:
     return {new: nodes[old] for old, new in names.items() if old in nodes}
 
 

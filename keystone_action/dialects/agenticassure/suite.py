@@ -87,7 +87,7 @@ class _Translating:
         self.fields.mapping(self.data, (), known.ROOT, required=("scenarios",), what="the file")
         suite = self._suite()
         scenarios = self._scenarios()
-        named = self._named(scenarios)
+        named = self._name_scenarios(scenarios)
         for scenario in scenarios:
             check_scenario(scenario, self._scorers(scenario, suite), self.fields)
         adapter = self._adapter(suite)
@@ -124,7 +124,7 @@ class _Translating:
             found.append(ScenarioText(fields, node, path))
         return found
 
-    def _named(self, scenarios: Sequence[ScenarioText]) -> dict[str, ScenarioText]:
+    def _name_scenarios(self, scenarios: Sequence[ScenarioText]) -> dict[str, ScenarioText]:
         """By ids: the name as far as an id can be one, numbered where an earlier one has it."""
         written = {str(scenario.values.get("name")) for scenario in scenarios}
         found: dict[str, ScenarioText] = {}

@@ -78,8 +78,8 @@ class _Case:
         harnesses = Harnesses.nearest(self.directory, self.root)
         found = self._harnesses(harnesses, pairs, prompt, prompt_node)
         self._observe(found, graders)
-        self._unsupported()
-        hidden = [self.path, *([harnesses.file] if harnesses.file else []), *self._hidden()]
+        self._refuse_unsupported()
+        hidden = [self.path, *([harnesses.file] if harnesses.file else []), *self._hidden_paths()]
         start = read_source(reader, fields.get("source"), self.repositories, hidden, fixtures)
         agents = {pair: harness.agent(pair[1], prompt, self.directory) for pair, harness in found.items()}
         description = fields.get("description")
@@ -253,7 +253,7 @@ class _Case:
             message = f"the interaction policy {show(policy.value)} can't be honoured here"
             self.reader.problem(policy.node, message, expected="auto-approve", help=advice)
 
-    def _unsupported(self) -> None:
+    def _refuse_unsupported(self) -> None:
         reader, fields = self.reader, self.fields
         if "artifacts" in fields:
             reader.fields(fields["artifacts"], (), dict.fromkeys(_ARTIFACTS, _IN_SOURCE))
@@ -262,7 +262,7 @@ class _Case:
             message = "availability: optional is not honoured: a repository that can't be reached is an error"
             reader.warning(availability.node, message)
 
-    def _hidden(self) -> list[Path]:
+    def _hidden_paths(self) -> list[Path]:
         """What graders name of the author's, beside the case."""
         found: list[str] = []
         graders = self.fields["graders"].value if "graders" in self.fields else None

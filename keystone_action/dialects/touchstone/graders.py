@@ -195,7 +195,7 @@ def _files(grader: _Grader, asset: Asset) -> dict[str, Any]:
     return {"expect_dir": asset(grader.reader, directory, "file") or directory.node}
 
 
-def _implemented(grader: _Grader, asset: Asset) -> dict[str, Any]:  # noqa: ARG001 - as all of them
+def _implemented_check(grader: _Grader, asset: Asset) -> dict[str, Any]:  # noqa: ARG001 - as all of them
     files = grader.fields.get("files")
     return {"files": None} if files is not None and files.value == [] else {}
 
@@ -229,7 +229,7 @@ _ADAPTED: Mapping[str, Callable[[_Grader, Asset], dict[str, Any]]] = {
     "pytest": _with_inject,
     "swebench": _swebench,
     "files": _files,
-    "implemented": _implemented,
+    "implemented": _implemented_check,
     "model_judge": _model_judge,
     "tool_correctness": _tool_correctness,
 }

@@ -60,7 +60,7 @@ class Harness:
         values = self.values(model, prompt)
         document: dict[str, Any] = {
             "type": "command",
-            "command": ["".join(_text(_joined(parts, values))) for parts in self.argv],
+            "command": ["".join(_text(_join_parts(parts, values))) for parts in self.argv],
             "timeout": self.timeout,
             "env": {name: without_expressions(value) for name, value in self.env.items()}
             | {name: f"{{{{ secrets.{name} }}}}" for name in self.keys},
@@ -79,7 +79,7 @@ def model_of(document: Mapping[str, Any]) -> CommandAgent:
     return CommandAgent.model_validate(document, by_alias=True)
 
 
-def _joined(parts: Sequence[str | tuple[str]], values: Mapping[str, str]) -> list[str | None]:
+def _join_parts(parts: Sequence[str | tuple[str]], values: Mapping[str, str]) -> list[str | None]:
     """Literal texts, and None for the workspace, which is known only when the cell starts."""
     joined: list[str | None] = [""]
     for part in parts:
@@ -155,7 +155,7 @@ class Harnesses:
         """The harness of that name; None, and a problem, when there is none that works here."""
         name = str(wanted.value)
         if name in self.declared:
-            return self._declared(name)
+            return self._declared_harness(name)
         built_in = _built_in(name)
         if built_in is None:
             known = sorted({*KNOWN, *self.declared})
@@ -174,7 +174,7 @@ class Harnesses:
                 reader.problem(wanted.node, message, expected=expected, suggestion=close, help=out)
         return built_in
 
-    def _declared(self, name: str) -> Harness | None:
+    def _declared_harness(self, name: str) -> Harness | None:
         assert self.reader is not None
         assert self.file is not None
         reader = self.reader
@@ -269,7 +269,7 @@ def check_call(reader: CaseReader, harness: Harness, model: CaseField, prompt: s
         advice = "let it read the file that the variable KEYSTONE_PROMPT_FILE names"
         reader.problem(prompt_node, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
     values = harness.values(model.value, prompt)
-    for joined in (_joined(parts, values) for parts in harness.argv):
+    for joined in (_join_parts(parts, values) for parts in harness.argv):
         before = {str(piece)[-1:] for piece, after in pairwise(joined) if after is None} & {"{", "\\"}
         if before:
             message = f"the harness {show(harness.name)} has {{sandbox}} after {show(min(before))}"

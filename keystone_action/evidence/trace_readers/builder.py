@@ -111,7 +111,7 @@ class TraceBuilder:
         """A tool was called. One with an id that is open already is another call all the same."""
         self.room(self._timeline, "messages and tool calls")
         if arguments is not None:
-            arguments = self._bounded(arguments)
+            arguments = self._bound(arguments)
         raw_name, name = kept_text(raw_name, NAME_LIMIT), kept_text(name or raw_name, NAME_LIMIT)
         call = _Call(id, raw_name, name, kind, arguments)
         self._timeline.append(call)
@@ -124,7 +124,7 @@ class TraceBuilder:
 
     def update(self, id: str, arguments: Any) -> None:  # noqa: A002
         """The latest call with this id, which was seen, has these arguments."""
-        self._open[id].arguments = self._bounded(arguments)
+        self._open[id].arguments = self._bound(arguments)
 
     def same_call(self, id: str, raw_name: str, arguments: Any) -> bool:  # noqa: A002
         """Whether this very call was seen already."""
@@ -192,7 +192,7 @@ class TraceBuilder:
         self._texts += len(text)
         return text
 
-    def _bounded(self, arguments: Any) -> Any:
+    def _bound(self, arguments: Any) -> Any:
         bounded = kept(arguments, ARGUMENT_LIMIT)
         size = size_of(bounded)
         if self._arguments + size > ARGUMENTS_LIMIT and size > _LITTLE:

@@ -45,7 +45,7 @@ class ClaudeReader:
             case "user":
                 self._user(mapping(event, "message"))
             case "result":
-                self._ended(event)
+                self._read_result(event)
             case kind:
                 return kind in _PASSED_OVER
         return True
@@ -87,7 +87,7 @@ class ClaudeReader:
         status = "error" if block.get("is_error") else "ok"
         self._trace.result(identifier(block, "tool_use_id"), status, as_text(block.get("content")))  # type: ignore[arg-type]
 
-    def _ended(self, event: Mapping[str, Any]) -> None:
+    def _read_result(self, event: Mapping[str, Any]) -> None:
         usage = mapping(event, "usage")
         self._totals = Usage(
             tokens(usage, "input_tokens"), tokens(usage, "output_tokens"), amount(event, "total_cost_usd")

@@ -32,7 +32,7 @@ class CodexReader:
             case "turn.started":
                 self._trace.stop_reason = ""
             case "turn.completed":
-                self._completed(mapping(event, "usage"))
+                self._read_usage(mapping(event, "usage"))
             case "turn.failed":
                 self._trace.stop_reason = "failed"
                 self._trace.message("system", text(mapping(event, "error"), "message"))
@@ -44,7 +44,7 @@ class CodexReader:
                 return False
         return True
 
-    def _completed(self, usage: Mapping[str, Any]) -> None:
+    def _read_usage(self, usage: Mapping[str, Any]) -> None:
         self._trace.stop_reason = "completed"
         self._trace.room(self._threads, "threads")
         self._threads[self._thread] = Usage(tokens(usage, "input_tokens"), tokens(usage, "output_tokens"))
@@ -52,7 +52,7 @@ class CodexReader:
     def _item(self, item: Mapping[str, Any], *, ended: bool) -> bool:
         match item.get("type"):
             case "command_execution":
-                self._call(item, "command_execution", {"command": _unwrapped(text(item, "command"))}, ended=ended)
+                self._call(item, "command_execution", {"command": _unwrap_shell(text(item, "command"))}, ended=ended)
             case "mcp_tool_call":
                 name = f"{text(item, 'server')}.{text(item, 'tool')}"
                 self._call(item, name, as_arguments(item.get("arguments")), ended=ended, name=text(item, "tool"))
@@ -61,7 +61,7 @@ class CodexReader:
             case "web_search":
                 self._call(item, "web_search", {"query": text(item, "query")}, ended=ended)
             case "agent_message" | "reasoning" | "error" as kind:
-                self._said(kind, text(item, "text") or text(item, "message"), ended=ended)
+                self._read_message(kind, text(item, "text") or text(item, "message"), ended=ended)
             case kind:
                 return kind == "todo_list"
         return True
@@ -78,7 +78,7 @@ class CodexReader:
         output = text(item, "aggregated_output") or as_text(error) or as_text(item.get("result"))
         self._trace.result(call_id, status, output)
 
-    def _said(self, kind: str, said: str, *, ended: bool) -> None:
+    def _read_message(self, kind: str, said: str, *, ended: bool) -> None:
         if not ended:
             return
         role = {"agent_message": "assistant", "reasoning": "thought"}.get(kind, "system")
@@ -93,7 +93,7 @@ class CodexReader:
         self._trace.usage = Usage(sum(read) if read else None, sum(written) if written else None)
 
 
-def _unwrapped(command: str) -> str:
+def _unwrap_shell(command: str) -> str:
     """What a shell was told to run: Codex writes `/usr/bin/bash -lc '…'`."""
     try:
         words = shlex.split(command)

@@ -43,7 +43,7 @@ class KeystoneReader:
             return False
         self._cost(event)
         if kind == "llm_call":
-            self._said(event)
+            self._read_message(event)
         elif kind != "eval":
             return self._tool(event)
         return True
@@ -55,7 +55,7 @@ class KeystoneReader:
             self._trace.room(self._costs, "spans with a cost")
             self._costs[identifier(event, "span_id") or f"#{self._events}"] = found
 
-    def _said(self, event: Mapping[str, Any]) -> None:
+    def _read_message(self, event: Mapping[str, Any]) -> None:
         output = as_text(event.get("output"))
         if output and event.get("phase") not in _BEGINS:
             self._trace.message("assistant", output)

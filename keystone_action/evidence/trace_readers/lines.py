@@ -27,7 +27,7 @@ def objects_of(file: BinaryIO, count: Count) -> Iterator[tuple[int, Mapping[str,
     """
     document = _document(file)
     if document is not None:
-        yield from _objects(1, _listed(document), count)
+        yield from _objects(1, _as_list(document), count)
         return
     number = entries = 0
     while line := file.readline(LINE_LIMIT + 1):
@@ -72,7 +72,7 @@ def _values(line: bytes, count: Count, *, last: bool) -> list[Any]:
         count("with bytes that are not UTF-8")
         text = line.decode("utf-8", "replace")
     try:
-        return _listed(json.loads(text))
+        return _as_list(json.loads(text))
     except RecursionError:
         count("nested too deep")
     except ValueError:
@@ -80,7 +80,7 @@ def _values(line: bytes, count: Count, *, last: bool) -> list[Any]:
     return []
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

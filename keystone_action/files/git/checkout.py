@@ -66,7 +66,7 @@ def _may_be_linked(path: str, status: os.stat_result) -> bool:
     parts = path.split("/")
     if ".git" in parts and parts[parts.index(".git") + 1 :][:1] != ["objects"]:
         return False
-    return status.st_mode & 0o7022 == 0 and _opened(status) == stat.S_IMODE(status.st_mode)
+    return status.st_mode & 0o7022 == 0 and _open_mode(status) == stat.S_IMODE(status.st_mode)
 
 
 def _open(place: Path) -> None:
@@ -75,10 +75,10 @@ def _open(place: Path) -> None:
         for name in (*folders, *files):
             path = Path(folder, name)
             status = path.lstat()
-            if not stat.S_ISLNK(status.st_mode) and _opened(status) != stat.S_IMODE(status.st_mode):
-                path.chmod(_opened(status))
+            if not stat.S_ISLNK(status.st_mode) and _open_mode(status) != stat.S_IMODE(status.st_mode):
+                path.chmod(_open_mode(status))
 
 
-def _opened(status: os.stat_result) -> int:
+def _open_mode(status: os.stat_result) -> int:
     runs = status.st_mode & stat.S_IXUSR or stat.S_ISDIR(status.st_mode)
     return stat.S_IMODE(status.st_mode) | _FOR_ALL | (0o111 if runs else 0)

@@ -83,17 +83,17 @@ class Tree:
 
     def resolved(self, path: str) -> str | None:
         """Where a path leads, links on the way followed; None where there is nothing, or it leads out of the tree."""
-        done = self._followed(path)
+        done = self._follow(path)
         return done if done is not None and (done in self.entries or done in self.folders or not done) else None
 
     def in_submodule(self, path: str) -> tuple[str, str] | None:
         """Where a path leads, links on the way followed, and the submodule that this is in or is; None where it leads
         into none."""
-        done = self._followed(path)
+        done = self._follow(path)
         around = () if done is None else (done, *_parents(done))
         return next(((done, one) for one in around if done is not None and one in self.submodules), None)
 
-    def _followed(self, path: str) -> str | None:
+    def _follow(self, path: str) -> str | None:
         waiting, done, links = [part for part in path.split("/") if part], "", 0
         while waiting:
             part = waiting.pop(0)
@@ -172,7 +172,7 @@ def open_tree(checkout: Path, sha: str, private: Path, remote: Remote | None = N
         raise NoCheckout(f"{checkout} is no git checkout")
     try:
         found = git.run("rev-parse", "--path-format=absolute", "--git-path", "objects", directory=checkout)
-        extra = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": _listed(os.fsdecode(found.rstrip(b"\n")))}
+        extra = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": _quote_path(os.fsdecode(found.rstrip(b"\n")))}
         return Tree(private, extra, sha)
     except git.GitFailed as lacking:
         if remote is None:
@@ -198,12 +198,12 @@ def fetch(repository: Path, sha: str, remote: Remote) -> None:
         for number, (name, value) in enumerate(settings.items()):
             extra |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     if remote.ca_bundle:
-        extra["GIT_SSL_CAINFO"] = str(_trusted(repository, remote.ca_bundle))
+        extra["GIT_SSL_CAINFO"] = str(_bundle_certificates(repository, remote.ca_bundle))
     options = ("-q", "--no-tags", "--no-recurse-submodules", "--depth=1", "--no-write-fetch-head")
     git.run("fetch", *options, "--", remote.url, sha, directory=repository, extra=extra, timeout=FETCH_SECONDS)
 
 
-def _trusted(folder: Path, ca_bundle: str) -> Path:
+def _bundle_certificates(folder: Path, ca_bundle: str) -> Path:
     """One file with the system's certificates and these: git takes a file in place of the system's."""
     import ssl
 
@@ -249,7 +249,7 @@ def _blobs(answer: bytes, count: int) -> Sequence[bytes]:
     return found
 
 
-def _listed(path: str) -> str:
+def _quote_path(path: str) -> str:
     """One path as git's list of directories takes it, whatever is in its name."""
     if ":" not in path and not path.startswith('"'):
         return path

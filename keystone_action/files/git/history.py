@@ -158,7 +158,7 @@ class _Repository:
 
     def replace(self) -> None:
         """One commit of what is tracked (of everything, where that can't be told) instead of the history."""
-        branch, tracked = self._branch(), self._tracked()
+        branch, tracked = self._branch(), self._tracked_files()
         self.remove()
         git.run("init", "-q", "--template=", f"--initial-branch={branch}", directory=self.worktree)
         if tracked is None:
@@ -183,7 +183,7 @@ class _Repository:
         except (git.GitFailed, UnicodeDecodeError):
             return "main"
 
-    def _tracked(self) -> list[bytes] | None:
+    def _tracked_files(self) -> list[bytes] | None:
         try:
             lines = self._git("ls-files", "-z", "--stage").split(b"\0")
         except git.GitFailed:

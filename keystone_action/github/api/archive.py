@@ -79,28 +79,28 @@ def _judge_names(entries: list[zipfile.ZipInfo]) -> None:
         _judge_name(name)
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG):
-            raise BadArchive(f"{_shown(name)} is a link or another special file")
+            raise BadArchive(f"{_shorten(name)} is a link or another special file")
         if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _METHODS:
-            raise BadArchive(f"{_shown(name)} is encrypted, or compressed in an unusual way")
+            raise BadArchive(f"{_shorten(name)} is encrypted, or compressed in an unusual way")
         path = PurePosixPath(name)
         if not entry.is_dir():
             if str(path) in files:
-                raise BadArchive(f"{_shown(name)} is in it twice")
+                raise BadArchive(f"{_shorten(name)} is in it twice")
             files.add(str(path))
         parents = [str(parent) for parent in path.parents if str(parent) != "."]
         folders.update([str(path), *parents] if entry.is_dir() else parents)
     for name in sorted(files & folders):
-        raise BadArchive(f"{_shown(name)} is a file and a folder in it")
+        raise BadArchive(f"{_shorten(name)} is a file and a folder in it")
 
 
 def _judge_name(name: str) -> None:
     parts = name.removesuffix("/").split("/")
     if name.startswith("/") or "\\" in name or _DRIVE.match(name) or any(part in ("", ".", "..") for part in parts):
-        raise BadArchive(f"{_shown(name)} leads out of the folder that it is unpacked to")
+        raise BadArchive(f"{_shorten(name)} leads out of the folder that it is unpacked to")
     if not name.isprintable() or len(name.encode("utf-8", "replace")) > 1024 or len(parts) > 32:
-        raise BadArchive(f"{_shown(name)} is no name for a file")
+        raise BadArchive(f"{_shorten(name)} is no name for a file")
     if any(len(part.encode("utf-8", "replace")) > 255 for part in parts):
-        raise BadArchive(f"{_shown(name)} is no name for a file")
+        raise BadArchive(f"{_shorten(name)} is no name for a file")
 
 
 def _judge_size(chosen: list[zipfile.ZipInfo], limits: ArchiveLimits) -> None:
@@ -139,10 +139,10 @@ def _write_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, lef
         while chunk := source.read(_CHUNK):
             size += len(chunk)
             if size > left:
-                raise BadArchive(f"{_shown(entry.filename)} is larger than it says")
+                raise BadArchive(f"{_shorten(entry.filename)} is larger than it says")
             target.write(chunk)
     return size
 
 
-def _shown(name: str) -> str:
+def _shorten(name: str) -> str:
     return f"{one_line(name)!r}"

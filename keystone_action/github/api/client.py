@@ -302,14 +302,14 @@ class GitHubClient:
 
     def _list(self, call: Call, read: Callable[[Any], _ReadT], name: str | None = None) -> Iterator[_ReadT]:
         for entry in self._requests.pages(call, name):
-            yield _checked(call, entry, read)
+            yield _check_document(call, entry, read)
 
 
 def _document(call: Call, answer: ApiAnswer, read: Callable[[Any], _ReadT]) -> _ReadT:
-    return _checked(call, answer.json(call), read)
+    return _check_document(call, answer.json(call), read)
 
 
-def _checked(call: Call, document: Any, read: Callable[[Any], _ReadT]) -> _ReadT:
+def _check_document(call: Call, document: Any, read: Callable[[Any], _ReadT]) -> _ReadT:
     try:
         return read(document)
     except (ValueError, KeyError, TypeError) as error:

@@ -74,7 +74,7 @@ class LogCommands:
 
     def log(self, text: str) -> None:
         """One or more plain lines; never a command, whatever the text says."""
-        self._write(harmless(self._masked(text)))
+        self._write(harmless(self._mask(text)))
 
     def debug(self, text: str) -> None:
         """A plain line that is only of interest when step debugging is on."""
@@ -86,10 +86,10 @@ class LogCommands:
         properties = {
             "file": harmless(annotation.file or "").replace("\n", " "),
             "line": "" if annotation.line is None else str(annotation.line),
-            "title": harmless(self._masked(annotation.title)).replace("\n", " "),
+            "title": harmless(self._mask(annotation.title)).replace("\n", " "),
         }
         # Masked before it is cut: a secret's first half would not be recognised any more.
-        message = shorten(harmless(self._masked(annotation.message)), MAX_MESSAGE)
+        message = shorten(harmless(self._mask(annotation.message)), MAX_MESSAGE)
         self.issued[annotation.level] += 1
         self._command(annotation.level, message, properties)
 
@@ -109,7 +109,7 @@ class LogCommands:
         """Opens a folded part of the log; groups don't nest, so an open one is closed first."""
         self.endgroup()
         self._in_group = True
-        self._command("group", harmless(self._masked(title)).replace("\n", " "), {})
+        self._command("group", harmless(self._mask(title)).replace("\n", " "), {})
 
     def endgroup(self) -> None:
         """Closes the open group, if any."""
@@ -131,7 +131,7 @@ class LogCommands:
         self._secrets.sort(key=len, reverse=True)
         return bool(long_enough)
 
-    def _masked(self, text: str) -> str:
+    def _mask(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text

@@ -47,7 +47,7 @@ class ForeignComment:
         posted, folder = Posted(), self._settings.results[0]
         if not folder.exists():
             self._commands.notice(
-                f"there is nothing to post: {self._shown(folder)} is not there, so the other run has left no results"
+                f"there is nothing to post: {self._relative(folder)} is not there, so the other run has left no results"
             )
             return posted, True
         if ended_without_results(folder):
@@ -66,7 +66,7 @@ class ForeignComment:
             return posted, False
         return posted, True
 
-    def _shown(self, folder: Path) -> Path:
+    def _relative(self, folder: Path) -> Path:
         workspace = self._settings.workspace
         return folder.relative_to(workspace) if folder.is_relative_to(workspace) else folder
 

@@ -156,7 +156,7 @@ async def exchange(connection: Connection, request: bytes) -> Response:
     finally:
         writer.transport.abort()
     headers = dict(found.headers)
-    return Response(found.status, headers, _decoded(bytes(found.body), headers.get("content-encoding", "")))
+    return Response(found.status, headers, _decode(bytes(found.body), headers.get("content-encoding", "")))
 
 
 async def _receive(reader: Any, *, head_only: bool) -> _Collected:
@@ -192,18 +192,18 @@ async def _receive(reader: Any, *, head_only: bool) -> _Collected:
     return found
 
 
-def _decoded(body: bytes, encoding: str) -> bytes:
+def _decode(body: bytes, encoding: str) -> bytes:
     """Unpacked up to the limit: a few kilobytes can claim to be gigabytes. Raises BadResponse."""
     for name in reversed([part.strip().lower() for part in encoding.split(",")]):
         if name in ("", "identity"):
             continue
         if name not in ("gzip", "x-gzip", "deflate"):
             raise BadResponse(f"sent a body in the encoding {encoding[:80]!r}, for which it was not asked")
-        body = _inflated(body, zlib.MAX_WBITS | 32)
+        body = _inflate(body, zlib.MAX_WBITS | 32)
     return body
 
 
-def _inflated(body: bytes, bits: int) -> bytes:
+def _inflate(body: bytes, bits: int) -> bytes:
     unpacker = zlib.decompressobj(bits)
     try:
         unpacked = unpacker.decompress(body, BODY_LIMIT + 1)

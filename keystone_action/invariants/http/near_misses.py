@@ -37,21 +37,21 @@ class NearMisses:
 
     def sentence(self, matched: int) -> str:
         """`0 requests matched POST /api/messages; 1 request: POST /api/message`; without the full stop."""
-        text = f"{_counted(matched)} {f'matched {self._asked()}' if self._filters else 'came altogether'}"
+        text = f"{_count_words(matched)} {f'matched {self._describe()}' if self._filters else 'came altogether'}"
         if not self._kinds:
             return text if matched or not self._filters else f"{text}; none came at all"
-        asked = self._asked()
+        asked = self._describe()
 
         def nearness(kind: tuple[tuple[str, int], int]) -> tuple[int, float]:
             (line, failing), _ = kind
             return failing, -difflib.SequenceMatcher(None, line[:200], asked[:200]).ratio()
 
         nearest = sorted(self._kinds.items(), key=nearness)[:_KINDS_SHOWN]
-        shown = "; ".join(f"{_counted(count)}: {line}" for (line, _), count in nearest)
+        shown = "; ".join(f"{_count_words(count)}: {line}" for (line, _), count in nearest)
         rest = sum(self._kinds.values()) + self._others - sum(count for _, count in nearest)
         return f"{text}; {shown}" + (f"; and {rest:,} more" if rest else "")
 
-    def _asked(self) -> str:
+    def _describe(self) -> str:
         wanted = {one.name: one.wanted for one in self._filters}
         line = " ".join(str(wanted.pop(name)) for name in ("method", "path") if name in wanted)
         others = ", ".join(f"{name}={_short(shown_value(value))}" for name, value in wanted.items())
@@ -69,5 +69,5 @@ def _short(text: str) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
-def _counted(count: int) -> str:
+def _count_words(count: int) -> str:
     return "1 request" if count == 1 else f"{count:,} requests"

@@ -123,7 +123,7 @@ class _Reader:
                 self.suites[-1].nested = True
             self.suites.append(_Suite(_number(attributes, "failures") + _number(attributes, "errors")))
         elif tag == "testcase":
-            self.case, self.case_depth, self.outcomes = _name(attributes), self.depth, _told(attributes)
+            self.case, self.case_depth, self.outcomes = _name(attributes), self.depth, _attribute_outcomes(attributes)
 
     def end(self, name: str) -> None:
         tag = name.rpartition(":")[2]
@@ -161,7 +161,7 @@ def _number(attributes: dict[str, str], name: str) -> int:
     return int(text)
 
 
-def _told(attributes: dict[str, str]) -> set[str]:
+def _attribute_outcomes(attributes: dict[str, str]) -> set[str]:
     """The outcomes that a case's attributes tell."""
     words = {attributes.get(name, "").lower() for name in ("status", "result")}
     return {outcome for outcome, known in (("skipped", _NOT_RUN), ("failure", _NOT_PASSED)) if words & known}

@@ -49,7 +49,7 @@ def by_counts(counts: CaseCounts, completed: Completed, threshold: float, **deta
         return passed(f"{_tally(counts)}.", score=score, log=log, **details)
     expected = "all of them" if threshold == 1 else f"a share of at least {threshold:g}"
     return failed(
-        f"{_tally(counts)}, expected {expected}.{_named(counts.failed)}\n{tails(completed)}",
+        f"{_tally(counts)}, expected {expected}.{_join_names(counts.failed)}\n{tails(completed)}",
         score=score,
         log=log,
         **details,
@@ -82,7 +82,7 @@ def _tally(counts: CaseCounts) -> str:
     return f"{counts.passed} of {counts.counted} {tests} passed" + (f" ({rest})" if rest else "")
 
 
-def _named(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     if not names:
         return ""
     shown = [name if len(name) <= 200 else name[:199] + "…" for name in list(names)[:_NAMES_SHOWN]]

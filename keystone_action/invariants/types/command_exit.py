@@ -102,7 +102,7 @@ class CommandExit(Check):
     def _grade(self, completed: Completed, limit: float, missing: Mapping[str, Path | None]) -> Outcome:
         log = whole(completed)
         details: dict[str, Any] = {"exit_code": completed.exit_code, "expected": self.exit_code}
-        what = self._shown()
+        what = self._show_command()
         if completed.timed_out:
             return failed(
                 f"{what} was stopped at its time limit of {seconds(limit)}.\n{tails(completed)}",
@@ -127,7 +127,7 @@ class CommandExit(Check):
             return failed(f"{what} can't be started: there is no program {program!r}.", log=log, **details)
         return failed(f"{what} {ending(completed)}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details)
 
-    def _shown(self) -> str:
+    def _show_command(self) -> str:
         text = self.command if isinstance(self.command, str) else shlex.join(self.command)
         line = " ".join(text.split())
         return f"`{line if len(line) <= 80 else line[:79] + '…'}`"

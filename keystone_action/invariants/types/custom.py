@@ -86,9 +86,9 @@ class Custom(Check):
         return await self._in_sandbox(context, content)
 
     async def _on_host(self, context: CheckContext, content: bytes) -> Outcome:
-        host = await context.host(self._given(context, content))
+        host = await context.host(self._sandbox_files(context, content))
         there = host.checkout.inside(context.directory / self.script)
-        script = _unchanged(there, content) or host.given / "script" / Path(self.script).name
+        script = _unchanged_script(there, content) or host.given / "script" / Path(self.script).name
         interpreter = self._interpreter(content, python=host.python.program)
         if interpreter is None:
             return broken(self._no_interpreter())
@@ -102,7 +102,7 @@ class Custom(Check):
         environment = host.python.environment(script)
         return await self._run(context, host.sandbox, [*interpreter, str(script)], document, environment=environment)
 
-    def _given(self, context: CheckContext, content: bytes) -> dict[str, bytes]:
+    def _sandbox_files(self, context: CheckContext, content: bytes) -> dict[str, bytes]:
         """The script and the evidence, as files for its sandbox."""
         return {
             f"script/{Path(self.script).name}": content,
@@ -113,7 +113,7 @@ class Custom(Check):
     async def _in_sandbox(self, context: CheckContext, content: bytes) -> Outcome:
         name = Path(self.script).name
         # Never in the workspace: code of the agent's that a check before this one ran owns everything there.
-        given = context.give(self._given(context, content))
+        given = context.give(self._sandbox_files(context, content))
         sandbox = await context.sandbox(without_programs_of_git=True)
         interpreter = self._interpreter(content, python="python3")
         if interpreter is None:
@@ -212,7 +212,7 @@ def _keystone_context(
     }
 
 
-def _unchanged(path: Path | None, content: bytes) -> Path | None:
+def _unchanged_script(path: Path | None, content: bytes) -> Path | None:
     """The script where the checkout has it, as long as that is what it was when the run started."""
     try:
         return path if path is not None and path.read_bytes() == content else None

@@ -77,10 +77,10 @@ class Diff(Check):
         problems = self._places(changes)
         if self.max_files is not None and len(files) > self.max_files:
             problems.append(
-                f"{_counted(len(files), 'file')} changed, at most {self.max_files:,} may: {name_paths(files)}"
+                f"{_count_words(len(files), 'file')} changed, at most {self.max_files:,} may: {name_paths(files)}"
             )
         details: dict[str, Any] = {"files": len(files), "changed": display_paths(files)}
-        summary = f"{_counted(len(files), 'file')} changed"
+        summary = f"{_count_words(len(files), 'file')} changed"
         if (self.max_lines, self.max_added, self.max_removed) != (None, None, None):
             counts = []
             for count in line_counts(evidence.patch, changes, originals, evidence.workspace):
@@ -89,7 +89,7 @@ class Diff(Check):
                     return failed("The time limit came before all changed lines were counted.", **details)
             added, removed = sum(one.added or 0 for one in counts), sum(one.removed or 0 for one in counts)
             details |= {"added": added, "removed": removed}
-            summary += f", {_counted(added, 'line')} added, {removed:,} removed"
+            summary += f", {_count_words(added, 'line')} added, {removed:,} removed"
             problems += self._lines(counts, added, removed)
         if problems:
             return failed("\n".join(f"{problem}." for problem in problems), **details)
@@ -125,7 +125,7 @@ class Diff(Check):
                 continue
             unknown = [one.path for one in counts if any(getattr(one, side) is None for side in sides)]
             if found > limit:
-                problems.append(f"{_counted(found, 'line')} {words}, at most {limit:,} may be{note}")
+                problems.append(f"{_count_words(found, 'line')} {words}, at most {limit:,} may be{note}")
             elif unknown:
                 problems.append(
                     f"the lines of {name_paths(unknown)} can't be counted, and at most {limit:,} may be {words}"
@@ -137,5 +137,5 @@ def _is_directory(change: Change) -> bool:
     return all(state is None or state.kind == "directory" for state in (change.before, change.after))
 
 
-def _counted(count: int, thing: str) -> str:
+def _count_words(count: int, thing: str) -> str:
     return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"

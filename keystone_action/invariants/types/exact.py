@@ -32,7 +32,7 @@ class Exact(Check):
         if wanted == found:
             return passed("The output is what was expected.", normalize=self.normalize)
         return failed(
-            f"expected {_shown(wanted)}, found {_shown(found)}{_where(wanted, found)}.", normalize=self.normalize
+            f"expected {_shorten(wanted)}, found {_shorten(found)}{_where(wanted, found)}.", normalize=self.normalize
         )
 
     def _form(self, text: str) -> str:
@@ -45,9 +45,9 @@ def _where(wanted: str, found: str) -> str:
         return ""
     pairs = zip(wanted, found, strict=False)
     at = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(wanted), len(found)))
-    around = f"{_shown(wanted[at : at + 40])} against {_shown(found[at : at + 40])}"
+    around = f"{_shorten(wanted[at : at + 40])} against {_shorten(found[at : at + 40])}"
     return f"; they differ from character {at + 1:,} on: {around}"
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")

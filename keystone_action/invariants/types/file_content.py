@@ -63,7 +63,7 @@ class FileContent(Check):
                 return failed(f"{display_path(self.path)} does not exist.")
             problems: list[str] = []
             for path in found:
-                text = _decoded(read_inside(workspace, path))
+                text = _decode(read_inside(workspace, path))
                 problems += [f"{display_path(path)} {problem}" for problem in self._problems(text, deadline)]
         except PathProblem as problem:
             return failed(f"{problem}.")
@@ -97,7 +97,7 @@ def _as_list(value: str | list[str] | None) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
-def _decoded(content: bytes) -> str | None:
+def _decode(content: bytes) -> str | None:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -98,26 +98,26 @@ class Http(Check):
 
     async def _ask_service(self, context: CheckContext, deadline: float) -> Outcome:
         host_url, target = _service(self.request.url, context), HttpTarget.of(self.request.url)
-        request = self._encoded(target, None)
+        request = self._encode(target, None)
         reached = HttpTarget.of(host_url)
 
         async def ask() -> Response:
             return await exchange(
                 await asyncio.open_connection(reached.host, reached.port, ssl=True if reached.tls else None),
-                request if reached.path == target.path else self._encoded(reached, None),
+                request if reached.path == target.path else self._encode(reached, None),
             )
 
         result = await Probe(self.expect, self.retries, deadline).run(ask)
-        return result.outcome(f"{self._shown()}")
+        return result.outcome(f"{self._show_request()}")
 
     async def _ask_started(self, context: CheckContext, deadline: float) -> Outcome:
         assert self.start is not None
         port = _free_port()
         target = self._own_target(port)
-        request = self._encoded(target, port)
+        request = self._encode(target, port)
         copy = await prepare(context, {}, ())
         limit = max(deadline - time.monotonic(), 0.001)
-        command = _filled(self.start, port)
+        command = _fill_port(self.start, port)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         environment = {**context.check_environment, "PORT": str(port)}
         async with copy.sandbox.serve(Command(argv, env=environment, timeout=limit)) as server:
@@ -131,12 +131,12 @@ class Http(Check):
             )
             completed = await server.stop()
         ended = f"\nThe server was stopped at a limit: {completed.limit}." if completed.limit else ""
-        what = f"{self._shown()}, of what `start` started,"
+        what = f"{self._show_request()}, of what `start` started,"
         return result.outcome(what, f"{ended}\n{tails(completed)}", whole(completed), **copy.details)
 
     def _own_target(self, port: int) -> HttpTarget:
         """Raises BadRequest for a URL that leads elsewhere than to the started server."""
-        url = _filled(self.request.url, port)
+        url = _fill_port(self.request.url, port)
         target = HttpTarget.of(f"http://localhost:{port}{url}" if url.startswith("/") else url)
         if target.host not in _OWN_HOSTS or target.port != port or target.tls:
             raise BadRequest(
@@ -145,10 +145,10 @@ class Http(Check):
             )
         return target
 
-    def _encoded(self, target: HttpTarget, port: int | None) -> bytes:
+    def _encode(self, target: HttpTarget, port: int | None) -> bytes:
         request = self.request
-        headers = {name: _filled(value, port) for name, value in request.headers.items()}
-        return encode(request.method, target, headers, _filled(request.body, port))
+        headers = {name: _fill_port(value, port) for name, value in request.headers.items()}
+        return encode(request.method, target, headers, _fill_port(request.body, port))
 
     def _never_listened(
         self, completed: Completed, context: CheckContext, copy: GradedCopy, port: int, given: float, by_itself: bool
@@ -169,11 +169,11 @@ class Http(Check):
             )
         return failed(f"`start` {why}.\n{tails(completed)}", log=whole(completed), port=port, **copy.details)
 
-    def _shown(self) -> str:
+    def _show_request(self) -> str:
         return f"{self.request.method.upper()} {urlsplit(self.request.url).path or '/'}"
 
 
-def _filled(value: Any, port: int | None) -> Any:
+def _fill_port(value: Any, port: int | None) -> Any:
     r"""With `{{ port }}` replaced at any depth, and `\{{` as two braces."""
     if isinstance(value, str):
 
@@ -184,9 +184,9 @@ def _filled(value: Any, port: int | None) -> Any:
 
         return _EXPRESSION.sub(fill, value)
     if isinstance(value, list | tuple):
-        return [_filled(item, port) for item in value]
+        return [_fill_port(item, port) for item in value]
     if isinstance(value, Mapping):
-        return {key: _filled(item, port) for key, item in value.items()}
+        return {key: _fill_port(item, port) for key, item in value.items()}
     return value
 
 

@@ -198,9 +198,9 @@ class _View:
             "filters": as_json(assertion.filters),
             "operators": as_json(assertion.operators()),
             "matched": matched,
-            "found": None if isinstance(found, Missing) else _bounded(found),
+            "found": None if isinstance(found, Missing) else _bound(found),
             "passed": not problems,
-            "message": f"{message}." if problems else f"holds: found {_described(found)}",
+            "message": f"{message}." if problems else f"holds: found {_describe(found)}",
         }
 
     def _unsure(self, *, holds: bool) -> str:
@@ -220,11 +220,11 @@ class _View:
         return self._selected[index].cut if 0 <= index < len(self._selected) else 0
 
 
-def _described(found: Any) -> str:
+def _describe(found: Any) -> str:
     return found.reason if isinstance(found, Missing) else describe(found)
 
 
-def _bounded(value: Any) -> Any:
+def _bound(value: Any) -> Any:
     """The value itself while it is small: results.json is for people and tools, bodies are in the journal."""
     document = as_json(value)
     text = document if isinstance(document, str) else str(document)

@@ -82,7 +82,7 @@ class Implemented(Check):
     def _sources(self, evidence: Evidence, originals: Path | None) -> list[_Source]:
         """What is to be judged. Raises PathProblem."""
         changed = {one.path: one for one in evidence.changes if one.change in ("added", "modified")}
-        paths = self._listed(evidence) if self.files is not None else sorted(filter(_is_candidate, changed))
+        paths = self._list_files(evidence) if self.files is not None else sorted(filter(_is_candidate, changed))
         sources: list[_Source] = []
         left = TOTAL_LIMIT
         for path in paths:
@@ -100,7 +100,7 @@ class Implemented(Check):
             sources.append(_Source(path, after, before, touched=change is not None))
         return sources
 
-    def _listed(self, evidence: Evidence) -> list[str]:
+    def _list_files(self, evidence: Evidence) -> list[str]:
         found: dict[str, None] = {}
         for pattern in self.files or ():
             paths = find(evidence.workspace, pattern)

@@ -65,7 +65,7 @@ class PassFail(Check):
         if self.expected_tool_args is not None:
             yield self._arguments_match(*_calls(evidence))
         if self.expected_output is not None:
-            shown = _quoted(self.expected_output)
+            shown = _quote(self.expected_output)
             if self.expected_output.lower() in output.lower():
                 yield "Expected output found", True, f"{shown} found in output"
             else:
@@ -113,5 +113,5 @@ def _sentence(what: str, holds: bool, told: str) -> str:
     return f"{what}: {'PASS' if holds else 'FAIL'}{f' ({told})' if told else ''}."
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"}"'

@@ -66,7 +66,7 @@ class Similarity(Check):
             return failed(f"There is no output: {problem or 'it is blank'}.")
         try:
             with _loading:  # cells come at once, and a model is large
-                model = _loaded(package.SentenceTransformer, self.model)
+                model = _load(package.SentenceTransformer, self.model)
             first, second = model.encode([self.expected, output], show_progress_bar=False)
             similarity = cosine([float(one) for one in first], [float(one) for one in second])
         except Exception as error:  # noqa: BLE001 - whatever a model's hub, files or framework raise
@@ -82,7 +82,7 @@ class Similarity(Check):
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(kind: Any, name: str) -> Any:
+def _load(kind: Any, name: str) -> Any:
     return kind(name)
 
 
@@ -96,11 +96,11 @@ def cosine(first: Sequence[float], second: Sequence[float]) -> float:
     if not any(first) or not any(second):
         return 0.0
     # Scaled first, so that no square overflows or vanishes.
-    one, other = _scaled(first), _scaled(second)
+    one, other = _scale(first), _scale(second)
     value = math.fsum(map(operator.mul, one, other)) / (math.hypot(*one) * math.hypot(*other))
     return min(max(value, -1.0), 1.0)
 
 
-def _scaled(vector: Sequence[float]) -> list[float]:
+def _scale(vector: Sequence[float]) -> list[float]:
     largest = max(abs(component) for component in vector)
     return [component / largest for component in vector]

@@ -78,11 +78,11 @@ class Sql(Check):
 
     @model_validator(mode="after")
     def _has_an_operator(self) -> Self:
-        if not self._given():
+        if not self._given_operators():
             raise PydanticCustomError("missing_operator", f"expected at least one of {', '.join(_OPERATORS)}")
         return self
 
-    def _given(self) -> list[str]:
+    def _given_operators(self) -> list[str]:
         # `equals: null` is an operator too, so what was written counts, not what is None.
         return [
             name
@@ -102,13 +102,15 @@ class Sql(Check):
         deadline = time.monotonic() + timeout
         try:
             result = database.query(self.query, timeout=timeout, redefined=self.redefined == "allow")
-            problems = [problem for name in self._given() if (problem := self._problem(name, result, deadline))]
+            problems = [
+                problem for name in self._given_operators() if (problem := self._problem(name, result, deadline))
+            ]
         except QueryFailed as problem:
             details: dict[str, Any] = {"query": self.query, "service": self.service}
             return (failed if problem.by_agent else broken)(f"{self.service}: {problem}", **details)
         except PatternTimeout as problem:
             return failed(f"{problem}.", query=self.query)
-        details = {"query": self.query, "columns": list(result.columns), "found": _found(result)}
+        details = {"query": self.query, "columns": list(result.columns), "found": _first_rows(result)}
         if problems:
             return failed("\n".join(problems), **details)
         return passed(f"{self.service} answered {_summary(result, whole=self.rows is not None)}.", **details)
@@ -147,7 +149,7 @@ class Sql(Check):
 def _rows_problem(wanted: list[list[Any] | dict[str, Any]], result: QueryResult) -> str | None:
     if len(wanted) != len(result.rows) or result.more:
         count = f"more than {len(result.rows):,}" if result.more else f"{len(result.rows):,}"
-        return f"expected {len(wanted):,} rows, found {count}: {shown_value(_found(result)[:5])}."
+        return f"expected {len(wanted):,} rows, found {count}: {shown_value(_first_rows(result)[:5])}."
     for number, (row, found) in enumerate(zip(wanted, result.rows, strict=True), start=1):
         if isinstance(row, dict):
             if len(set(result.columns)) != len(result.columns):
@@ -166,7 +168,7 @@ def _with_types(row: object) -> str:
     return "[" + ", ".join(describe(value) for value in row) + "]"  # type: ignore[attr-defined]
 
 
-def _found(result: QueryResult, *, limit: int = 20) -> list[Any]:
+def _first_rows(result: QueryResult, *, limit: int = 20) -> list[Any]:
     return [as_json(row) for row in result.rows[:limit]]
 
 

@@ -158,7 +158,7 @@ class Swebench(Check):
         score = len(mended) / len(wanted)
         message = f"{len(mended)} of {len(wanted)} tests of fail_to_pass passed"
         message += f", {len(kept)} of {len(held)} of pass_to_pass.{note}" if held else f".{note}"
-        message += _named("Not mended", left, outcomes) + _named("Broken", lost, outcomes)
+        message += _name_outcomes("Not mended", left, outcomes) + _name_outcomes("Broken", lost, outcomes)
         details = {
             "fail_to_pass": {one: outcomes.get(one, "not found") for one in wanted},
             "pass_to_pass": {one: outcomes.get(one, "not found") for one in held},
@@ -181,7 +181,7 @@ def _green(ids: Sequence[str], outcomes: Mapping[str, str]) -> list[str]:
     return [one for one in dict.fromkeys(ids) if outcomes.get(one) in _GREEN]
 
 
-def _named(what: str, ids: Sequence[str], outcomes: Mapping[str, str]) -> str:
+def _name_outcomes(what: str, ids: Sequence[str], outcomes: Mapping[str, str]) -> str:
     if not ids:
         return ""
     shown = ", ".join(f"{one[:200]} ({outcomes.get(one, 'not found')})" for one in ids[:5])

@@ -71,7 +71,7 @@ class ToolCorrectness(Check):
         matchers = [self._matcher(one) for one in self.expected]
         masks = _masks(calls, matchers, evidence.workspace)
         found = align(len(matchers), masks)
-        missing = [self._shown(self.expected[index]) for index in found.missing]
+        missing = [self._show_tool(self.expected[index]) for index in found.missing]
         unexpected = [call for call, mask in zip(calls, masks, strict=True) if not mask]
         score = found.f1 * (found.order if self.ordered else 1.0)
         holds = found.exact(ordered=self.ordered)
@@ -95,7 +95,7 @@ class ToolCorrectness(Check):
         keys: dict[str, Any] = {self.match: one}
         return ToolMatcher.model_construct(**keys)
 
-    def _shown(self, one: str | ToolMatcher) -> str:
+    def _show_tool(self, one: str | ToolMatcher) -> str:
         return one if isinstance(one, str) else str(one)
 
     def _message(

@@ -118,11 +118,11 @@ class TraceCheck(Check):
         calls, workspace = trace.tool_calls, evidence.workspace
         for one in self.require_tools or ():
             hits = None if calls is None else any(one.matches(call, workspace) for call in calls)
-            yield TraceAssertion(f"require_tools {one}", hits, _seen(calls))
+            yield TraceAssertion(f"require_tools {one}", hits, _name_calls(calls))
         for one in self.forbid_tools or ():
             what = f"forbid_tools {one}"
             if calls is None:
-                yield TraceAssertion(what, None, _seen(calls))
+                yield TraceAssertion(what, None, _name_calls(calls))
                 continue
             hit = next((call for call in calls if one.matches(call, workspace)), None)
             unsure = next((call for call in calls if not one.can_tell(call)), None)
@@ -140,13 +140,17 @@ class TraceCheck(Check):
             return
         what = f"order {', '.join(map(str, wanted))}"
         if trace.tool_calls is None:
-            yield TraceAssertion(what, None, _seen(None))
+            yield TraceAssertion(what, None, _name_calls(None))
             return
         todo = list(wanted)
         for call in trace.tool_calls:
             if todo and todo[0].matches(call, evidence.workspace):
                 todo.pop(0)
-        told = f"no {todo[0]} after what comes before it; {_seen(trace.tool_calls)}" if todo else "the calls are in it"
+        told = (
+            f"no {todo[0]} after what comes before it; {_name_calls(trace.tool_calls)}"
+            if todo
+            else "the calls are in it"
+        )
         yield TraceAssertion(what, not todo, told)
 
     def _about_limits(self, evidence: Evidence, trace: Trace) -> Iterator[TraceAssertion]:
@@ -158,15 +162,15 @@ class TraceCheck(Check):
         }
         for metric, limit in limits.items():
             if limit is not None:
-                yield _limited(f"max_{metric} {shown_amount(limit)}", spending.of(metric), limit, WORDS[metric])
+                yield _check_limit(f"max_{metric} {shown_amount(limit)}", spending.of(metric), limit, WORDS[metric])
         if isinstance(self.max_tool_calls, dict):
             for kind, limit in self.max_tool_calls.items():
                 calls = trace.tool_calls
                 count = None if calls is None else sum(call.kind == kind for call in calls)
-                yield _limited(f"max_tool_calls {kind}: {limit:,}", count, limit, f"tool calls of kind {kind}")
+                yield _check_limit(f"max_tool_calls {kind}: {limit:,}", count, limit, f"tool calls of kind {kind}")
 
 
-def _limited(what: str, amount: float | None, limit: float, words: str) -> TraceAssertion:
+def _check_limit(what: str, amount: float | None, limit: float, words: str) -> TraceAssertion:
     if amount is None:
         return TraceAssertion(what, None, f"the trace does not tell of {words}")
     return TraceAssertion(what, within(amount, limit), f"{words}: {shown_amount(amount)}")
@@ -181,7 +185,7 @@ def _none_denied(trace: Trace) -> TraceAssertion:
     )
 
 
-def _seen(calls: tuple[ToolCall, ...] | None) -> str:
+def _name_calls(calls: tuple[ToolCall, ...] | None) -> str:
     return "the trace does not tell of tool calls" if calls is None else f"the calls were: {shown_calls(calls)}"
 
 

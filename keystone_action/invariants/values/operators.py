@@ -44,7 +44,7 @@ def problem_with(operator: str, operand: Any, found: Any | Missing, *, typed: bo
             return None
         return f"expected nothing there, found {describe(found)}" if there else f"expected it to exist; {_why(found)}"
     if isinstance(found, Missing):
-        return f"expected {_asked(operator, operand)}; {_why(found)}"
+        return f"expected {_describe_operator(operator, operand)}; {_why(found)}"
     if operator == "count":
         return _count_problem(operand, found)
     if operator in _ORDERED:
@@ -60,14 +60,14 @@ def problem_with(operator: str, operand: Any, found: Any | Missing, *, typed: bo
             return f"expected a text, list or mapping, found {describe(found)}"
         wanted = operand if typed else wire_text(operand)
         holds = contains(wanted, found) == (operator == "contains")
-    return None if holds else f"expected {_asked(operator, operand)}, found {describe(found)}"
+    return None if holds else f"expected {_describe_operator(operator, operand)}, found {describe(found)}"
 
 
 def _why(found: Any) -> str:
     return found.reason if isinstance(found, Missing) else ""
 
 
-def _asked(operator: str, operand: Any) -> str:
+def _describe_operator(operator: str, operand: Any) -> str:
     if operator in _ORDERED:
         return f"{_ORDERED[operator][0]} {_plain(operand)}"
     words = {

@@ -102,7 +102,7 @@ class AuthorEnvironment(ImmutableSandboxedEnvironment):
         found = list(parts)
         if not any(isinstance(part, Markup) for part in found):
             return "".join(map(str, found))
-        return Markup(concatenated(part if isinstance(part, Markup) else _escaped(part) for part in found))  # noqa: S704
+        return Markup(concatenated(part if isinstance(part, Markup) else _escape(part) for part in found))  # noqa: S704
 
 
 def author_environment(text: str, name: str, options: Mapping[str, Any]) -> AuthorEnvironment:
@@ -153,5 +153,5 @@ def _plain(value: Any) -> Any:
     return str.__str__(value) if isinstance(value, Markup) else value
 
 
-def _escaped(value: Any) -> str:
+def _escape(value: Any) -> str:
     return escape.inline("" if value is None else str(value))

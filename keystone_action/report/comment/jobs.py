@@ -70,7 +70,7 @@ class Jobs:
         if not _fits(_RUN, run) or not _fits(_NAME, shown) or not isinstance(ended, dict) or len(ended) > MAX_JOBS:
             return cls()
         try:
-            found = {name: _ended(name, value) for name, value in ended.items()}
+            found = {name: _read_job_end(name, value) for name, value in ended.items()}
         except (ValueError, TypeError, KeyError):
             return cls()
         return cls(str(run), str(shown), found)
@@ -100,7 +100,7 @@ def _fits(pattern: re.Pattern[str], value: object) -> bool:
     return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
-def _ended(name: object, value: Any) -> tuple[int, Verdict]:
+def _read_job_end(name: object, value: Any) -> tuple[int, Verdict]:
     attempt, letter = value
     if not _fits(_NAME, name) or type(attempt) is not int or not 0 < attempt < 10**6:
         raise ValueError("no job")

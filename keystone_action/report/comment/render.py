@@ -93,7 +93,7 @@ class _Row:
 def render_comment(run: RunResult, marker: Marker, facts: CommentFacts, *, limit: int = COMMENT_LIMIT) -> str:
     """The comment in at most `limit` characters: what cells printed gives way first, the verdict never. Its last line
     is the marker."""
-    remembered = _remembered(run, facts)
+    remembered = _remember(run, facts)
     template = markdown_environment().get_template(TEMPLATE)
     room = limit - marker.size(remembered)
     # Before the text is fitted, since what is made harmless grows.
@@ -125,7 +125,7 @@ def render_superseded(url: str) -> str:
     return "Superseded by another comment of this run: two jobs wrote at the same time.\n"
 
 
-def _remembered(run: RunResult, facts: CommentFacts) -> str:
+def _remember(run: RunResult, facts: CommentFacts) -> str:
     """A run that judged nothing, or not all, leaves what was known before, and says of which commit it is itself."""
     return Remembered.of(run, facts.sha).encode(jobs=facts.jobs) if is_judged(run) else _without_result(facts)
 

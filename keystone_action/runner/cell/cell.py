@@ -98,7 +98,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
     size = evidence.agent.stdout_bytes + evidence.agent.stderr_bytes + len(evidence.patch)
     write = partial(files.graded, evidence, under_way.graded)
     await apart(write, inline=under_way.left_little and size < SMALL_OUTPUT)
-    return _graded(under_way)
+    return _grade_cell(under_way)
 
 
 async def _run_agent(under_way: CellUnderWay) -> AgentRun:
@@ -150,7 +150,7 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     return under_way.evidence
 
 
-def _graded(under_way: CellUnderWay) -> CellResult:
+def _grade_cell(under_way: CellUnderWay) -> CellResult:
     loaded, results = under_way.loaded, [entry.result for entry in under_way.graded]
     zero = forced_zero(under_way.agent, under_way.agent_run, by_author=loaded.names_keys) or under_way.unreadable
     graded = verdict_of(results, loaded, under_way.run.options, zero)

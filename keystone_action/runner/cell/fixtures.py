@@ -53,11 +53,11 @@ async def run_fixtures(
         except (KeystoneError, git.GitFailed, PathProblem, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             remedy = error.help if isinstance(error, KeystoneError) else ""
-            raise HarnessError(f"fixtures[{index}] ({_named(fixture)}) failed: {reason}", help=remedy) from error
+            raise HarnessError(f"fixtures[{index}] ({_name_fixture(fixture)}) failed: {reason}", help=remedy) from error
     return tuple(notices)
 
 
-def _named(fixture: AnyFixture) -> str:
+def _name_fixture(fixture: AnyFixture) -> str:
     if isinstance(fixture, GitRepoFixture):
         return f"git_repo {git.without_credentials(fixture.url)}"
     if isinstance(fixture, SqlFixture):

@@ -42,17 +42,17 @@ async def within(seconds: float, work: Callable[[], Coroutine[Any, Any, T]]) -> 
     except asyncio.CancelledError:
         scope.cancel()
         with anyio.CancelScope(shield=True):
-            await _ended(task)
+            await _await_end(task)
         raise
     if not task.done():
         scope.cancel()
-        await _ended(task)
+        await _await_end(task)
     if not task.done() or task.cancelled():
         raise LimitReached
     return task.result()
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
+async def _await_end(task: asyncio.Task[Any]) -> None:
     await asyncio.wait({task}, timeout=_CLEANUP_SECONDS)
     if task.done():
         return

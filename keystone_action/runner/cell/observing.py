@@ -31,7 +31,7 @@ def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Tra
     One that was declared and is missing or malformed has a `problem` (contract, 5.1). Written to `copy` in the form of
     `evidence/trace_file.py`; that stays as it is when there is no trace. Raises OSError for `copy`.
     """
-    trace = _from_result(agent, run) if agent.trace is None else _declared(agent.trace, run, workspace)
+    trace = _from_result(agent, run) if agent.trace is None else _read_declared_trace(agent.trace, run, workspace)
     if trace is not None:
         from keystone_action.evidence.trace_file import write_trace
 
@@ -78,14 +78,14 @@ def _from_result(agent: AgentBase, run: AgentRun) -> Trace | None:
     return trace_of_result(run)
 
 
-def _declared(declared: AgentTrace, run: AgentRun, workspace: Path) -> Trace:
+def _read_declared_trace(declared: AgentTrace, run: AgentRun, workspace: Path) -> Trace:
     from keystone_action.evidence.trace_readers.reading import read_trace
 
     if declared.path is None:
         return _from_stdout(declared, run)
     what = f"the trace {display_path(declared.path)}"
     try:
-        with _opened(workspace, declared.path) as file:
+        with _open_regular_file(workspace, declared.path) as file:
             return read_trace(file, declared.format, what)
     except PathProblem as problem:
         return Trace(source=declared.format, problem=f"{what} could not be read: {problem}")
@@ -109,7 +109,7 @@ def _from_stdout(declared: AgentTrace, run: AgentRun) -> Trace:
 
 
 @contextmanager
-def _opened(workspace: Path, path: str) -> Iterator[BinaryIO]:
+def _open_regular_file(workspace: Path, path: str) -> Iterator[BinaryIO]:
     """A regular file of the workspace as the agent left it. Raises PathProblem, OSError."""
     descriptor = open_inside(workspace, path)
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.scoring.cell_rules import shown
+from keystone_action.scoring.cell_rules import shorten_text
 
 Facts = Mapping[str, Mapping[str, str]]
 """Texts by kind and name."""
@@ -153,7 +153,7 @@ _ORDER = {kind: number for number, kind in enumerate(_WHAT)}
 
 def explain(difference: IdentityDifference, purpose: Purpose) -> str:
     """The difference in plain words."""
-    spec, name = shown(difference.spec, _LONGEST), shown(difference.name, _LONGEST)
+    spec, name = shorten_text(difference.spec, _LONGEST), shorten_text(difference.name, _LONGEST)
     what = _WHAT.get(
         difference.kind, f"{difference.kind} {{name}} of {{spec}}" if spec else f"{difference.kind} {{name}}"
     )
@@ -161,7 +161,7 @@ def explain(difference: IdentityDifference, purpose: Purpose) -> str:
     before, after = difference.before, difference.after
     if difference.kind in _DIGESTS:
         return f"{subject} {_change(difference, purpose)}"
-    there, here = (_shown(before), _shown(after))
+    there, here = (_show_fact(before), _show_fact(after))
     return f"{subject} was {there} and is {here}" if purpose == "resume" else f"{subject} is {there} and {here}"
 
 
@@ -178,8 +178,8 @@ def _change(difference: IdentityDifference, purpose: Purpose) -> str:
     return "has changed since"
 
 
-def _shown(value: str | None) -> str:
-    return "not given" if value is None else shown(value, _LONGEST)
+def _show_fact(value: str | None) -> str:
+    return "not given" if value is None else shorten_text(value, _LONGEST)
 
 
 def explain_all(found: Sequence[IdentityDifference], purpose: Purpose, most: int = 5) -> str:

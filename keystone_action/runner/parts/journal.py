@@ -146,11 +146,11 @@ class Journal:
         """Raises OutputError when the file that we write is not, or not only, the one that is there."""
         status, number = os.fstat(self._file), self._number()
         if not status.st_nlink or number is None:
-            raise self._meddled("removed" if number is None else "replaced")
+            raise self._meddling_error("removed" if number is None else "replaced")
         if self._has_number and number != _number(status):
-            raise self._meddled("replaced")
+            raise self._meddling_error("replaced")
         if status.st_size != self._size:
-            raise self._meddled("cut" if status.st_size < self._size else "written to by another program")
+            raise self._meddling_error("cut" if status.st_size < self._size else "written to by another program")
 
     def _compare(self) -> None:
         """At the end also every byte: nothing else shows what was written over. Raises OutputError."""
@@ -160,7 +160,7 @@ class Journal:
             digest.update(chunk)
             position += len(chunk)
         if digest.digest() != self._content.digest():
-            raise self._meddled("changed")
+            raise self._meddling_error("changed")
 
     def _number(self) -> tuple[int, int] | None:
         try:
@@ -168,7 +168,7 @@ class Journal:
         except OSError:
             return None
 
-    def _meddled(self, how: str) -> OutputError:
+    def _meddling_error(self, how: str) -> OutputError:
         return OutputError(
             f"{self._path} was {how} while the run went on: its results can't be believed",
             help="run again, and let nothing else write into the folder for results",

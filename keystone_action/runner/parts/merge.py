@@ -55,7 +55,9 @@ def merge_shards(options: MergeOptions) -> Ran:
     """
     folders = find([options.directory / place for place in options.places])
     read = [read_shard(folder) for folder in folders]
-    shards = [ShardRun(_shown(folder, options.directory), run) for folder, (run, _) in zip(folders, read, strict=True)]
+    shards = [
+        ShardRun(_show_folder(folder, options.directory), run) for folder, (run, _) in zip(folders, read, strict=True)
+    ]
     run = merge(shards, version=__version__, digest_of=digest_of)
     identity = _identity(shards, [recorded for _, recorded in read])
     _refuse_other_rules(run, options)
@@ -111,7 +113,7 @@ def _beside_baseline(run: RunResult, options: MergeOptions) -> RunResult:
     return beside_baseline(replace(run, notices=(*notices, *filter(None, [notice]))), options.baseline)
 
 
-def _shown(folder: Path, directory: Path) -> str:
+def _show_folder(folder: Path, directory: Path) -> str:
     top = directory.resolve()
     return str(folder.relative_to(top)) if folder.is_relative_to(top) and folder != top else str(folder)
 

@@ -106,7 +106,7 @@ def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText 
         if line.startswith(_START):
             found, of_run = _identity_of(path, number, line)
             run_id = run_id or of_run
-            identity = found if identity is None else _continued(path, number, identity, found)
+            identity = found if identity is None else _continue_identity(path, number, identity, found)
         elif identity is None:
             raise UsageError(
                 f"{path} does not begin with the run's identity",
@@ -121,7 +121,7 @@ def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText 
     return Recorded(identity, run_id, tuple(entries), length, cut=False)
 
 
-def _continued(path: Path, number: int, identity: Identity, found: Identity) -> Identity:
+def _continue_identity(path: Path, number: int, identity: Identity, found: Identity) -> Identity:
     wrong = identities.contradictions(identity, found)
     if wrong:
         said = identities.explain_all(wrong, "resume")

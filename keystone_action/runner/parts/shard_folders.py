@@ -82,7 +82,7 @@ def read_shard(folder: Path) -> tuple[RunResult, Recorded]:
     contradicts itself.
     """
     try:
-        with _opened(folder, RESULTS) as file:
+        with _open_regular_file(folder, RESULTS) as file:
             document = json.load(file)
     except FileNotFoundError:
         raise HarnessError(
@@ -127,7 +127,7 @@ def _agree(folder: Path, run: RunResult, recorded: Recorded) -> None:
 def _journal(folder: Path) -> Recorded:
     path = folder / FILE_NAME
     try:
-        with _opened(folder, FILE_NAME) as file:
+        with _open_regular_file(folder, FILE_NAME) as file:
             recorded = read_lines(path, file)
     except FileNotFoundError:
         raise HarnessError(f"{folder} has {RESULTS}, but no {FILE_NAME}", help="upload the whole folder") from None
@@ -139,7 +139,7 @@ def _journal(folder: Path) -> Recorded:
 
 
 @contextmanager
-def _opened(folder: Path, name: str) -> Iterator[IO[bytes]]:
+def _open_regular_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
     """A regular file that is no link, of a size that can be read. Raises FileNotFoundError, HarnessError."""
     path = folder / name
     try:

@@ -85,7 +85,7 @@ async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: SetupCo
     if commands.fingerprint is None:
         return await _Running(engine, sandbox, commands).run()
     content = await engine.thread(commands.fingerprint)
-    told = _told(sandbox, commands)
+    told = _command_environment(sandbox, commands)
     digest = digest_of("commands", _VERSION, sandbox.image.identifier, commands.texts, told, content)
     async with engine.layers.setdefault(digest, asyncio.Lock()):
         # Whoever waited for what then could not be kept must not wait for the next one too.
@@ -101,7 +101,7 @@ async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: SetupCo
     return await _Running(engine, sandbox, commands).run()
 
 
-def _told(sandbox: DockerSandbox, commands: SetupCommands) -> list[tuple[str, str]]:
+def _command_environment(sandbox: DockerSandbox, commands: SetupCommands) -> list[tuple[str, str]]:
     """What commands find in their environment, the same for every cell: without where its directories are."""
     told = {**sandbox.environment, **commands.env}
     for number, place in enumerate(sandbox.places.all):

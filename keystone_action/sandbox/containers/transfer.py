@@ -220,10 +220,10 @@ class CopiedDirectory:
 
     def _layout(self) -> Iterator[bytes]:
         yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
-        yield from _packed(self._places.workspace, self.user)
+        yield from _pack(self._places.workspace, self.user)
         for path in self._places.readable:
             # Root's, so that the agent can't write there.
-            yield from _packed(path, 0)
+            yield from _pack(path, 0)
         if not self._saved.exists():
             private = _name(self._places.private)
             yield from docker_pack.directories([private])
@@ -337,7 +337,7 @@ def _only_caches(names: Iterable[str]) -> bool:
     return set(names) <= {".cache", ".npm"}
 
 
-def _packed(path: Path, user: int) -> Iterator[bytes]:
+def _pack(path: Path, user: int) -> Iterator[bytes]:
     try:
         yield from docker_pack.tree(path, _name(path), user)
     except OSError as error:

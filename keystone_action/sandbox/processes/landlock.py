@@ -69,7 +69,7 @@ def abi() -> int:
     return max(version, 0)
 
 
-def _handled(version: int) -> int:
+def _handled_rights(version: int) -> int:
     if version >= 5:
         return (1 << 16) - 1
     return {1: (1 << 13) - 1, 2: (1 << 14) - 1}.get(version, (1 << 15) - 1)
@@ -82,7 +82,7 @@ def restrict(rules: list[tuple[str, int]], version: int, lasting: list[tuple[str
     can't signal processes outside either, nor connect to their abstract sockets. no_new_privileges() must have been
     called. Raises OSError.
     """
-    handled = _handled(version)
+    handled = _handled_rights(version)
     if version >= 6:
         attributes = struct.pack("QQQ", handled, 0, _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     else:

@@ -135,14 +135,14 @@ class ProcessSandbox:
             ours.callback(os.close, passed[0])
             whole = [ours.enter_context(PipeToFile(one.path)) for one in command.kept_whole if one is not None]
             passed += [one.writer for one in whole]
-            answer = await self._supervised(request, passed, stopper)
+            answer = await self._run_supervisor(request, passed, stopper)
         if answer is None:
             raise SandboxError("the sandbox's supervisor was killed")
         for one in whole:
             await one.written()
         return completed(*answer)
 
-    async def _supervised(
+    async def _run_supervisor(
         self, request: CommandRequest, passed: list[int], stopper: Stopper | None
     ) -> tuple[Message, bytes] | None:
         """The report of a supervisor, and the streams' bytes; None when it was killed."""

@@ -62,7 +62,7 @@ class ServiceProcess:
             channel = await launcher.supervisor(request)
             await channel.request(request, [stdin, log, *([lease.lock] if lease else [])])
             answer = await channel.receive()
-            pid = _started(name, answer)
+            pid = _read_started(name, answer)
         except BaseException as error:
             os.close(log)
             if channel:
@@ -123,7 +123,7 @@ class ServiceProcess:
         return await self.wait()
 
 
-def _started(name: str, answer: tuple[dict[str, Any], bytes] | None) -> int:
+def _read_started(name: str, answer: tuple[dict[str, Any], bytes] | None) -> int:
     if answer is None:
         raise SandboxError(f"{name}: the service's supervisor was killed")
     report = answer[0]

@@ -71,9 +71,9 @@ class DatabaseServers(Generic[S]):
         """Have the image, and where cells share one, the server. Raises ServiceError."""
         await ensure_image(self._host.client, self._image, self._host.pull)
         if self._definition.isolation != "container":
-            self._shared = await self._started(await self._host.group.enter())
+            self._shared = await self._start_server(await self._host.group.enter())
 
-    async def _started(self, network: ContainerNetwork, cell: str = "") -> S:
+    async def _start_server(self, network: ContainerNetwork, cell: str = "") -> S:
         server, definition = self._new(), self._definition
         await server.start(network, definition.ready_timeout, wait_for=definition.wait_for, cell=cell)
         self._servers.add(server)
@@ -88,7 +88,7 @@ class DatabaseServers(Generic[S]):
         """A server for a cell. After it, its own server is removed, and a shared one taken out of its network. Raises
         ServiceError."""
         if self._shared is None:
-            server = await self._started(scope.network or await self._host.group.enter(), scope.cell_id)
+            server = await self._start_server(scope.network or await self._host.group.enter(), scope.cell_id)
             async with undoing(partial(self._remove, server)):
                 yield Seat(server, shared=False, by_env=True)
             return
@@ -106,7 +106,7 @@ class DatabaseServers(Generic[S]):
         async with self._one_at_a_time:
             if self._shared is server and not await server.container.is_running():
                 # The one that ended is removed with the others: its cells tell how it ended.
-                self._shared = await self._started(await self._host.group.enter())
+                self._shared = await self._start_server(await self._host.group.enter())
             assert self._shared is not None
             return self._shared
 

@@ -30,7 +30,7 @@ class KeptLogs:
         """Write what one container printed; an earlier container's file of the same name stays, and this one gets a
         number. Nothing is written of one that printed nothing. Never raises. Blocking."""
         if printed:
-            self._write(service, cell, self.mask(_bounded(printed).text()) + _loss(printed))
+            self._write(service, cell, self.mask(_bound(printed).text()) + _loss(printed))
 
     def lack(self, service: str, cell: str, problem: str) -> None:
         """Write why a container's log could not be had. Never raises. Blocking."""
@@ -55,7 +55,7 @@ def _short(cell: str) -> str:
     return f"{cell[: _LONGEST_CELL - 9]}-{hashlib.sha256(cell.encode()).hexdigest()[:8]}"
 
 
-def _bounded(printed: bytes) -> Capture:
+def _bound(printed: bytes) -> Capture:
     if len(printed) <= CAPTURE_HEAD + CAPTURE_TAIL:
         return Capture(printed, b"", len(printed))
     return Capture(printed[:CAPTURE_HEAD], printed[-CAPTURE_TAIL:], len(printed))

@@ -210,7 +210,7 @@ class EgressCell:
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 found = await self._outside.resolve(str(request.host))
         except OSError as error:
-            raise _UnreachableError(f"its name can't be resolved ({_said(error)})") from None
+            raise _UnreachableError(f"its name can't be resolved ({_describe_error(error)})") from None
         denied: Denied | None = None
         failed = _UnreachableError("its name has no address")
         for address in found[:_ADDRESSES]:
@@ -221,7 +221,7 @@ class EgressCell:
             except Denied as error:
                 denied = error
             except OSError as error:
-                denied, failed = None, _UnreachableError(f"{address} does not answer ({_said(error)})")
+                denied, failed = None, _UnreachableError(f"{address} does not answer ({_describe_error(error)})")
         raise denied or failed
 
     async def _tunnel(
@@ -250,7 +250,7 @@ class EgressCell:
                 await both_ways(client, onward, sent=sent, received=received)
         except OSError as error:
             idled = f"ended after {IDLE_SECONDS:g} s without a byte"
-            egress.reason += f"; {idled}" if idle.expired() else f"; broke off ({_said(error)})"
+            egress.reason += f"; {idled}" if idle.expired() else f"; broke off ({_describe_error(error)})"
 
 
 async def _reply(client: Connection, refusal: _Refusal) -> None:
@@ -273,7 +273,7 @@ async def _reply(client: Connection, refusal: _Refusal) -> None:
                 pass
 
 
-def _said(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     if isinstance(error, TimeoutError) and not error.strerror:
         return "no answer in time"
     return error.strerror or " ".join(str(error).split()) or type(error).__name__

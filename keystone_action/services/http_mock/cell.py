@@ -106,7 +106,7 @@ class MockCell:
             self.failure = f"more than {LAST_RECORD >> 30} GiB of requests were sent; the last ones are not recorded"
             return refusal(507, self.failure)
         try:
-            self._record(self._recorded(request, reply))
+            self._record(self._record_of(request, reply))
         except OSError as error:
             self.failure = f"a request could not be recorded: {error.strerror}"
             return refusal(507, self.failure)
@@ -117,7 +117,7 @@ class MockCell:
             self._written += self._journal.append(recorded)
         self._written += self._audit.http_call(recorded)
 
-    def _recorded(self, request: MockRequest, reply: MockReply) -> RecordedRequest:
+    def _record_of(self, request: MockRequest, reply: MockReply) -> RecordedRequest:
         raw = request.raw
         sent = reply.text if reply.has_body and request.method != "HEAD" else ""
         if self._written > FULL_RECORD:

@@ -74,23 +74,23 @@ class ReplyTemplate:
 
     def __init__(self, headers: Mapping[str, str], text: str | None, document: Any, where: str) -> None:
         """document: what `json:` has. where: for messages. Raises UsageError for a template that can't be read."""
-        self._headers = _compiled(dict(headers), where, typed=False)
-        self._text = _compiled(text, where, typed=False)
-        self._document = _compiled(document, where, typed=True)
+        self._headers = _compile(dict(headers), where, typed=False)
+        self._text = _compile(text, where, typed=False)
+        self._document = _compile(document, where, typed=True)
 
     def render(self, request: Mapping[str, Any]) -> tuple[dict[str, str], str | None, Any]:
         """(headers, text, document), every template rendered. Raises TemplateFailed."""
         return self._headers(request), self._text(request), self._document(request)
 
 
-def _compiled(value: Any, where: str, *, typed: bool) -> Render:
+def _compile(value: Any, where: str, *, typed: bool) -> Render:
     if isinstance(value, str) and has_template(value):
         return _text(value, where, typed=typed)
     if isinstance(value, dict):
-        items = [(name, _compiled(item, where, typed=typed)) for name, item in value.items()]
+        items = [(name, _compile(item, where, typed=typed)) for name, item in value.items()]
         return lambda request: {name: render(request) for name, render in items}
     if isinstance(value, list):
-        parts = [_compiled(item, where, typed=typed) for item in value]
+        parts = [_compile(item, where, typed=typed) for item in value]
         return lambda request: [render(request) for render in parts]
     plain = unescaped(value)
     return lambda _request: plain
@@ -103,14 +103,14 @@ def _text(text: str, where: str, *, typed: bool) -> Render:
     try:
         if alone is not None:
             expression = _environment().compile_expression(alone[1], undefined_to_none=False)
-            return lambda request: _guarded(lambda: _plain(expression(request=request)))
+            return lambda request: _guard(lambda: _plain(expression(request=request)))
         template = _environment().from_string(_ESCAPED.sub("{{ '{{' }}", text))
     except TemplateSyntaxError as error:
-        raise UsageError(f"{where}: the template {_shown(text)} can't be read: {error.message}") from error
-    return lambda request: _guarded(lambda: _bounded(template.generate(request=request)))
+        raise UsageError(f"{where}: the template {_shorten(text)} can't be read: {error.message}") from error
+    return lambda request: _guard(lambda: _bound(template.generate(request=request)))
 
 
-def _guarded(render: Callable[[], Any]) -> Any:
+def _guard(render: Callable[[], Any]) -> Any:
     try:
         return render()
     except TemplateFailed:
@@ -119,7 +119,7 @@ def _guarded(render: Callable[[], Any]) -> Any:
         raise TemplateFailed(str(error) or type(error).__name__) from error
 
 
-def _bounded(pieces: Iterator[str]) -> str:
+def _bound(pieces: Iterator[str]) -> str:
     deadline = time.monotonic() + TIME_LIMIT
     kept: list[str] = []
     size = 0
@@ -144,7 +144,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:79] + "…")
 
 

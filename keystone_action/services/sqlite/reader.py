@@ -52,7 +52,7 @@ class SqliteReader:
     def seal(self) -> None:
         """Keep the file as it stands before the agent, if it is there. Raises OSError."""
         try:
-            self._before = self._copied()
+            self._before = self._open_copy()
         except PathProblem:
             self._before = None
 
@@ -63,7 +63,7 @@ class SqliteReader:
             lines, ended = self._ask(self._current(), sql, timeout)
             self._indexes_are_ours |= bool(lines) and "reads" in lines[0]
         try:
-            changes, read = self._seen(lines, sql)
+            changes, read = self._inspect(lines, sql)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise QueryFailed(f"{self.path}: what SQLite said of its tables can't be read") from None
         if not redefined and (sentence := changes.redefinition(read)):
@@ -79,7 +79,7 @@ class SqliteReader:
     def _current(self) -> _Copy:
         try:
             if self._copy is None:
-                self._copy = self._copied()
+                self._copy = self._open_copy()
                 self._indexes_are_ours = self._before is not None and _same(self._before.file, self._copy.file)
         except PathProblem as problem:
             raise QueryFailed(str(problem), by_agent=True) from None
@@ -97,7 +97,7 @@ class SqliteReader:
         except (ValueError, RecursionError):
             raise QueryFailed(f"{self.path}: what SQLite answered can't be read") from None
 
-    def _seen(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[CatalogueChanges, Set[Name]]:
+    def _inspect(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[CatalogueChanges, Set[Name]]:
         """What the agent made and redefined, and what the query reads."""
         if not lines or "reads" not in lines[0]:
             return NOTHING, frozenset()
@@ -121,7 +121,7 @@ class SqliteReader:
         theirs |= text.startswith(("no such table", "no such column")) or "not a database" in text
         raise QueryFailed(f"{self.path}: {text}", by_agent=theirs or "malformed" in text)
 
-    def _copied(self) -> _Copy:
+    def _open_copy(self) -> _Copy:
         self.process.make_directory()
         target = self.process.directory / f"{secrets.token_hex(8)}.sqlite"
         copy_in(self.workspace, self.path, target)

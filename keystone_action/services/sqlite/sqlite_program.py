@@ -36,7 +36,7 @@ def main() -> None:
         if order["reindex"]:
             _reindex(order["file"])
         # The copy is opened for writing, so that SQLite can join its journals; `query_only` keeps SQL from it.
-        connection = _opened(order["file"])
+        connection = _open_database(order["file"])
         now = _catalogue(order["file"])
         _compare(before or {}, now)
         _say({"before": before, "now": now, "reads": _reads(connection, order["sql"])})
@@ -53,7 +53,7 @@ def _say(document: Any) -> None:
     print(json.dumps(document), flush=True)
 
 
-def _opened(path: str) -> sqlite3.Connection:
+def _open_database(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
@@ -83,14 +83,14 @@ def _reindex(path: str) -> None:
 
 def _catalogue(path: str) -> dict[str, Any]:
     """Name → kind, text of a view, generated columns, the statement that makes a table; columns are told later."""
-    connection = _opened(path)
+    connection = _open_database(path)
     try:
         found: dict[str, Any] = {}
         query = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view')"
         for name, kind, sql in connection.execute(query).fetchall():
             words = str(sql or "").split(None, 3)
             virtual = [word.upper() for word in words[:2]] == ["CREATE", "VIRTUAL"]
-            generated = [] if virtual or kind == "view" else _generated(connection, str(name))
+            generated = [] if virtual or kind == "view" else _generated_columns(connection, str(name))
             text = sql if virtual or kind == "view" else ""
             found[str(name)] = {
                 "kind": "virtual table" if virtual else kind, "text": str(text), "generated": generated,
@@ -101,10 +101,10 @@ def _catalogue(path: str) -> dict[str, Any]:
         connection.close()
 
 
-def _generated(connection: sqlite3.Connection, table: str) -> list[str]:
+def _generated_columns(connection: sqlite3.Connection, table: str) -> list[str]:
     return [
         str(name)
-        for _, name, _, _, _, _, hidden in connection.execute(f"PRAGMA table_xinfo({_quoted(table)})")
+        for _, name, _, _, _, _, hidden in connection.execute(f"PRAGMA table_xinfo({_quote(table)})")
         if hidden in _GENERATED
     ]
 
@@ -125,7 +125,7 @@ def _compare(before: dict[str, Any], now: dict[str, Any]) -> None:
 def _columns(table: str, made_by: str) -> dict[str, list[str]]:
     """Column → its affinity and collation, by what SQLite itself makes of the statement: only an index tells the
     collation, and only a table made of a query the affinity. Raises sqlite3.Error."""
-    quoted = _quoted(table)
+    quoted = _quote(table)
     empty = sqlite3.connect(":memory:", isolation_level=None)
     try:
         empty.execute("PRAGMA trusted_schema = OFF")
@@ -139,7 +139,7 @@ def _columns(table: str, made_by: str) -> dict[str, list[str]]:
 
 def _collation(empty: sqlite3.Connection, table: str, column: str) -> str:
     try:
-        empty.execute(f"CREATE INDEX looked_at_by_keystone ON {table} ({_quoted(column)})")
+        empty.execute(f"CREATE INDEX looked_at_by_keystone ON {table} ({_quote(column)})")
         rows = empty.execute("PRAGMA index_xinfo(looked_at_by_keystone)").fetchall()
         empty.execute("DROP INDEX looked_at_by_keystone")
     except sqlite3.Error as error:  # one that only the program knows that wrote the file
@@ -147,7 +147,7 @@ def _collation(empty: sqlite3.Connection, table: str, column: str) -> str:
     return str(rows[0][4]).upper()
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -180,11 +180,11 @@ def _answer(connection: sqlite3.Connection, sql: str, limit: int) -> dict[str, A
         return {"unreadable": "", "no_rows": True}
     kept = cursor.fetchmany(limit)
     more = cursor.fetchone() is not None
-    rows = [[_sent(value) for value in row] for row in kept]
+    rows = [[_encode_value(value) for value in row] for row in kept]
     return {"columns": [column[0] for column in cursor.description], "rows": rows, "more": more}
 
 
-def _sent(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     return {"bytes": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
 
 

@@ -22,7 +22,7 @@ def files_below(directory: Path) -> tuple[str, ...]:
     root = directory.resolve()
     found: list[str] = []
     size = 0
-    for folder, folders, names in walk(root, _unlisted):
+    for folder, folders, names in walk(root, _raise_unlisted):
         for name in (*folders, *names):
             path = Path(folder) / name
             if name in folders and not path.is_symlink():
@@ -61,5 +61,5 @@ def _size(root: Path, path: Path, relative: str) -> int:
     return status.st_size
 
 
-def _unlisted(error: OSError) -> None:
+def _raise_unlisted(error: OSError) -> None:
     raise ValueError(f"can't be listed: {error.strerror}") from error

@@ -105,10 +105,10 @@ class SpecError(UsageError):
 
 def visible(text: str) -> str:
     """The text with control, ANSI and bidirectional characters made visible (`\\x1b`); tabs become a space."""
-    return _HIDDEN.sub(_escaped, text.translate(_TABS))
+    return _HIDDEN.sub(_escape, text.translate(_TABS))
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
@@ -137,12 +137,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The known word most like this one, or an empty text when none is."""
     import difflib
 
-    by_folded = {_folded(candidate): candidate for candidate in known}
-    found = difflib.get_close_matches(_folded(word), by_folded, n=1, cutoff=0.6)
+    by_folded = {_fold(candidate): candidate for candidate in known}
+    found = difflib.get_close_matches(_fold(word), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else ""
 
 
-def _folded(word: str) -> str:
+def _fold(word: str) -> str:
     return word.lower().replace("-", "_")
 
 

@@ -73,10 +73,10 @@ def _read(path: Path, reading: _Reading) -> Node:
         reading.problems += construct(document)[1]
     if named is None or not extends:
         return document.node
-    return _extended(document, named[1], path, reading)
+    return _extend(document, named[1], path, reading)
 
 
-def _extended(document: Document, named: Node, path: Path, reading: _Reading) -> Node:
+def _extend(document: Document, named: Node, path: Path, reading: _Reading) -> Node:
     at = document.place_of(named)
     if (problem := unusable(named.value)) is not None:
         raise SpecError([*reading.problems, Diagnostic.at(at, problem, found=show(named.value))])

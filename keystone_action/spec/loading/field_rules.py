@@ -132,7 +132,7 @@ class FieldRules:
     def _pattern(self, leaf: Leaf) -> Iterator[Problem]:
         if "{{" in leaf.value and self._has_expressions:
             return
-        problem = _compiled(leaf.value)
+        problem = _compile_pattern(leaf.value)
         if problem:
             yield Problem(leaf.path, f"{show(leaf.value)} is no regular expression: {problem}")
 
@@ -193,7 +193,7 @@ def _workspace_path(leaf: Leaf, text: str) -> Iterator[Problem]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> str:
+def _compile_pattern(pattern: str) -> str:
     import regex
 
     try:

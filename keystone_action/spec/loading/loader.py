@@ -117,7 +117,7 @@ def load(
     directory = path.parent.resolve()
     root = enclosing_root(directory)
     reader = CheckReader(check_types, known_unsupported or {})
-    with _uncollected():
+    with _without_collector():
         merged = read_merged(path, root)
         source = TranslationSource(merged, path, root, agent, clone)
         translation = None if dialects is None else dialects.translate(source)
@@ -129,7 +129,7 @@ def load(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_collector() -> Iterator[None]:
     """Without the collector of cycles: thousands of small objects that all stay make it run again and again, for a
     third of the time that a large spec takes."""
     if not gc.isenabled():
@@ -178,7 +178,7 @@ class _Loading:
         self.hidden: tuple[Path, ...] = () if translation is None else translation.hidden
 
     def run(self) -> LoadedSpec:
-        spec, repaired = self._validated()
+        spec, repaired = self._valid_spec()
         if spec is None:
             raise SpecError(self.diagnostics)
         scope = self._scope(spec, repaired)
@@ -196,9 +196,9 @@ class _Loading:
         self.warnings += [self._place(one) for leaf in texts for one in fields.warn(leaf)]
         of_code = tuple(self._place(one) for one in check_entrypoint(scope, self.directory, self.root))
         self.warnings += of_code
-        return replace(self._loaded(spec, scope, texts, fields, prompt), code_warnings=of_code)
+        return replace(self._make_loaded_spec(spec, scope, texts, fields, prompt), code_warnings=of_code)
 
-    def _validated(self) -> tuple[Spec | None, Repaired]:
+    def _valid_spec(self) -> tuple[Spec | None, Repaired]:
         """The spec; or, after reporting what is wrong, what is left of it without that. What is left is looked at
         again, as often as something new is found: rules about several fields hold for those that are right alone."""
         repaired = whole(self.merged.data)
@@ -267,7 +267,9 @@ class _Loading:
             self._report([Problem(("task", "prompt", "file"), "the prompt's file is empty")])
         return text
 
-    def _loaded(self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str) -> LoadedSpec:
+    def _make_loaded_spec(
+        self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str
+    ) -> LoadedSpec:
         expressions = texts if self.rules.has_expressions else []
         used = {name for leaf in expressions for name in parameters_used(leaf)}
         of_scenarios = {name for scenario in scope.scenarios for name in scenario.params}

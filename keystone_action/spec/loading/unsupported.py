@@ -48,17 +48,17 @@ def _service(service: Any, path: Path) -> Iterator[Problem]:
 def _policies(spec: Spec) -> Iterator[Problem]:
     if spec.network.dns_overrides:
         yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
-    for name in sorted(_given(spec.forbidden)):
+    for name in sorted(_given_fields(spec.forbidden)):
         yield _not_yet(("forbidden", name), f"forbidden.{name}", "leave it out", on_key=True)
     if spec.determinism.clock is not None:
         yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
-    for name in sorted(_given(spec.audit)):
+    for name in sorted(_given_fields(spec.audit)):
         # Requests to mocks are collected always, and `audit.jsonl` has them.
         if name != "http_calls" and getattr(spec.audit, name):
             yield _not_yet(("audit", name), f"audit.{name}", "leave it out", on_key=True)
 
 
-def _given(model: BaseModel) -> set[str]:
+def _given_fields(model: BaseModel) -> set[str]:
     """The fields of a section that differ from what holds without them."""
     defaults = type(model)()
     return {name for name in model.model_fields_set if getattr(model, name) != getattr(defaults, name)}

@@ -324,9 +324,9 @@ class _Builder:
         except Unrepresentable as problem:
             self._problem(node, str(problem), help_text="put it into quotes if it is a text")
             return 1  # which most numbers may be, so that nothing more is said of it
-        return value if tag == _PLAIN else self._tagged(node, value)
+        return value if tag == _PLAIN else self._apply_tag(node, value)
 
-    def _tagged(self, node: ScalarNode, value: Any) -> Any:
+    def _apply_tag(self, node: ScalarNode, value: Any) -> Any:
         word = node.tag.removeprefix(_STANDARD)
         if word == "str":
             return node.value

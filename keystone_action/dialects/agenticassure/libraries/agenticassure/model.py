@@ -92,7 +92,7 @@ class Model:
         for name, value in self._items():
             left_out = (include is not None and name not in include) or (exclude is not None and name in exclude)
             if not left_out and not (exclude_none and value is None):
-                found[name] = _dumped(value, mode, exclude_none)
+                found[name] = _dump(value, mode, exclude_none)
         return json.loads(json.dumps(found, default=str)) if mode == "json" else found
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
@@ -125,13 +125,13 @@ class Model:
     copy = model_copy
 
 
-def _dumped(value: Any, mode: str, exclude_none: bool) -> Any:
+def _dump(value: Any, mode: str, exclude_none: bool) -> Any:
     if isinstance(value, Model):
         return value.model_dump(mode=mode, exclude_none=exclude_none)
     if isinstance(value, (list, tuple)):
-        return [_dumped(item, mode, exclude_none) for item in value]
+        return [_dump(item, mode, exclude_none) for item in value]
     if isinstance(value, dict):
-        return {key: _dumped(item, mode, exclude_none) for key, item in value.items()}
+        return {key: _dump(item, mode, exclude_none) for key, item in value.items()}
     return value
 
 

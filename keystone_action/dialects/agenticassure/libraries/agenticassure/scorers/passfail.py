@@ -37,12 +37,12 @@ def _checks(scenario: Scenario, result: AgentResult) -> Iterator[tuple[str, bool
         called = {call.name for call in result.tool_calls}
         yield "Expected tools called", called.issuperset(scenario.expected_tools)
     if scenario.expected_tool_args is not None:
-        yield "Tool arguments match", all(_called(result, *wanted) for wanted in scenario.expected_tool_args.items())
+        yield "Tool arguments match", all(_has_call(result, *wanted) for wanted in scenario.expected_tool_args.items())
     if scenario.expected_output is not None:
         yield "Expected output found", scenario.expected_output.lower() in result.output.lower()
 
 
-def _called(result: AgentResult, tool: str, wanted: Any) -> bool:
+def _has_call(result: AgentResult, tool: str, wanted: Any) -> bool:
     """Whether some call of the tool has all these arguments."""
     return any(
         call.name == tool and all(key in call.arguments and call.arguments[key] == wanted[key] for key in wanted)
