@@ -144,8 +144,8 @@ def test_processes_that_can_not_be_killed_are_given_up(monkeypatch: pytest.Monke
 def test_rights_by_version() -> None:
     assert landlock._handled_rights(1) == 0x1FFF
     assert landlock._handled_rights(2) == 0x3FFF
-    assert landlock._handled_rights(3) == landlock._handled(4) == 0x7FFF
-    assert landlock._handled_rights(5) == landlock._handled(9) == 0xFFFF
+    assert landlock._handled_rights(3) == landlock._handled_rights(4) == 0x7FFF
+    assert landlock._handled_rights(5) == landlock._handled_rights(9) == 0xFFFF
     assert not landlock.WRITE & (landlock.MAKE_CHAR | landlock.MAKE_BLOCK)
 
 
