@@ -37,7 +37,7 @@ def test_every_page_has_an_example_that_shows_its_failure(name: str) -> None:
         for variant in variants.values():
             assert "keystone.yaml" in variant.files
             assert variant.message
-    assert "\n## Details\n" in page(name)
+    assert "\n## Details\n" in page(name), "a page says under ## Details what the check adds to its result"
 
 
 def test_the_list_leads_to_every_page() -> None:
