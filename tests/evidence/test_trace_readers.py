@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+from typing import get_args
 
 import pytest
 from support.traces import CLAUDE, CODEX, SAMPLES, event, read, sample, span
 
 from keystone_action.evidence.trace import Message, Permission, Trace, Usage
-from keystone_action.evidence.trace_readers.reading import read_trace
+from keystone_action.evidence.trace_readers.reading import READERS, read_trace
 from keystone_action.evidence.trace_readers.tool_kinds import tool_kind
+from keystone_action.spec.models.agents import TraceFormat
 
 
 def calls(trace: Trace) -> list[tuple[str, str, str | None]]:
     assert trace.tool_calls is not None, trace.problem
     return [(call.raw_name, call.kind, call.status) for call in trace.tool_calls]
+
+
+def test_every_format_that_a_spec_may_name_has_a_reader():
+    assert set(READERS) == set(get_args(TraceFormat))
 
 
 # Claude Code

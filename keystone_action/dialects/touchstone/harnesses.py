@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Any, get_args
 
 from yaml.nodes import Node
 
@@ -17,7 +17,7 @@ from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.spec.loading.diagnostics import listing, nearest, show
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import construct, parse
-from keystone_action.spec.models.agents import CommandAgent
+from keystone_action.spec.models.agents import CommandAgent, TraceFormat
 
 HARNESSES_FILE = "harnesses.yaml"
 DEFAULT_TIMEOUT = 1800.0
@@ -27,7 +27,6 @@ PROMPT_LIMIT = 100 << 10
 ECHO = "echo"
 _ECHO = 'cat "$KEYSTONE_PROMPT_FILE" && { cat "$KEYSTONE_PROMPT_FILE" && echo; } > ANSWER.md'
 _PLACEHOLDERS = ("prompt", "model", "sandbox", "artifacts_dir", "mcp")
-_TRACE_FORMATS = ("touchstone", "claude", "codex", "keystone", "otel")
 _CLAUDE = "claude -p --output-format stream-json --verbose --dangerously-skip-permissions --model"
 _CODEX = "codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
 _BY_PROTOCOL = ("droid", "droid-fast", "gemini", "claude-acp", "devin-cli")
@@ -213,7 +212,7 @@ def _trace(reader: CaseReader, of: CaseField | None) -> dict[str, Any] | None:
     if of is None:
         return None
     fields = reader.fields(of, ("format", "path", "stdout"), required=("format",))
-    kind = reader.choice(fields.get("format"), _TRACE_FORMATS, "touchstone")
+    kind = reader.choice(fields.get("format"), get_args(TraceFormat), "touchstone")
     if reader.boolean(fields.get("stdout")):
         if "path" in fields:
             reader.problem(fields["path"].key, f"{of.name}: 'path' beside 'stdout'", expected="one of the two")

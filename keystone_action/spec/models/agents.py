@@ -26,11 +26,14 @@ class AgentOutput(StrictModel):
     json_from: Literal["stdout"] | None = Field(default=None, alias="json")
 
 
+TraceFormat = Literal["keystone", "claude", "codex", "touchstone", "otel"]
+
+
 class AgentTrace(StrictModel):
     """The transcript that an agent writes of itself: a file of the workspace, or its stdout. Exactly one of path and
     stdout is set."""
 
-    format: Literal["keystone", "claude", "codex", "touchstone", "otel"]
+    format: TraceFormat
     path: Annotated[str, WorkspacePath()] | None = None
     stdout: Literal[True] | None = None
 
