@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
@@ -22,7 +21,6 @@ from keystone_action.spec.models.base import (
 from keystone_action.spec.models.shapes import TextOrList, by_type, text_like
 from keystone_action.spec.path_patterns import compile_path
 
-ServiceKind = Literal["http_mock", "postgres", "mysql", "sqlite", "external", "container"]
 Name = Annotated[
     str,
     text_like(r"^[a-z0-9]+([-_][a-z0-9]+)*$", "a-z, 0-9 and single dashes or underscores", max_length=63),
@@ -49,16 +47,19 @@ def repository_of(image: str) -> str:
     return image.split("@", 1)[0].rsplit("/", 1)[-1].split(":", 1)[0]
 
 
-class ServiceBase(StrictModel, ABC):
+class ServiceBase(StrictModel):
     """What all services have. name: letters in lower case, digits, `-` and `_`. ready_timeout in seconds."""
 
     name: Name
     ready_timeout: Duration = 60.0
 
+    if TYPE_CHECKING:
+        type: str
+
     @property
-    @abstractmethod
-    def kind(self) -> ServiceKind:
+    def kind(self) -> str:
         """What it is, whatever `type` and `image` were used to say so."""
+        return self.type
 
     @property
     def is_database(self) -> bool:
@@ -84,7 +85,7 @@ class ContainerService(ServerBase):
     image: ImageName
 
     @property
-    def kind(self) -> ServiceKind:
+    def kind(self) -> str:
         repository = repository_of(self.image)
         if repository in _POSTGRES_IMAGES:
             return "postgres"
@@ -96,19 +97,11 @@ class PostgresService(ServerBase):
 
     type: Literal["postgres"]
 
-    @property
-    def kind(self) -> ServiceKind:
-        return "postgres"
-
 
 class MysqlService(ServerBase):
     """MySQL or MariaDB."""
 
     type: Literal["mysql"]
-
-    @property
-    def kind(self) -> ServiceKind:
-        return "mysql"
 
 
 class SqliteService(ServiceBase):
@@ -117,20 +110,12 @@ class SqliteService(ServiceBase):
     type: Literal["sqlite"]
     path: Annotated[str, Field(min_length=1), WorkspacePath()]
 
-    @property
-    def kind(self) -> ServiceKind:
-        return "sqlite"
-
 
 class ExternalService(ServiceBase):
     """Something that runs already, by its URL."""
 
     type: Literal["external"]
     url: Annotated[str, Field(min_length=1)]
-
-    @property
-    def kind(self) -> ServiceKind:
-        return "external"
 
     @property
     def is_database(self) -> bool:
@@ -193,23 +178,19 @@ class HttpMockService(ServiceBase):
     routes: list[Route] = Field(default_factory=list)
 
     @property
-    def kind(self) -> ServiceKind:
-        return "http_mock"
-
-    @property
     def default_status(self) -> int:
         """`default_response` with its default."""
         return self.default_response if self.default_response is not None else (404 if self.routes else 200)
 
 
-SERVICE_TYPES = ("container", "postgres", "mysql", "sqlite", "http_mock", "external")
-
-Service = Annotated[
+_AnyService = (
     Annotated[ContainerService, Tag("<container>")]
     | Annotated[PostgresService, Tag("<postgres>")]
     | Annotated[MysqlService, Tag("<mysql>")]
     | Annotated[SqliteService, Tag("<sqlite>")]
     | Annotated[HttpMockService, Tag("<http_mock>")]
-    | Annotated[ExternalService, Tag("<external>")],
-    Discriminator(by_type(SERVICE_TYPES, default="container")),
-]
+    | Annotated[ExternalService, Tag("<external>")]
+)
+SERVICE_TYPES = tuple(tag.tag.strip("<>") for _, tag in map(get_args, get_args(_AnyService)))
+"""What `type` may be."""
+Service = Annotated[_AnyService, Discriminator(by_type(SERVICE_TYPES, default="container"))]
