@@ -46,7 +46,7 @@ def compared_with(settings: Settings, environ: Mapping[str, str], commands: LogC
     """GitHub is asked for a baseline that is looked for (`auto`), and where a pushed branch left the default one; when
     that fails, it is said, and the run goes on.
 
-    Raises UsageError for a baseline that was named and is none.
+    Raises UsageError for a named file that is not a baseline.
     """
     event = base_of_event(environ)
     base, base_problem = _base(settings, event, environ, commands)

@@ -9,7 +9,7 @@ What a signal does depends on how far the program is:
 
     take_over()  →  it ends the process at once, with a word: there is nothing yet to clean up
     interrupt()  →  it raises KeyboardInterrupt in the main thread, once
-    hold()       →  it is only remembered: results are being made or written, and whoever makes them asks `requested`
+    hold()       →  it is only remembered: results are being made or written; the code that does so asks `requested`
 """
 
 from __future__ import annotations

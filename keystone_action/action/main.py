@@ -185,7 +185,7 @@ class _Step:
                 self.commands.log(f"{name} is named by the input env, but not set in this step's environment")
 
     def _comment(self, settings: Settings) -> int:
-        """Posts what another run found; nothing runs, and its verdict is none of this job's."""
+        """Posts what another run found; nothing runs, and its verdict is not this job's."""
         from keystone_action.github.pull_request.comment_mode import ForeignComment
 
         foreign = ForeignComment(settings, self.environ, self.commands)

@@ -29,7 +29,7 @@ _TOKEN_NAMES = {
 
 
 class MalformedResult(Exception):  # noqa: N818 - an outcome: `AgentRun.problem`
-    """The document is none; the message says where and what was expected."""
+    """The document is not a result; the message says where and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)

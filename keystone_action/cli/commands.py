@@ -52,7 +52,7 @@ def _report(done: Evaluation, call: argparse.Namespace, kind: str, directory: Pa
     try:
         _print_report(done, kind, reported=printed)
     except BrokenPipeError:
-        give_up(sys.stdout)  # whoever read it has left; the verdict stands
+        give_up(sys.stdout)  # the reader has left; the verdict stands
     if kind != "rich" and not call.quiet:
         console.print_verdict(done.run, sys.stderr)
     if call.summary is not None:

@@ -45,7 +45,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
 
     environ: where DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH are read. timeout: seconds that it may think
     about one request. Blocks. The caller closes the client. Raises SandboxError: nothing there (NoEngine, where that is
-    the usual place), no permission, refused, no answer, wrong certificates, an answer that is none of an engine; its
+    the usual place), no permission, refused, no answer, wrong certificates, an answer that is not an engine's; its
     help says what to do about it.
     """
     from docker.errors import DockerException

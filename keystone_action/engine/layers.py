@@ -115,9 +115,8 @@ def _commit(client: EngineClient, image: Image, container: str, labels: Mapping[
 
 
 def list_layer_changes(client: EngineClient, container: str, ours: Collection[str]) -> list[str] | None:
-    """Paths in a container's own layer that its image has not or has otherwise, directories of which all is new
-    without what is in them; None = nothing was changed at all. ours: what we, or mounts, made there. Blocks.
-    Raises SandboxError."""
+    """Paths that a container added to its image or changed. Of a new directory, only its own path is listed, not its
+    files. None = nothing was changed. ours: paths that we, or mounts, made there. Blocks. Raises SandboxError."""
     with engine_errors("can't look at what setup changed"):
         found = {str(change["Path"]): int(change["Kind"]) for change in client.changes(container)}
     made = {*ours, *_INIT}

@@ -31,7 +31,7 @@ def _read_here(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def fetch(client: EngineClient, container: str, path: str) -> Generator[bytes, None, None]:
     """What is at this path of a container, as pieces of an archive. To be closed. Raises SandboxError; an OSError of
-    whoever takes the pieces stays one."""
+    the caller's own passes through."""
     with engine_errors("can't copy out of a container"):
         yield from client.archive(container, path)
 

@@ -95,8 +95,8 @@ def _is_never_outside(address: IPAddress) -> bool:
 
 
 _TUNNELS = (ipaddress.IPv6Network("2002::/16"), ipaddress.IPv6Network("2001::/32"))
-"""6to4 and Teredo: who answers there is up to whoever carries the packets on. Python counts the first as global or not
-by its patch version."""
+"""6to4 and Teredo: the networks on the way decide who answers there. Python counts the first as global or not by its patch
+version."""
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 
 

@@ -146,7 +146,7 @@ def exists_inside(root: Path, relative: str) -> bool:
 
 
 def write_inside(root: Path, relative: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a file of ours below `root`, with the directories on its way, owned by whoever owns the root.
+    """Write a file of ours below `root`, with the directories on its way, owned by the owner of the root.
 
     What was there is replaced, also when it was a link. Raises PathEscape, PathMissing, PathUnreadable.
     """

@@ -97,7 +97,7 @@ class TreeDigester:
 
 
 class _Walk:
-    """Goes through one folder. entries, remote_branches: lines of which each says where it is from."""
+    """Goes through one folder. entries, remote_branches: lines, each with the place that it is from."""
 
     def __init__(self, digester: TreeDigester, source: Path, leave_out: Callable[[str, os.stat_result], bool]) -> None:
         self._digester, self._source, self._leave_out = digester, source, leave_out

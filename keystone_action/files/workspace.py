@@ -194,7 +194,7 @@ class _Selection:
 def copy_as_left(workspace: Path, destination: Path, *, drop_outside_links: bool) -> tuple[str, ...]:
     """Copy what the agent left to a new directory, for a check that executes or for a script on the host.
 
-    Permissions are kept, owners are ours (whoever opens a sandbox on the copy gives it to its user), FIFOs, sockets
+    Permissions are kept, owners are ours (the sandbox that is opened on the copy gives it to its user), FIFOs, sockets
     and devices are left out, and so is what we may not read. Returns the links that lead out of the workspace, which
     were left out, when `drop_outside_links`; otherwise links are kept and nothing is returned. Absolute
     links into the workspace lead into the copy. A copy without outside links is for our own user, so git directories

@@ -166,7 +166,7 @@ class BaseFiles:
             yield from self.tree.below(resolved)
 
     def _texts(self, path: str) -> Iterator[tuple[str, str]]:
-        """Every text of a YAML file with the key it is at; nothing of a file that is none, which the loader reports."""
+        """Every text of a YAML file with its key; nothing for a file that is not YAML: the loader reports it."""
         resolved = self.tree.resolved(path)
         if resolved is None or resolved not in self.tree.entries:
             return
@@ -234,7 +234,7 @@ def unreadable(base: BaseCommit, error: Exception) -> UsageError:
 
 
 def _join_path(start: str, text: str) -> str | None:
-    """A path of the tree (`""` is the top); None for what is none, or leads out."""
+    """A path of the tree (`""` is the top); None for a text that is not a path, or leads out."""
     if "\0" in text or "\n" in text or len(text) > _LONGEST or text.startswith("/"):
         return None
     place = posixpath.normpath(posixpath.join(start, text))

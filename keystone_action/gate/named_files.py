@@ -26,7 +26,7 @@ _NUMBERS = re.compile(rb"(\d+)\t(\d+)\t")
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
     """The files that a spec names, by their paths relative to a root; of directories those below them. ranks: lower for
-    those of which more depends."""
+    files on which more depends."""
 
     root: Path
     files: dict[str, Path]

@@ -1,6 +1,6 @@
 """What differs between two versions of a workflow in how it calls us, in sentences: `threshold 0.85 → 0.5`.
 
-A pure comparison of two texts, of which the second is somebody's who may want to pass: what can let more pass comes
+A pure comparison of two texts. The author of the second may want to pass: what can let more pass comes
 first. GitHub's names of inputs ignore case; its other keys don't.
 """
 

@@ -19,7 +19,7 @@ MAX_EVENT = 32 * 1024 * 1024
 
 _COMMENTED = "issue_comment"
 _TRUSTED_CONTEXT = frozenset({"pull_request_target", "workflow_run", _COMMENTED})
-"""Events that run with secrets and a token that may write, whoever proposed the code."""
+"""Events that run with secrets and a token that may write, even for code of a stranger."""
 _MERGE_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([0-9]{1,10})-[0-9a-f]+")
 
 _REFUSED = """
@@ -116,7 +116,7 @@ def read_event(environ: Mapping[str, str]) -> Event:
 
 
 def load_event(path: str) -> dict[str, Any]:
-    """The payload that GITHUB_EVENT_PATH names. Raises OSError, and ValueError or RecursionError for what is none."""
+    """The payload that GITHUB_EVENT_PATH names. Raises OSError; ValueError or RecursionError for other files."""
     if not path:
         raise ValueError("GITHUB_EVENT_PATH is not set")
     file = Path(path)

@@ -171,7 +171,7 @@ def _comment_key(reader: InputReader) -> str:
 
 
 def _status_context(reader: InputReader) -> str:
-    """Left out is the default; empty is none, and so is what GitHub would not take."""
+    """The default when left out; none when empty or when GitHub would not take it."""
     value = reader.text("status-context")
     if value is None:
         left_out = variable("status-context") not in reader.environ
@@ -236,7 +236,7 @@ def _link_on_the_way(output: Path, workspace: Path) -> Path | None:
 
 
 def _is_taken(output: Path) -> bool:
-    """Whether it holds results, or a link: whoever uploads the folder would follow that to files of the machine."""
+    """Whether it holds results, or a link: uploading the folder would follow a link to files of the machine."""
     if any(os.path.lexists(output / name) for name in RESULTS):
         return True
     entries = (Path(top) / name for top, folders, files in walk(output) for name in (*folders, *files))

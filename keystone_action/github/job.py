@@ -1,4 +1,4 @@
-"""Which step of which job of a workflow run this is, so that its comment and status are told from those of others."""
+"""Which step of which job of a workflow run this is: it tells our comment and status from those of other jobs."""
 
 from __future__ import annotations
 

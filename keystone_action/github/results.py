@@ -55,7 +55,7 @@ def output_values(run: RunResult, *, directory: Path | None, workspace: Path) ->
 def commented_values(posted: Mapping[str, str]) -> dict[str, str]:
     """Every output of a step that posted what another run found. posted: what tells of the comment.
 
-    The other run's verdict and counts are the word of whoever sent its change: in a job that may write, no later step
+    The other run's verdict and counts are the word of the change's author: in a job that may write, no later step
     is to be led by them.
     """
     return {**dict.fromkeys(_NAMES, ""), **posted}

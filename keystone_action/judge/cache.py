@@ -1,7 +1,7 @@
 """Answers kept on disk by what decided them, so that an unchanged question costs nothing.
 
-Only answers at temperature 0 are kept: whoever asks for another temperature wants the model's variation, and a cache
-would freeze the first draw. No key is part of a name or an entry. An entry that can't be read is as good as none.
+Only answers at temperature 0 are kept: a caller with another temperature wants the model's variation, and a cache would
+freeze the first draw. No key is part of a name or an entry. An entry that can't be read is as good as none.
 """
 
 from __future__ import annotations

@@ -124,5 +124,5 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def tokens(value: Any) -> int:
-    """A token count as a provider reports it; 0 for anything that is none."""
+    """A token count as a provider reports it; 0 for anything that is not a count."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

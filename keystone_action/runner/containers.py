@@ -1,4 +1,4 @@
-"""What the cells of a run share on a container engine: sandboxes by image, networks, and how images are had."""
+"""What the cells of a run share on a container engine: sandboxes by image, networks, and where images come from."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Containers:
             return self._providers[image]
 
     def pulling(self) -> Pulling:
-        """How images are had."""
+        """Where images come from."""
         from keystone_action.engine.pulling import Login, Pulling
 
         options = self._options

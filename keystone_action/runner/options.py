@@ -24,7 +24,7 @@ class RunOptions:
     specs: files, directories or globs, relative to `directory`. environ: our own environment, the only place that
     keys and secrets are read from. output: where results go; None = `.keystone/runs/<time>-<id>` below `directory`.
     shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts.
-    tolerate_missing: `specs` are defaults, of which one that does not exist is no error while another does.
+    tolerate_missing: `specs` are defaults: a missing one is not an error while another one exists.
     dialects: the formats of other tools that specs may be in; None = none. agent: `module:Class` for those of these
     specs that are run with one, in place of what they name.
     no_secrets_reason: why this run gets no secrets (a fork), said when one is missing; empty otherwise.
@@ -86,7 +86,7 @@ class Progress(Protocol):
     """Is told how a run goes; each call returns at once and never raises."""
 
     def started(self, *, cells: int, finished: int, output: Path, notices: tuple[str, ...]) -> None:
-        """Planning is done: so many cells, of which so many were finished by an earlier run (`--resume`)."""
+        """Planning is done. cells: all of them. finished: those that an earlier run finished (`--resume`)."""
 
     def phase(self, cell_id: str, phase: str) -> None:
         """A cell entered a phase of its life: workspace, services, fixtures, setup, agent, checks."""

@@ -171,7 +171,7 @@ def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, Cel
         whole = [f"fail_fast of {spec_id} is for runs without shards: all its cells are run" for spec_id in fail_fast]
         fail_fast = frozenset()
     asked = {
-        # Whoever stops at the first failure runs one after the other, whatever the call says.
+        # A run that stops at the first failure runs one cell after the other, even if the call allows more.
         spec_id: 1 if spec_id in fail_fast else most_at_once(spec, options)
         for spec_id, spec in specs.items()
     }

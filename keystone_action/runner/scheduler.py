@@ -29,7 +29,7 @@ class Schedule:
     """How to run. concurrency: cells at a time over all specs; per_spec: by spec id, where a spec asks for fewer.
     retries: by spec id, tries more for a cell in error. agent_retries: by spec id, tries more for a cell whose agent
     failed (raised, ended with another code than 0, took too long). deadline: monotonic seconds after which no cell
-    starts. stopped: specs of which no further cell starts, with the id of the cell that they stopped at; those of
+    starts. stopped: specs that start no further cell, with the id of the cell that they stopped at; those of
     `fail_fast` come in when one of their cells does not pass. left_out: the cells that are not run for that."""
 
     concurrency: int
@@ -70,7 +70,7 @@ class _Queue:
         self._limits = limits
         self._running: Counter[str] = Counter()
         self._freed = anyio.Event()
-        # Specs of which a cell may run, by the number of their next one; each spec at most once.
+        # Specs that may start a cell, by the number of their next one; each spec at most once.
         self._ready = [(waiting[0][0], spec_id) for spec_id, waiting in self._waiting.items()]
         heapify(self._ready)
 

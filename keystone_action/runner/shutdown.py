@@ -73,7 +73,7 @@ def run_to_its_end(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
                 outcome.set_result(await work(stop))
             if not outcome.done():
                 outcome.set_exception(cancelled())
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - told to the caller that waits
             outcome.set_exception(error)
 
     # Its own end is not waited for where it hangs: it must not keep the process alive.

@@ -80,7 +80,7 @@ class Sandbox(Protocol):
         """End whatever is left and remove HOME and TMPDIR; the workspace stays."""
 
     async def close_but_home(self) -> Home:
-        """`close`, but HOME is kept: whoever asked for it hands it to another sandbox, or removes it."""
+        """`close`, but HOME is kept: the caller hands it to another sandbox, or removes it."""
 
 
 class SandboxProvider(Protocol):

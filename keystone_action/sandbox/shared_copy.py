@@ -119,7 +119,7 @@ def _make_copy(folder: Path, name: str, files: list[_File]) -> Path:
     copy = folder / name
     if _is_ours(copy):
         with contextlib.suppress(OSError):
-            os.utime(copy)  # used now: `keystone clean` goes by it
+            os.utime(copy)  # used now: `keystone clean` reads this time
         return copy
     unfinished = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
     try:

@@ -17,7 +17,7 @@ _AT_LEAST = re.compile(r"at least ([1-9][0-9]{0,8})")
 
 def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
     """The spec with these cells, in their order, and all that follows from them. `head` gives the threshold and the
-    rule for replicas. Raises ValueError when that rule is none."""
+    rule for replicas. Raises ValueError for an unknown rule."""
     groups = aggregate.aggregate_groups(cells, rule_of(head.replica_aggregation), head.pass_threshold)
     return replace(
         head,

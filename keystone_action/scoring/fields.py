@@ -46,7 +46,7 @@ def utf8(text: str) -> str:
 
 
 def finite(number: float) -> float:
-    """number, unless it is none: that is a defect of ours, and a report must not paper over it."""
+    """number, unless it is not finite: that is a defect of ours, and a report must not paper over it."""
     if not math.isfinite(number):
         raise ValueError(f"a composite, a score, a weight or a time is {number}: a result must be a finite number")
     return float(number)

@@ -155,7 +155,7 @@ def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResu
         substituted=tuple(dict.fromkeys(sentence for run in runs for sentence in run.substituted)),
         plan=replace(shards[0].plan, shard=None),
         spec_changes=_spec_changes(runs),
-        baseline=None,  # a shard compared its own cells; whoever joins compares them all
+        baseline=None,  # a shard compared its own cells; the merge compares them all
     )
     return decide_run(head, [decide_spec(heads[spec_id], found) for spec_id, found in by_spec.items()])
 

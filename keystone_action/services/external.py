@@ -101,7 +101,7 @@ class External:
         try:
             found = await Outside().resolve(self._target.address.host)
         except OSError:
-            return True  # whoever could reach it in `start` may again
+            return True  # `start` reached it, so it can be reached again
         return not all(address.is_global for address in found)
 
     async def stop(self) -> None:
@@ -227,7 +227,7 @@ class ExternalAddress:
 
     def through(self, alias: str, port: int) -> Address:
         """The same by a relay at this port, to which containers resolve the alias and the host's own name: that is
-        kept where it is one, since certificates and virtual hosts go by it."""
+        kept where it is one, since certificates and virtual hosts are chosen by it."""
         parts = urlsplit(self.address.url)
         host = self.address.host if _is_a_name_elsewhere(self.address.host) else alias
         user, at, _ = parts.netloc.rpartition("@")

@@ -133,7 +133,7 @@ def _open(annotation: Any, markers: tuple[Any, ...]) -> Iterator[_Member]:
         yield annotation, tuple({type(one) for one in typing.get_args(annotation)}), markers
     else:
         origin = typing.get_origin(annotation) or annotation
-        # Any is a class, of which nothing can be asked to be an instance.
+        # Any is a class, but isinstance() refuses it.
         yield annotation, origin if isinstance(origin, type) and origin is not Any else object, markers
 
 
@@ -266,7 +266,7 @@ def resolve_reference(reference: Reference, names: Mapping[str, Any]) -> Any:
 
 
 def unknown_name(reference: Reference, before: tuple[str, ...], known: Any) -> ExpressionError:
-    """The error for a name of which `before` is known and nothing of `known` follows."""
+    """The error for a name whose start, `before`, is known, but whose next part is not among `known`."""
     part = reference.parts[len(before)]
     prefix = ".".join(before) + "." if before else ""
     words = sorted(str(word) for word in known)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keystone_action.spec.loading.translation import TranslationSource
 
 NOT_CODE = (".git", ".hg", ".keystone", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache")
-"""What lies beside modules and is none: the folder is often the whole repository."""
+"""Folders beside the modules that hold no code of the author's: the folder is often the whole repository."""
 _SOURCE_BYTES = 1 << 20
 FILES = ("agenticassure.yaml", "agenticassure.toml")
 WAYS_OUT = "write `adapter: module.Class` into agenticassure.yaml beside or above it, or call with --agent module:Class"

@@ -45,7 +45,7 @@ class Repositories:
         return found or ""
 
     def commit(self, reader: CaseReader, of: CaseField | None) -> str:
-        """A commit, branch or tag; empty, and a problem, when it is none."""
+        """A commit, branch or tag; empty, and a problem, for anything else."""
         name = reader.text(of)
         if of is not None and name and not is_commit(name):
             reader.problem(of.node, f"{of.name}: no commit", found=show(name), expected="a commit, branch or tag")

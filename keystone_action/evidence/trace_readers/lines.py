@@ -45,7 +45,7 @@ def objects_of(file: BinaryIO, count: Count) -> Iterator[tuple[int, Mapping[str,
 
 
 def _document(file: BinaryIO) -> Any:
-    """The file as one JSON document, None when it is none; leaves the file at its start then."""
+    """The file as one JSON document, None when it is not one; leaves the file at its start then."""
     first = file.readline(LINE_LIMIT + 1).strip()
     document = None
     # Only what can be no line of its own is worth a look: an object or list that goes on in the next line.

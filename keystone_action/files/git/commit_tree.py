@@ -192,7 +192,7 @@ def fetch(repository: Path, sha: str, remote: Remote) -> None:
     extra: dict[str, str] = {}
     if remote.token and remote.url.startswith(("https://", "http://")):
         login = base64.b64encode(f"x-access-token:{remote.token}".encode()).decode()
-        # Whoever a redirect leads to is not to be told.
+        # The server that a redirect leads to must not see it.
         settings = {f"http.{remote.url}.extraHeader": f"AUTHORIZATION: basic {login}", "http.followRedirects": "false"}
         extra = {"GIT_CONFIG_COUNT": str(len(settings))}
         for number, (name, value) in enumerate(settings.items()):

@@ -13,7 +13,7 @@ from keystone_action.files.git.commit_tree import submodules_of
 
 def is_committed(directory: Path, path: Path) -> bool:
     """Whether the commit that is checked out holds this file, or something in this folder, or names the commit of a
-    submodule that it is in. One that a step has put there is none of the change's."""
+    submodule that it is in. One that a step has put there is not part of the change."""
     try:
         start = checkout_of(directory, path)
         top = os.fsdecode(git.run("rev-parse", "--show-toplevel", directory=start).rstrip(b"\n"))

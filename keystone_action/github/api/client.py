@@ -282,7 +282,7 @@ class GitHubClient:
         is larger than limit bytes."""
         failed = f"the artifact {artifact_id} could not be downloaded"
         path = f"{self._repository}/actions/artifacts/{artifact_id:d}/zip"
-        # The store that GitHub redirects to has a signature in its address; the token is none of its business.
+        # The store that GitHub redirects to has a signature in its address; that server must not get the token.
         answer = self._requests.send(Call("GET", path, failed, "actions: read", follows=True, limit=limit))
         assert answer is not None
         return answer.body

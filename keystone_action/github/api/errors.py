@@ -14,7 +14,7 @@
     ├── UnexpectedAnswer      an answer that is not what GitHub describes
     └── BadArchive            an artifact's zip that is not safe to unpack
 
-None of them holds the token. Reporting never changes a verdict: whoever posts catches GitHubError and says its
+None of them holds the token. Reporting never changes a verdict: the code that posts catches GitHubError and says its
 sentences in the log.
 """
 

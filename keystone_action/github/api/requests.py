@@ -208,7 +208,7 @@ def next_query(link: str) -> tuple[tuple[str, str], ...] | None:
     """The query of the next page by a `Link` header (RFC 8288); None on the last.
 
     Only the query is taken: where to send the token to is not a header's to say, and behind a proxy the address that
-    a server thinks it has is none that works.
+    a server thinks it has does not work.
     """
     for url, parameters in _LINK.findall(link):
         if _is_next(parameters):

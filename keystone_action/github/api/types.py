@@ -140,7 +140,7 @@ def blob_of(document: Any) -> str:
 
 
 def merge_base_of(document: Any) -> str:
-    """Of a comparison of two commits. Raises ValueError for what is none."""
+    """Of a comparison of two commits. Raises ValueError for another document."""
     sha = _text(document, "merge_base_commit", "sha")
     if not _SHA.fullmatch(sha):
         raise ValueError("merge_base_commit.sha is no full commit id")

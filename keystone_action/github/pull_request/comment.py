@@ -89,7 +89,7 @@ class StickyComment:
                 if body is None:
                     return None, False
                 made = self._create(body)
-                # Whoever else made one at the same time sees both, as we do now: the oldest is everybody's. Ours
+                # Another job that made one at the same time sees both, as we do now: the oldest is everybody's. Ours
                 # counts even where the list does not have it yet.
                 there = {made.id: made} | {comment.id: comment for comment in self.find()}
                 found, made_now = sorted(there.values(), key=lambda comment: comment.id), True

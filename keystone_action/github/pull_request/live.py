@@ -67,7 +67,7 @@ class Live:
             self._thread.start()
 
     def cells(self, cells: int, finished: int) -> None:
-        """So many cells, of which an earlier run finished some."""
+        """The number of cells, and how many of them an earlier run finished."""
         self._progress = replace(self._progress, cells=cells, passed=finished)
 
     def cell(self, *, passed: bool) -> None:

@@ -173,7 +173,7 @@ class Reporting:
                 write_outputs(Path(path), {name: value})
 
     def _digest(self, run: RunResult) -> str:
-        """Of what this run has written; empty when it came to nothing. What lay there before is none of ours."""
+        """Of what this run has written; empty when it came to nothing. What lay there before is not ours."""
         if not run.run_id or self.directory is None:
             return ""
         with suppress(OSError), (self.directory / RESULTS_FILE).open("rb") as file:
@@ -291,7 +291,7 @@ class Reporting:
             if comment is not None:
                 posted.ids = tuple(dict.fromkeys((*posted.ids, comment.id)))
                 self._commands.log(f"the comment is at {comment.url}")
-        # Only now: whoever does not wait for the end takes it for missing.
+        # Only now: a job that does not wait for the end takes it for missing.
         posted.missing = bool(problems)
         return problems
 

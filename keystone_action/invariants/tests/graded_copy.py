@@ -44,7 +44,7 @@ _ANYWHERE = (
     "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]/entry_points.txt", "*.[eE][gG][gG]-[iI][nN][fF][oO]/entry_points.txt",
 )  # fmt: skip
 _FOLDERS = re.compile(r"sitecustomize|usercustomize|.*\.(dist|egg)-info", re.IGNORECASE | re.DOTALL)
-"""Names of folders of which the patterns above protect a file: as a link it leads to a file of any path."""
+"""Names of folders in which the patterns above protect a file: a link of such a name leads to a file of any path."""
 _AT_THE_ROOT = ("pytest", "_pytest", "pluggy", "iniconfig", "unittest")
 """Modules that `python3 -m pytest` and `-m unittest` would take from the workspace instead of their own."""
 PROTECTED = (

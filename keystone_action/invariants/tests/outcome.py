@@ -66,7 +66,7 @@ def by_exit_code(completed: Completed, why: str, **details: Any) -> Outcome:
 
 
 def by_confirmed_exit_code(counts: CaseCounts, completed: Completed, why: str, **details: Any) -> Outcome:
-    """As by_exit_code, but success without tests, all of which passed, is none: whatever ended the run with 0, it was
+    """As by_exit_code, but a run without tests that passed is not a success: something ended it with 0, but it was
     not the tests."""
     if completed.shell_code != 0 or (counts.counted and counts.passed == counts.counted):
         return by_exit_code(completed, why, **details)

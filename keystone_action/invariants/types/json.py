@@ -144,7 +144,7 @@ class Json(Check):
 
 
 class _BadSchema(Exception):  # noqa: N818 - an outcome: the check is in error
-    """The author's schema is none, or refers to what isn't in it; a sentence without its full stop."""
+    """The author's schema is not valid, or refers to what isn't in it; a sentence without its full stop."""
 
 
 def _place(steps: list[str | int]) -> str:

@@ -173,7 +173,7 @@ def text_of(found: object) -> str | None:
 
 
 def is_list(value: object) -> bool:
-    """A list or tuple; a text is none."""
+    """A list or tuple, not a text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 

@@ -72,7 +72,7 @@ def wrong_values(values: Mapping[str, Any], document: Any, deadline: float) -> I
 
 
 def read_document(text: str) -> Any:
-    """JSON that somebody else wrote. Raises ValueError with a sentence for what is none, too large or too deep."""
+    """JSON that somebody else wrote. Raises ValueError with a sentence when it is malformed, too large or too deep."""
     if len(text) > SIZE_LIMIT:
         raise ValueError(f"it has {len(text):,} characters; at most {SIZE_LIMIT:,} are read")
     document = strict_json.parse(text)

@@ -1,6 +1,6 @@
 """The summary by a template of the workflow's own, which extends ours by its blocks.
 
-It may take any time and memory: whoever calls this does so in a process that can be stopped.
+It may take any time and memory: call it in a process that can be stopped.
 """
 
 from __future__ import annotations

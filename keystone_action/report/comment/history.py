@@ -1,7 +1,7 @@
 """What changed since the last comment: it remembers its result in a hidden line, which the next one reads.
 
-What is read there is data of whoever could edit the comment: checked, bounded, and never shown but as one of our own
-words or a number. So it holds digests of checks, not their names; the present result tells which checks they are.
+What is read there is data of anybody who could edit the comment: checked, bounded, and shown only as one of our own words
+or as a number. So it holds digests of checks, not their names; the present result tells which checks they are.
 """
 
 from __future__ import annotations

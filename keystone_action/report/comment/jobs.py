@@ -1,6 +1,6 @@
 """The jobs of one workflow run that write one comment: what each has come to, so that none hides a worse one.
 
-What is read here comes from a comment, and so from whoever may edit it: digests, numbers and letters, no text.
+What is read here comes from a comment, and so from anybody who may edit it: digests, numbers and letters, no text.
 """
 
 from __future__ import annotations

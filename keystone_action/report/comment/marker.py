@@ -28,7 +28,7 @@ class Marker:
         return cls(f"<!-- keystone-action comment: {digest} -->")
 
     def is_in(self, body: str) -> bool:
-        """Whether a comment is the one of this key, whoever wrote it."""
+        """Whether a comment has this key; its author does not matter."""
         return _lines(body).endswith(f"\n{self.line}")
 
     def remembered(self, body: str) -> str:

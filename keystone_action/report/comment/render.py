@@ -126,7 +126,7 @@ def render_superseded(url: str) -> str:
 
 
 def _remember(run: RunResult, facts: CommentFacts) -> str:
-    """A run that judged nothing, or not all, leaves what was known before, and says of which commit it is itself."""
+    """A run that judged nothing, or not everything, leaves what was known before, and names its own commit."""
     return Remembered.of(run, facts.sha).encode(jobs=facts.jobs) if is_judged(run) else _without_result(facts)
 
 

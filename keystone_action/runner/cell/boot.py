@@ -47,7 +47,7 @@ async def boot(under_way: CellUnderWay) -> None:
 
 
 def _sandboxes(under_way: CellUnderWay) -> asyncio.Task[DockerSandboxes] | None:
-    """The image is had, and asked what is in it, while services start. Whoever awaits it gets its error."""
+    """Pulls the image and inspects it while services start. Awaiting it raises its error."""
     if under_way.image is None:
         return None
     assert under_way.run.containers is not None

@@ -17,7 +17,7 @@ _UNWIND_SECONDS = 10.0
 """The same, after it was torn from the wait for its thread."""
 
 
-class LimitReached(Exception):  # noqa: N818 - not an error of whoever waits
+class LimitReached(Exception):  # noqa: N818 - not an error of the caller that waits
     """The work was ended, or left to itself, because its time was up."""
 
 

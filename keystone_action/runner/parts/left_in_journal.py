@@ -55,7 +55,7 @@ class Line:
 
 
 class LongAgentResult(AgentResult):
-    """An agent's result of which `output` and `stderr` are in the journal."""
+    """An agent's result whose `output` and `stderr` are in the journal."""
 
     __slots__ = ("_line",)
     _line: Line
@@ -81,7 +81,7 @@ class LongAgentResult(AgentResult):
 
 
 class LongInvariantResult(InvariantResult):
-    """A check's result of which `details` are in the journal. number: among the cell's checks."""
+    """A check's result whose `details` are in the journal. number: among the cell's checks."""
 
     __slots__ = ("_line", "_number")
     _line: Line
@@ -105,7 +105,7 @@ class LongInvariantResult(InvariantResult):
 
 
 def without_long_texts(cell: CellResult, line: Line) -> CellResult:
-    """The same cell to whoever reads it. line: where the journal has it."""
+    """Reads like the cell itself. line: where the journal has it."""
     if line.length <= SHORT_LINE:
         return cell
     agent = cell.agent

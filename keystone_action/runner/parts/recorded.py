@@ -138,7 +138,7 @@ def _identity_of(path: Path, number: int, line: bytes) -> tuple[Identity, str]:
 
 
 def entry_of(path: Path, number: int, line: bytes) -> JournalEntry:
-    """What a cell's line says. Raises UsageError when it is none of a journal."""
+    """What a cell's line says. Raises UsageError when it is not a line of a journal."""
     try:
         document: dict[str, Any] = json.loads(line)
         spec_id, sha256 = str(document.pop("spec")), str(document.pop("sha256"))

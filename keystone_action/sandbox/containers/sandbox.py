@@ -143,7 +143,7 @@ class DockerSandbox:
                 run.finish()
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait([completed])
-                completed.exception()  # whoever waited for it has been told
+                completed.exception()  # the caller that waited for it has been told
 
     async def _run(self, command: Command, run: Run) -> Completed:
         if not self._has_directory(command.cwd):
@@ -231,7 +231,7 @@ class DockerSandbox:
     def _giving_back(self) -> Run:
         """What root made belongs to the sandbox's user again."""
         user = self.transfer.user
-        # Not what holds HOME and TMPDIR: whoever has that may put others in their place.
+        # Not the directory that holds HOME and TMPDIR: its owner may put other directories in their place.
         places = (str(self.workspace), *map(str, self.places.of_user))
         plan = ContainerPlan(
             image=self.image.identifier,

@@ -172,7 +172,7 @@ class DockerSandboxes:
         )
         provider = self._in(made.image)
         provider._own_image = made.own
-        # Whoever closes it, the image goes after what runs in it.
+        # The image is removed after the containers that run in it, no matter who closes it.
         provider._sandboxes.add(sandbox)
         return provider
 

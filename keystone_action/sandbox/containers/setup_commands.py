@@ -88,7 +88,7 @@ async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: SetupCo
     told = _command_environment(sandbox, commands)
     digest = digest_of("commands", _VERSION, sandbox.image.identifier, commands.texts, told, content)
     async with engine.layers.setdefault(digest, asyncio.Lock()):
-        # Whoever waited for what then could not be kept must not wait for the next one too.
+        # A cell that waited for an image which could not be kept must not wait for the next one too.
         if digest not in engine.not_kept:
             found = await engine.thread(partial(find_layer, engine.client, sandbox.image, digest, engine.found_layers))
             if found is not None:

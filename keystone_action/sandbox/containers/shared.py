@@ -55,7 +55,7 @@ class Engine:
     found_layers: dict[str, Image] = field(default_factory=dict)
     """By the content of a setup: its image, which needs no second look."""
     not_kept: set[str] = field(default_factory=set)
-    """Contents of setups of which it turned out that no image can be found again."""
+    """Setups whose image, as it turned out, can't be found again."""
     runs: set[Run] = field(default_factory=set)
     opened: int = 0
     closed: bool = False

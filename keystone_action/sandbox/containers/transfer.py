@@ -90,7 +90,7 @@ class Transfer(Protocol):
         """Whether HOME and TMPDIR, as far as fetched, hold nothing but caches."""
 
     def stop(self) -> None:
-        """From any thread: break off what is being copied, until the next `prepare`; whoever copies raises
+        """From any thread: break off what is being copied, until the next `prepare`; the thread that copies raises
         SandboxError."""
 
     def close(self) -> None:

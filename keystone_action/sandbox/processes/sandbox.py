@@ -114,7 +114,7 @@ class ProcessSandbox:
             with anyio.CancelScope(shield=True):
                 await stopper.stop()
                 await asyncio.wait([completed])
-            completed.exception()  # whoever waited for it has been told
+            completed.exception()  # the caller that waited for it has been told
 
     async def run(self, command: Command) -> Completed:
         """See `Sandbox.run`."""

@@ -2,7 +2,7 @@
 semaphores and queues. A command gives up the system calls that lead to them; to it, the kernel has none. The same for
 Unix sockets, where one that we may connect to would undo the sandbox: no filter sees which one a program connects to.
 
-Keyrings outlive processes, are shared by all processes of a user, and hold credentials of whoever started us. System V
+Keyrings outlive processes, are shared by all processes of a user, and hold credentials of our own user. System V
 objects outlive processes too; those of a sandbox that has a user of its own are removed with it, so only commands of
 our own user do without.
 

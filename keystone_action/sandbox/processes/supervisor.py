@@ -51,7 +51,7 @@ def serve(channel: socket.socket) -> NoReturn:
 
 
 class _Stuck(Exception):  # noqa: N818 - ends the supervisor, nobody catches it
-    """Some processes could not be killed: whoever takes over may have more luck."""
+    """Some processes could not be killed; the program that takes over tries again."""
 
 
 def _serve_one(channel: socket.socket, wakeup: int) -> bool:

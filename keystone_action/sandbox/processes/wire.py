@@ -59,7 +59,7 @@ Lasting = tuple[int | None, int | None, bool, bool, bool, bool]
 
 def lasting(request: CommandRequest) -> Lasting:
     """What a supervisor takes on for good with its first request: the limits (disk, pids), and what decides of
-    privileges and system calls. It can serve another request of which all this is the same."""
+    privileges and system calls. It can serve another request for which all this is equal."""
     user, confined_files = request["uid"] is not None, request["rules"] is not None
     return request["disk"], request["pids"], user, confined_files, request["unix_sockets"], request["service"]
 

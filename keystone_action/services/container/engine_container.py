@@ -84,7 +84,7 @@ class ServiceContainer:
             with anyio.CancelScope(shield=True):
                 await self.remove()
             raise
-        # One that has ended by now has no address; whoever waits for it says how it ended.
+        # One that has ended by now has no address; the caller that waits for it says how it ended.
         joined = self._described["NetworkSettings"]["Networks"].get(network.name) or {}
         self.address = str(joined.get("IPAddress") or "")
 

@@ -60,7 +60,7 @@ class MockRequest:
         return decode_text(raw.body, content_type)
 
     def for_template(self) -> dict[str, Any]:
-        """What `request` is in a template; `json` is missing where the body is none."""
+        """What `request` is in a template; `json` is missing where the body is not JSON."""
         from keystone_action.services.http_mock.templates import Headers
 
         names: dict[str, Any] = {

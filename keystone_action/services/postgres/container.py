@@ -45,7 +45,7 @@ class PostgresContainer:
         return self._definition.name
 
     async def start(self) -> None:
-        """See RunningService. With `isolation: container` only the image is had; each cell starts its server."""
+        """See RunningService. With `isolation: container` only the image is pulled; each cell starts its server."""
         await self._servers.start()
 
     def _server(self) -> PostgresInContainer:

@@ -136,7 +136,7 @@ class SqliteReader:
 
 def _lines(output: bytes) -> list[Mapping[str, Any]]:
     """Raises ValueError, RecursionError for what our program does not print: then it is not ours any more."""
-    lines = [json.loads(line) for line in output.split(b"\n")[:-1]]  # a line that was not finished is none
+    lines = [json.loads(line) for line in output.split(b"\n")[:-1]]  # without the last line, which was not finished
     if not all(isinstance(line, dict) for line in lines):
         raise ValueError("not an object")
     return lines

@@ -67,7 +67,7 @@ def _open_database(path: str) -> sqlite3.Connection:
 
 
 def _reindex(path: str) -> None:
-    """Make all indexes anew from their tables: what a query finds by an index is what whoever wrote the file put there.
+    """Make all indexes anew from their tables: an index holds what the author of the file put there.
     Raises sqlite3.Error for a file that says what can't be, such as two equal rows in a unique index."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:

@@ -31,7 +31,7 @@ def discover(
     A file is taken as it is. A directory is searched for `keystone.yaml`, `*.keystone.yaml` and the YAML files that
     the dialects recognise. A glob (`*`, `?`, `[…]`, `**`) takes every file it matches when it ends in `.yaml` or
     `.yml`, else those that a directory is searched for.
-    tolerate_missing: for a list of defaults, of which a literal one may be missing when another is there.
+    tolerate_missing: for a list of defaults: a literal one may be missing when another is there.
 
     Raises UsageError: no pattern, a literal name that does not exist, or nothing found at all.
     """

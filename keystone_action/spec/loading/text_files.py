@@ -39,7 +39,7 @@ def unusable(text: str) -> str | None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file; a path that no file can have (too long, with a NUL) is none."""
+    """Whether there is a regular file; False for a path that no file can have (too long, with a NUL)."""
     try:
         return path.is_file()
     except (OSError, ValueError):
