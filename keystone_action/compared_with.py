@@ -78,7 +78,7 @@ def _baseline_changes(
 
 
 def _workflow(environ: Mapping[str, str]) -> WorkflowFile:
-    """A workflow of another repository is no change's to change; others that call us may still be here."""
+    """No change here can alter a workflow of another repository; others that call us may still be here."""
     reference = _WORKFLOW.fullmatch(environ.get("GITHUB_WORKFLOW_REF", ""))
     is_here = reference is not None and reference[1].lower() == environ.get("GITHUB_REPOSITORY", "").lower()
     # On pull_request_target the base's workflow runs; what matters is the one that the change would leave there.

@@ -115,7 +115,7 @@ def create_service(client: EngineClient, plan: ServicePlan) -> str:
         security_opt=["no-new-privileges:true"],
         cap_drop=_SERVICES_LACK,
         pids_limit=_SERVICE_PIDS,
-        # It may be in several networks, and is no way from one to the other.
+        # It may be in several networks, and does not forward between them.
         sysctls={"net.ipv4.ip_forward": "0"},
     )
     return client.create_container(

@@ -32,7 +32,7 @@ class EgressPolicy:
     """The `allow` of an `egress` whose default is `deny`."""
 
     def __init__(self, allow: Sequence[str]) -> None:
-        """Raises ValueError for an entry that is no host."""
+        """Raises ValueError for an entry that is not a host."""
         self._entries = parse_allowed(allow)
 
     def permit(self, host: str | IPAddress, port: int) -> AllowedHost:
@@ -95,8 +95,8 @@ def _is_never_outside(address: IPAddress) -> bool:
 
 
 _TUNNELS = (ipaddress.IPv6Network("2002::/16"), ipaddress.IPv6Network("2001::/32"))
-"""6to4 and Teredo: the networks on the way decide who answers there. Python counts the first as global or not by its patch
-version."""
+"""6to4 and Teredo: the networks on the way decide who answers there. Whether Python counts the first as global
+depends on its patch version."""
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 
 

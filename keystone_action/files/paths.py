@@ -41,7 +41,7 @@ class PathLoop(PathMissing):
 
 
 class PathUnreadable(PathProblem):
-    """Something is there, but it is no regular file, too large, or may not be read."""
+    """Something is there, but it is not a regular file, too large, or may not be read."""
 
 
 def display_path(path: str) -> str:

@@ -16,8 +16,8 @@ _NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 def run_url(environ: Mapping[str, str], *, run_id: str | None = None, attempt: str | None = None) -> str:
-    """The page of a workflow run's attempt; of this one unless told otherwise. Empty when a variable is no part of an
-    address."""
+    """The page of a workflow run's attempt; of this one unless told otherwise. Empty when a variable does not fit into
+    an address."""
     server = environ.get("GITHUB_SERVER_URL", "").rstrip("/")
     repository = environ.get("GITHUB_REPOSITORY", "")
     run = environ.get("GITHUB_RUN_ID", "") if run_id is None else run_id
@@ -30,7 +30,7 @@ def run_url(environ: Mapping[str, str], *, run_id: str | None = None, attempt: s
 
 
 def file_url(environ: Mapping[str, str], sha: str, path: str) -> str:
-    """The page of a file of this repository in a commit. Empty when a variable is no part of an address."""
+    """The page of a file of this repository in a commit. Empty when a variable does not fit into an address."""
     server = environ.get("GITHUB_SERVER_URL", "").rstrip("/")
     repository = environ.get("GITHUB_REPOSITORY", "")
     if not _SERVER.fullmatch(server) or not _REPOSITORY.fullmatch(repository):

@@ -30,7 +30,7 @@ class StepState:
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> StepState | None:
-        """What the step saved; None when it ended before that, or when this is no state of ours."""
+        """What the step saved; None when it ended before that, or when this is not a state of ours."""
         run_id = environ.get("STATE_run", "")
         if not _RUN_ID.fullmatch(run_id):
             return None

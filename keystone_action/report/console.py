@@ -147,7 +147,7 @@ def write_line(file: IO[str], text: str) -> None:
 
 
 def cell_line(spec_id: str, cell: CellResult) -> str:
-    """One cell in one line: verdict, composite, time, ids, and why when it is no pass. Not yet escaped."""
+    """One cell in one line: verdict, composite, time, ids, and why when it did not pass. Not yet escaped."""
     composite = words.score(cell.composite)
     name = cell.id if cell.id.startswith(spec_id) else f"{spec_id}: {cell.id}"
     why = f" ({view.cell_reason(cell)})" if cell.verdict != "pass" else ""

@@ -103,7 +103,7 @@ def prose_html(text: str) -> str:
 
 def _word(word: str) -> str:
     if _MAGNETIC.search(word):
-        named = word.rstrip(".,;") or word  # what ends a sentence is no part of what it names
+        named = word.rstrip(".,;") or word  # the end of a sentence is not part of the name
         return _code_spans(named) + word[len(named) :]
     return _MARKDOWN.sub(r"\\\g<0>", word)
 

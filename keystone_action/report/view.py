@@ -228,7 +228,7 @@ def misleading_composite(run: RunResult) -> bool:
 
 
 def reasons(run: RunResult) -> tuple[list[Reason], int]:
-    """Why the verdict is no plain pass, worst first, and how many more there are than the few that are given. Of each
+    """Why the verdict is not just pass, worst first, and how many more there are than the few that are given. Of each
     verdict there is one among those: many failures hide nothing that is flaky."""
     found = sorted(_reasons(run), key=lambda reason: _WORST_FIRST[reason.verdict])
     of_each = list({reason.verdict: index for index, reason in reversed(list(enumerate(found)))}.values())
@@ -269,7 +269,7 @@ def _group_reason(group: GroupResult, worst: CellResult | None) -> str:
 
 
 def cell_reason(cell: CellResult) -> str:
-    """Why a cell is no pass, in one line, with the checks that cost it where the reason names none of them."""
+    """Why a cell did not pass, in one line, with the checks that cost it where the reason names none of them."""
     reason = first_line(cell.reason or cell.error or "no reason was recorded", 300)
     if cell.verdict != "fail":
         return reason

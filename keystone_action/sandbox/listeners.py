@@ -22,7 +22,7 @@ class Listener:
 
 
 def listeners(rows: Iterable[str], port: int) -> Iterator[Listener]:
-    """Those of a port among the rows of these tables; what is no such row is left out."""
+    """Those of a port among the rows of these tables; other rows are left out."""
     for row in rows:
         columns = row.split()
         if len(columns) < 8 or columns[3] != _LISTEN:

@@ -242,7 +242,7 @@ class ExternalAddress:
         )
 
     def run_script(self, script: str) -> None:
-        """Run statements. Raises the client's errors; TypeError for what is no database."""
+        """Run statements. Raises the client's errors; TypeError for a service that is not a database."""
         if self.kind == "postgresql":
             import psycopg
 

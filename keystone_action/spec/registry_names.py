@@ -12,7 +12,7 @@ _REGISTRY = re.compile(rf"(?:localhost(?:{_PORT})?|{_HOST}(?:\.{_HOST})+(?:{_POR
 
 
 def parse_mirror(text: str) -> str | None:
-    """`https://mirror.example:5000/hub/` → `mirror.example:5000/hub`; None = that is no registry."""
+    """`https://mirror.example:5000/hub/` → `mirror.example:5000/hub`; None = that is not a registry."""
     name = without_scheme(text)
     return name if _REGISTRY.fullmatch(name) else None
 

@@ -20,7 +20,7 @@ class TooManyLines(Exception):  # noqa: N818 - what a transcript has, not an err
 
 
 def objects_of(file: BinaryIO, count: Count) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(number of the line, object). What is no such line is skipped and told to `count`; blank lines are nothing.
+    """(number of the line, object). Other lines are skipped and told to `count`; blank lines are ignored.
 
     A list of objects is read as its objects, and a file that is one JSON document over several lines as that.
     `file` can be sought in. Raises TooManyLines.

@@ -206,7 +206,7 @@ class GitHubClient:
     def create_status(
         self, sha: str, *, state: StatusState, context: str, description: str = "", target_url: str | None = None
     ) -> None:
-        """Sets the status `context` of a commit; the newest of a context counts, so that doing it twice is no harm.
+        """Sets the status `context` of a commit; the newest of a context counts, so that doing it twice does no harm.
         description: at most 140 characters."""
         failed = f"the status {context} of {sha[:7]} could not be set"
         body: dict[str, Any] = {"state": state, "context": context, "description": description}

@@ -23,7 +23,7 @@ class Comment:
 
     @classmethod
     def read(cls, document: Any) -> Comment:
-        """Raises ValueError for what is no comment."""
+        """Raises ValueError for anything but a comment."""
         return cls(
             id=_number(document, "id"),
             author=_optional(document, "user", "login"),
@@ -41,7 +41,7 @@ class Status:
 
     @classmethod
     def read(cls, document: Any) -> Status:
-        """Raises ValueError for what is no status."""
+        """Raises ValueError for anything but a status."""
         return cls(context=_text(document, "context"), target_url=_optional(document, "target_url"))
 
 
@@ -61,7 +61,7 @@ class PullRequest:
 
     @classmethod
     def read(cls, document: Any) -> PullRequest:
-        """Raises ValueError for what is no pull request."""
+        """Raises ValueError for anything but a pull request."""
         return cls(
             number=_number(document, "number"),
             state=_text(document, "state"),
@@ -92,7 +92,7 @@ class WorkflowRun:
 
     @classmethod
     def read(cls, document: Any) -> WorkflowRun:
-        """Raises ValueError for what is no workflow run."""
+        """Raises ValueError for anything but a workflow run."""
         return cls(
             id=_number(document, "id"),
             event=_text(document, "event"),
@@ -119,7 +119,7 @@ class Artifact:
 
     @classmethod
     def read(cls, document: Any) -> Artifact:
-        """Raises ValueError for what is no artifact."""
+        """Raises ValueError for anything but an artifact."""
         return cls(
             id=_number(document, "id"),
             name=_text(document, "name"),

@@ -43,7 +43,7 @@ class HttpTarget:
 
     @classmethod
     def of(cls, url: str) -> HttpTarget:
-        """Raises BadRequest for what is no http or https URL."""
+        """Raises BadRequest for anything but an http or https URL."""
         try:
             parts = urlsplit(url)
             port = parts.port or (443 if parts.scheme == "https" else 80)

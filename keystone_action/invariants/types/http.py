@@ -218,7 +218,7 @@ async def _ask(server: Serving, port: int, request: bytes) -> Response:
 
 
 def _service(url: str, context: CheckContext) -> str:
-    """The same URL as we reach it. Raises BadRequest for one that is no service's."""
+    """The same URL as we reach it. Raises BadRequest for one that is not a service's."""
     target = HttpTarget.of(url)
     for name, address in context.evidence.services.items():
         ours = context.service_addresses.get(name, {})

@@ -1,6 +1,6 @@
 """What changed since the last comment: it remembers its result in a hidden line, which the next one reads.
 
-What is read there is data of anybody who could edit the comment: checked, bounded, and shown only as one of our own words
+What is read there is data of anybody who could edit the comment: checked, bounded, and shown only as a word of ours
 or as a number. So it holds digests of checks, not their names; the present result tells which checks they are.
 """
 
@@ -172,7 +172,7 @@ def _encode(document: Mapping[str, Any]) -> str:
 
 
 def _decode(text: str) -> Mapping[str, Any]:
-    """Empty for what is no document of ours."""
+    """Empty for anything but a document of ours."""
     if not text or len(text) > MAX_REMEMBERED:
         return {}
     try:

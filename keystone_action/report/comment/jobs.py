@@ -92,7 +92,7 @@ def letter_of(verdict: Verdict) -> str:
 
 
 def verdict_of(letter: str) -> Verdict:
-    """Raises KeyError for what is no such letter."""
+    """Raises KeyError for another letter."""
     return _LETTERS[letter]
 
 

@@ -286,7 +286,7 @@ def _images(cell: Cell, facilities: Facilities) -> list[str]:
         try:
             found += [interpolate(text, known)] if text else []
         except ExpressionError:
-            continue  # what differs from cell to cell is no fact of the spec
+            continue  # what differs from cell to cell is not a fact of the spec
     return sorted(set(found))
 
 

@@ -84,7 +84,7 @@ def holds_results(folder: Path) -> bool:
 
 
 def read(directory: Path) -> Recorded:
-    """What the journal of a folder says. Raises UsageError when it can't be read or is no journal of ours."""
+    """What the journal of a folder says. Raises UsageError when it can't be read or is not a journal of ours."""
     path = directory / FILE_NAME
     try:
         with os.fdopen(open_plain(path, READ_LIMIT, advice=LEFT), "rb") as file:

@@ -140,7 +140,7 @@ def _journal(folder: Path) -> Recorded:
 
 @contextmanager
 def _open_regular_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
-    """A regular file that is no link, of a size that can be read. Raises FileNotFoundError, HarnessError."""
+    """A regular file that is not a link, of a size that can be read. Raises FileNotFoundError, HarnessError."""
     path = folder / name
     try:
         descriptor = open_plain(path, READ_LIMIT)

@@ -43,7 +43,7 @@ class Application(Protocol):
         """Whether `size` more bytes of bodies may be held in memory. A negative size gives back."""
 
     def not_http(self) -> None:
-        """Somebody sent what is no request."""
+        """A client sent bytes that are not a request."""
 
 
 class _Outgoing(NamedTuple):

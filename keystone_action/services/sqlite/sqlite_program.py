@@ -31,7 +31,7 @@ def main() -> None:
     try:
         before = _catalogue(order["before"]) if order["before"] else None
     except (sqlite3.Error, OverflowError, ValueError):
-        before = None  # the agent was given what is no database
+        before = None  # the agent was given a file that is not a database
     try:
         if order["reindex"]:
             _reindex(order["file"])

@@ -91,7 +91,7 @@ class AllowedHost:
 
 
 def parse_allowed(entries: Sequence[str]) -> tuple[AllowedHost, ...]:
-    """Raises ValueError for the first that is no host."""
+    """Raises ValueError for the first that is not a host."""
     return tuple(AllowedHost.parse(entry) for entry in entries)
 
 
