@@ -81,9 +81,17 @@ def leave(solution: str) -> str:
 @in_each
 @pytest.mark.parametrize("how", ENDS)
 @hostile(FAMILY, "ended by the code under test", held_by="a key that each run signs its results with", sandbox="both")
-def test_a_run_that_the_code_under_test_ends_earns_nothing(area: Path, attack: Attack, how: str) -> None:
+def test_a_run_that_the_code_under_test_ends_earns_nothing(
+    request: pytest.FixtureRequest, area: Path, attack: Attack, how: str
+) -> None:
+    """As processes each way with each command; in containers, where each check is one, with two of them in turn."""
     report = f"open('r.xml', 'w').write({REPORT!r})\n"
-    called = attack(leave(report + ENDS[how]), checks(area))
+    asked = checks(area)
+    if request.node.get_closest_marker("docker"):
+        names = [*asked]
+        first = 2 * [*ENDS].index(how)
+        asked = {names[at % len(names)]: asked[names[at % len(names)]] for at in (first, first + 1)}
+    called = attack(leave(report + ENDS[how]), asked)
     messages = [check["message"] for check in called.checks.values()]
     assert set(statuses(called).values()) == {"fail"}, messages
     assert {check["score"] for check in called.checks.values()} == {0.0}, messages
