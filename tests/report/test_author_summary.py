@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown import LINKED_BY_THE_FORGE, tokens
-from samples import SAMPLES, hostile, passing, run
+from samples import SAMPLES, hostile, passing
+from support.sample_parts import run
 
 from keystone_action.report.author import summary as author_summary
 from keystone_action.report.author.summary import VARIABLES, TemplateProblem, check_template, render_author_summary

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown import LINKED_BY_THE_FORGE, tokens
-from samples import HOSTILE, NO_LOGS, SAMPLES, TESTS_FAIL, TESTS_PASS, cell, check, passing, run, spec
+from samples import SAMPLES, passing
+from support.sample_parts import HOSTILE, NO_LOGS, TESTS_FAIL, TESTS_PASS, cell, check, run, spec
 
 from keystone_action.github.pull_request.comment import SMALLER
 from keystone_action.report.comment.history import MAX_CHECKS, Previous, Remembered, changes_since

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from markdown import shown, tokens
-from samples import HOSTILE, SAMPLES
+from samples import SAMPLES
+from support.sample_parts import HOSTILE
 from support.shard_runs import cell, spec, whole
 
 from keystone_action.report import console

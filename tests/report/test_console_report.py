@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import HOSTILE, SAMPLES, cell, check, gate_failure, hostile, matrix, run, skipped_judge, spec, usage_error
+from samples import SAMPLES, gate_failure, hostile, matrix, skipped_judge, usage_error
+from support.sample_parts import HOSTILE, cell, check, run, spec
 
 from keystone_action.report import console
 from keystone_action.report.console import RichProgress, plain, print_table, print_verdict
@@ -163,8 +164,9 @@ def test_a_stream_without_unicode_gets_question_marks() -> None:
 SHOW_ON_A_TERMINAL = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from samples import gate_failure, HOSTILE
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
+from samples import gate_failure
+from support.sample_parts import HOSTILE
 from keystone_action.report.console import RichProgress, print_table
 run = gate_failure()
 with RichProgress() as progress:

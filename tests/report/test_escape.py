@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from markdown import LINKED_BY_THE_FORGE, kinds, shown, tokens
-from samples import HOSTILE
+from support.sample_parts import HOSTILE
 
 from keystone_action.report.escape import (
     code,

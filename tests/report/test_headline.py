@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import AGENT, cell, check, flaky, matrix, run, spec
+from samples import flaky, matrix
+from support.sample_parts import AGENT, cell, check, run, spec
 
 from keystone_action.report.again import MAX_COMMAND, command_again
 from keystone_action.report.comment.marker import Marker

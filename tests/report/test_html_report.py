@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import AGENT, SAMPLES, cell, check, matrix, run, spec
+from samples import SAMPLES, matrix
+from support.sample_parts import AGENT, cell, check, run, spec
 
 from keystone_action.report import html as html_module
 from keystone_action.report.html import render_html

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import SAMPLES, cell, check, gate_failure, run, spec, usage_error
+from samples import SAMPLES, gate_failure, usage_error
+from support.sample_parts import cell, check, run, spec
 
 from keystone_action.report.junit import render_junit
 

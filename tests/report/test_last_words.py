@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from samples import TESTS_FAIL, TESTS_PASS, cell, run, spec
+from support.sample_parts import TESTS_FAIL, TESTS_PASS, cell, run, spec
 
 from keystone_action.report import words
 from keystone_action.report.comment.marker import Marker

@@ -10,19 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import ChoiceLoader, DictLoader
 from markdown import LINKED_BY_THE_FORGE, tokens
-from samples import (
-    AGENT,
-    HOSTILE,
-    SAMPLES,
-    cell,
-    check,
-    flaky,
-    gate_failure,
-    high_composite_failure,
-    passing,
-    run,
-    spec,
-)
+from samples import SAMPLES, flaky, gate_failure, high_composite_failure, passing
+from support.sample_parts import AGENT, HOSTILE, cell, check, run, spec
 
 from keystone_action.report import view, words
 from keystone_action.report.headline import headline
