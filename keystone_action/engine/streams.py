@@ -6,44 +6,23 @@ import struct
 
 from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, KeptWhole
 from keystone_action.errors import SandboxError
+from keystone_action.files.head_and_tail import HeadAndTail
 from keystone_action.files.output_file import OutputFile
 
 _HEADER = struct.Struct(">BxxxL")
 _STDOUT, _STDERR = 1, 2
 
 
-class Kept:
-    """The first and the last bytes of one stream, in bounded memory. whole: where all of it goes besides."""
+class Kept(HeadAndTail):
+    """What is kept of one stream. whole: where all of it goes besides; where that can't be written, `add` raises
+    SandboxError."""
 
     def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, whole: KeptWhole | None = None) -> None:
-        self._head = bytearray()
-        self._head_size = head
-        self._tail = bytearray()
-        self._tail_size = tail
-        self._total = 0
-        self._whole = whole
         self._file = None if whole is None else OutputFile(whole.path)
-        self._copied = 0
-
-    def add(self, data: bytes) -> None:
-        """Take the next bytes of the stream. Raises SandboxError when the file can't be written."""
-        if self._whole is not None and self._file is not None and self._total + len(data) > self._whole.above:
-            self._write(self._file, self._whole.limit, data)
-        self._total += len(data)
-        room = self._head_size - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > 2 * self._tail_size:
-            del self._tail[: -self._tail_size or None]
-
-    def _write(self, file: OutputFile, limit: int, data: bytes) -> None:
-        # The first time, nothing has been dropped yet: head and tail are all that came before.
-        for piece in (data,) if self._copied else (self._head, self._tail, data):
-            if piece and self._copied < limit:
-                file.write(piece[: limit - self._copied])
-            self._copied += len(piece)
+        if whole is None or self._file is None:
+            super().__init__(head, tail)
+        else:
+            super().__init__(head, tail, copy=self._file.write, above=whole.above, limit=whole.limit)
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -52,8 +31,7 @@ class Kept:
 
     def capture(self) -> Capture:
         """What was kept."""
-        tail = bytes(self._tail[-self._tail_size :]) if self._tail_size else b""
-        return Capture(bytes(self._head), tail, self._total)
+        return Capture(*self.parts(), self.total)
 
 
 class Demultiplexer:
