@@ -21,7 +21,7 @@ DOCUMENTS = st.lists(st.sampled_from([PARAGRAPH, FENCED, LONGER, DETAILS, NESTED
 NOTICE = "\n\n> cut here\n"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(DOCUMENTS, st.integers(0, 600))
 def test_what_is_cut_fits_is_closed_and_keeps_the_verdict(document: str, limit: int) -> None:
     text = cut(document, limit, notice=NOTICE)

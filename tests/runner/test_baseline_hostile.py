@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("baseline")
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(path=st.sampled_from(list(places(DOCUMENT))), value=VALUES)
 @example(path=("plan", "chosen"), value=["tag smoke"])
 @example(path=("plan", "shard"), value="x" * 10_000)

@@ -61,7 +61,7 @@ def test_the_shard_as_it_is_can_be_read(folder: Path) -> None:
     assert read_shard(folder)[0] == PARTS[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(path=st.sampled_from(list(places(DOCUMENT))), value=VALUES)
 @example(path=("plan", "cells"), value=10**18)
 @example(path=("started_at",), value="0001-01-01T00:00:00+23:59")

@@ -64,7 +64,7 @@ def is_compared(pattern: str) -> bool:
     return "" not in parts and not any(part.endswith("\\") for part in parts) and not {".", ".."} & set(parts)
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(PATTERNS.filter(is_compared), PATHS, st.booleans())
 @example("**/.h/**/c", ".h/.h/c", False)
 @example("**/*/.h/**", "a/b/.h/x", False)
@@ -97,13 +97,13 @@ def test_what_lies_inside_of_a_match_matches_where_it_is_asked_for(pattern: str,
 TEXTS = st.text("ab.c-]/é\n[\\", max_size=8)
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(PATTERNS, TEXTS)
 def test_texts_match_as_fnmatch_has_it(pattern: str, text: str) -> None:
     assert bool(text_pattern(pattern).match(text)) == fnmatch.fnmatchcase(text, pattern)
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.lists(st.sampled_from(["**/", "*", "a", "/", "b", "?", "."]), max_size=8).map("".join), TEXTS)
 @example("**/a/**/*b", "a/a/b")
 @example("a/**/b", "a/b/b")

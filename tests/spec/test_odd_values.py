@@ -164,7 +164,7 @@ def put(node: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.sampled_from(places(WHOLE)[1:]), st.sampled_from(ODD), st.booleans(), st.data())
 def test_whatever_stands_anywhere_is_valid_or_told_in_words_at_its_place(
     tmp_path_factory: pytest.TempPathFactory, place: tuple[Any, ...], value: Any, more: bool, data: st.DataObject
