@@ -97,7 +97,7 @@ def test_the_case_itself_is_right(tmp_path: Path) -> None:
     assert read(tmp_path, CASE, HARNESSES).spec.id == "add"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=3 * settings().max_examples // 2)
 @given(st.data())
 def test_a_case_is_a_spec_or_has_errors_with_a_place(data: st.DataObject) -> None:
     case, harnesses = CASE, HARNESSES

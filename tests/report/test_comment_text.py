@@ -102,7 +102,7 @@ def test_an_address_of_a_comment_is_linked_where_it_is_plain() -> None:
     assert "](" not in render_superseded("https://github.com/o/r/pull/1#x)![i](//evil")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 5, deadline=None)
 @given(st.lists(st.sampled_from(PARTS), max_size=40).map("".join))
 def test_text_of_others_is_only_text(text: str) -> None:
     bad = cell(

@@ -150,14 +150,14 @@ runs = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 5, deadline=None)
 @given(runs)
 def test_a_run_comes_back_from_its_document(run: RunResult) -> None:
     written = json.dumps(run_to_document(run), allow_nan=False)
     assert run_from_document(json.loads(written)) == run
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(cells)
 def test_a_cell_comes_back_from_its_journal_line(cell: CellResult) -> None:
     written = json.dumps(cell_to_document(cell), allow_nan=False)

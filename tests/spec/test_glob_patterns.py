@@ -74,7 +74,7 @@ def test_paths_match_as_wcmatch_has_it(pattern: str, path: str, dot: bool) -> No
     assert ours(pattern, path, dot=dot) == theirs(pattern, path, dot=dot)
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(st.lists(PATTERNS.filter(is_compared), max_size=4), st.lists(PATHS, max_size=8), st.booleans())
 def test_several_patterns_and_paths_are_matched_as_one_of_each(
     patterns: list[str], paths: list[str], dot: bool
@@ -84,7 +84,7 @@ def test_several_patterns_and_paths_are_matched_as_one_of_each(
         assert matches(path) == any(ours(pattern, path, dot=dot) for pattern in patterns)
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(PATTERNS.filter(is_compared), st.lists(PATHS, max_size=8))
 def test_what_lies_inside_of_a_match_matches_where_it_is_asked_for(pattern: str, paths: list[str]) -> None:
     matches = PathMatcher(Globs([pattern], dot=True), inside=True)
