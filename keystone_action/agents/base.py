@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.environment import prompt_bytes
-from keystone_action.agents.output import STDERR, STDOUT, recorded, with_output
+from keystone_action.agents.output import STDERR, STDOUT, record_run, with_output
 from keystone_action.command import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
@@ -107,7 +107,7 @@ async def run_program(agent: AgentBase, sandbox: Sandbox, task: AgentCall, argv:
     """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
     completed, shortage = await run_to_end(sandbox, task.command(agent, argv))
     require_found(completed, argv[0], sandbox)
-    run = replace(recorded(completed, task.private), shortage=shortage)
+    run = replace(record_run(completed, task.private), shortage=shortage)
     if agent.output == "stdout":
         return with_output(run, completed, agent.output, sandbox.workspace, task.private)
     import anyio.to_thread

@@ -20,7 +20,7 @@ STDOUT, STDERR, ANSWER = "agent.stdout", "agent.stderr", "agent.output"
 """Names of these files, in a directory of ours."""
 
 
-def recorded(completed: Completed, private: Path | None) -> AgentRun:
+def record_run(completed: Completed, private: Path | None) -> AgentRun:
     """How the command ended, with its streams; no output yet. private: where `STDOUT` and `STDERR` are, None without
     them."""
     return AgentRun(

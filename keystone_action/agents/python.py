@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from keystone_action.agents.base import AgentCall, require_found, run_to_end
-from keystone_action.agents.output import recorded, with_document, with_output
+from keystone_action.agents.output import record_run, with_document, with_output
 from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
@@ -55,7 +55,7 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: AgentCall) -> A
             sandbox,
             "a python agent runs under the sandbox's python3: install one, or set `base:` to an image",
         )
-        run = replace(recorded(completed, task.private), shortage=shortage)
+        run = replace(record_run(completed, task.private), shortage=shortage)
         if isinstance(agent.output, AgentOutput) and agent.output.file is not None:
             return with_output(run, completed, agent.output, sandbox.workspace, task.private)
         return _with_result(run, sandbox.workspace, result_name, task.private)

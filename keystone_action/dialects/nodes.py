@@ -32,17 +32,17 @@ class Findings:
             raise SpecError(self.problems)
 
 
-def built(value: Any, at: Node) -> Node:
+def build_node(value: Any, at: Node) -> Node:
     """Nodes for a value (mappings, lists, texts, numbers, booleans, None; nodes in it are taken as they are), all of
     them standing where `at` does."""
     start, end = at.start_mark, at.end_mark
     if isinstance(value, Node):
         return value
     if isinstance(value, Mapping):
-        pairs = [(built(key, at), built(item, at)) for key, item in value.items()]
+        pairs = [(build_node(key, at), build_node(item, at)) for key, item in value.items()]
         return MappingNode(_MAP, pairs, start, end, flow_style=False)
     if isinstance(value, list | tuple):
-        return SequenceNode(_SEQ, [built(item, at) for item in value], start, end, flow_style=False)
+        return SequenceNode(_SEQ, [build_node(item, at) for item in value], start, end, flow_style=False)
     if isinstance(value, str):
         # Quoted, so that it stays a text whatever it looks like.
         return ScalarNode(_STR, value, start, end, style='"')

@@ -76,7 +76,7 @@ def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> in
         os.close(top)
 
 
-def moved(pieces: Iterable[bytes], directory: str, *, limit: int | None, leave_out: str = "") -> Iterator[bytes]:
+def move_below(pieces: Iterable[bytes], directory: str, *, limit: int | None, leave_out: str = "") -> Iterator[bytes]:
     """The same archive with everything in it below this directory (of the container's root, no `/` in front).
     leave_out: a directory, by its new name, that is left empty.
 

@@ -17,7 +17,7 @@ from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, Jud
 from keystone_action.judge.cache import AnswerCache, cache_key
 from keystone_action.judge.client import Client, Feature
 from keystone_action.judge.models import Model, Provider, resolve
-from keystone_action.judge.prompt import bounded, build
+from keystone_action.judge.prompt import bound, build
 
 if TYPE_CHECKING:
     import anyio
@@ -111,7 +111,7 @@ class ModelJudge:
             raise JudgeFailed(self._scrub(message), usage=asker.tally.usage)
         if sitting.failures:
             raise JudgeFailed(self._scrub(sitting.failures[0]), usage=asker.tally.usage)
-        cut = bounded(request.judged, size=request.judged_size)[1]
+        cut = bound(request.judged, size=request.judged_size)[1]
         if cut:
             notes.append(f"what was judged was cut: {cut}")
         return _judgement(sitting, len(jurors), notes)

@@ -53,12 +53,12 @@ def build(request: JudgeRequest, *, nonce: str | None = None) -> Prompt:
     """The prompt of a request. nonce: for the cache's key, which must not depend on chance; None draws one."""
     if nonce is None:
         nonce = secrets.token_hex(16)
-    shown, cut = bounded(request.judged, size=request.judged_size)
+    shown, cut = bound(request.judged, size=request.judged_size)
     material = fence("WORK", shown, nonce)
     if cut:
         material += f"\n(The work above was cut: {cut}.)"
     material += "".join(f"\n({visible(remark)}.)" for remark in request.remarks)
-    task_text, task_cut = bounded(request.task)
+    task_text, task_cut = bound(request.task)
     task = fence("TASK", task_text, nonce) + (f"\n(The task above was cut: {task_cut}.)" if task_cut else "")
     parts = {
         "criteria": request.criteria.strip(),
@@ -95,7 +95,7 @@ def fence(label: str, text: str, nonce: str) -> str:
     return f"<<<BEGIN {nonce} {label}>>>\n{text.replace(nonce, '[marker]')}\n<<<END {nonce} {label}>>>"
 
 
-def bounded(text: str, limit: int = JUDGED_LIMIT, *, size: int = 0) -> tuple[str, str]:
+def bound(text: str, limit: int = JUDGED_LIMIT, *, size: int = 0) -> tuple[str, str]:
     """(what is shown, how it was cut). At most `limit` bytes of UTF-8, invisible characters written out; the second
     is empty when everything is shown. size: how many bytes there are in all, where the text is not all of them."""
     total = size or len(text.encode("utf-8", "surrogatepass"))

@@ -14,7 +14,7 @@ from keystone_action.evidence.masking import Masker
 from keystone_action.files.descent import walk_down
 from keystone_action.invariants.base import Check
 from keystone_action.runner.cell.host import Host
-from keystone_action.runner.cell.layout import shielded
+from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.concurrency import company
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
@@ -58,19 +58,19 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
         run.host.add_all, [one.directory for one in run.wanted if script_folders(one)], left_out
     )
     provider = await process.start(run.roots.sandboxes, hidden=[run.directory, *_checkouts(run.specs)])
-    stack.push_async_callback(shielded, provider.close)
+    stack.push_async_callback(run_shielded, provider.close)
     run.provider = provider
     run.masker = Masker(values)
     run.containers = _containers(run)
     if run.containers is not None:
-        stack.push_async_callback(shielded, run.containers.close)
+        stack.push_async_callback(run_shielded, run.containers.close)
         if options.docker_network is not None:
             await stack.enter_async_context(run.containers.networks.joined(options.docker_network))
     starter = Starter(provider, run.containers)
-    stack.push_async_callback(shielded, starter.close)
+    stack.push_async_callback(run_shielded, starter.close)
     run.service_defects = lambda: starter.defects
     run.services = ServicePool(starter)
-    stack.push_async_callback(shielded, run.services.close)
+    stack.push_async_callback(run_shielded, run.services.close)
     run.judge = LazyJudge(options, progress)
     run.company = company(options, run.planned)
     run.light = {loaded.spec.id: is_light(loaded) for loaded in run.specs}

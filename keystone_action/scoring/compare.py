@@ -43,7 +43,7 @@ def compare(base: RunResult, head: RunResult, *, source: str) -> BaselineCompari
     found: list[ComparedGroup] = []
     changed: list[str] = []
     both: set[str] = set()
-    for before, after in joined({one.id: one for one in base.specs}, {one.id: one for one in head.specs}):
+    for before, after in join_values({one.id: one for one in base.specs}, {one.id: one for one in head.specs}):
         if after is None and partial:
             continue
         specs.append(_spec(before, after))
@@ -96,7 +96,7 @@ def change_of(before: Outcome | None, after: Outcome | None) -> Change:
     return "flaky" if after == "flaky" else "steadied"
 
 
-def joined(
+def join_values(
     before: Mapping[_Key, _Value], after: Mapping[_Key, _Value]
 ) -> Iterator[tuple[_Value | None, _Value | None]]:
     """The values of both by their keys, in the order of `after`; what only `before` has comes last."""
@@ -132,7 +132,7 @@ def _spec_side(spec: SpecResult | None) -> _Side:
 
 def _strata(before: SpecResult, after: SpecResult) -> Iterator[Stratum]:
     """One for each group that both have: what only one of them ran says nothing about a difference."""
-    for one, other in joined(_cells_by_group(before), _cells_by_group(after)):
+    for one, other in join_values(_cells_by_group(before), _cells_by_group(after)):
         if one is not None and other is not None:
             yield Stratum(*_count_passed(one), *_count_passed(other))
 
@@ -140,7 +140,7 @@ def _strata(before: SpecResult, after: SpecResult) -> Iterator[Stratum]:
 def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: bool) -> Iterator[ComparedGroup]:
     present = after or before
     assert present is not None
-    for one, other in joined(_with_cells(before), _with_cells(after)):
+    for one, other in join_values(_with_cells(before), _with_cells(after)):
         if other is None and partial:
             continue
         shown = other or one
@@ -150,7 +150,7 @@ def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: boo
         results = [_invariants(entry[1]) if entry is not None else {} for entry in (one, other)]
         yield ComparedGroup(
             _difference(*sides, spec=present.id, group=group),
-            tuple(_invariant(old, new, present.id, group) for old, new in joined(*results)),
+            tuple(_invariant(old, new, present.id, group) for old, new in join_values(*results)),
             present.path if before is None or after is None else "",
         )
 

@@ -19,7 +19,7 @@ from keystone_action.scoring.aggregate import weakest
 from keystone_action.scoring.cell_rules import shorten_text
 from keystone_action.scoring.decide import decide_run, decide_spec
 from keystone_action.scoring.results import CellResult, RunResult, SpecChanges, SpecResult
-from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed, shard_notice
+from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed_shard, shard_notice
 
 _NAMED = 20
 _ASIDE = "join shards of one run only, as their jobs left them"
@@ -102,7 +102,7 @@ def _complete(shards: Sequence[ShardRun]) -> None:
             ended = "was cancelled" if shard.run.cancelled else "is not complete"
             raise HarnessError(f"{label} {ended}: it has {found} of its {expected} cells", help="run that job again")
         if found > expected:
-            raise malformed(shard, f"it has {found} cells, where its part of {total} is {expected}")
+            raise malformed_shard(shard, f"it has {found} cells, where its part of {total} is {expected}")
 
 
 def _same_rules(shards: Sequence[ShardRun]) -> None:
@@ -129,7 +129,7 @@ def _cells(shards: Sequence[ShardRun], digest_of: Callable[[Iterable[str]], str]
             if other is not shard:
                 raise HarnessError(f"the cell {cell.id} is in two shards: {other.name} and {shard.name}", help=_ASIDE)
         if len({cell.id for _, cell in part}) != len(part):
-            raise malformed(shard, "it has a cell twice")
+            raise malformed_shard(shard, "it has a cell twice")
     turns = itertools.zip_longest(*parts)
     joined = [entry for turn in turns for entry in turn if entry is not None]
     if digest_of(cell.id for _, cell in joined) != shards[0].plan.digest:
@@ -188,7 +188,7 @@ def _times(shards: Sequence[ShardRun]) -> tuple[str, float]:
             start = datetime.fromisoformat(shard.run.started_at)
             starts.append((start if start.tzinfo else start.replace(tzinfo=UTC)).astimezone(UTC))
         except (ValueError, OverflowError):
-            raise malformed(shard, f"it started at {shorten_text(shard.run.started_at)}") from None
+            raise malformed_shard(shard, f"it started at {shorten_text(shard.run.started_at)}") from None
     first = min(starts)
     ends = [(start - first).total_seconds() + shard.run.duration_s for start, shard in zip(starts, shards, strict=True)]
     return first.isoformat(timespec="seconds").replace("+00:00", "Z"), max(ends)

@@ -48,7 +48,7 @@ class ShardRun:
         match = _SHARD.fullmatch(shard)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count <= MAX_SHARDS:
-            raise malformed(self, f"{shard[:40]!r} is no shard")
+            raise malformed_shard(self, f"{shard[:40]!r} is no shard")
         return index, count
 
     @property
@@ -77,27 +77,27 @@ def check_values(shard: ShardRun) -> None:
     """Raises HarnessError for what no run of ours writes, and would decide something or name a file here."""
     known = shard.plan.specs
     if not 1 <= shard.plan.cells <= MAX_CELLS:
-        raise malformed(shard, f"a plan of {shard.plan.cells} cells")
+        raise malformed_shard(shard, f"a plan of {shard.plan.cells} cells")
     if not 0 <= shard.run.duration_s <= MOST_COUNTED:
-        raise malformed(shard, f"it took {shard.run.duration_s} seconds")
+        raise malformed_shard(shard, f"it took {shard.run.duration_s} seconds")
     ids = [spec.id for spec in shard.run.specs]
     if len(set(ids)) != len(ids):
-        raise malformed(shard, "it has a spec twice")
+        raise malformed_shard(shard, "it has a spec twice")
     for spec in shard.run.specs:
         if known.get(spec.id) != spec.sha256:
-            raise malformed(shard, f"its plan does not have the spec {shorten_text(spec.id)} as it was run")
+            raise malformed_shard(shard, f"its plan does not have the spec {shorten_text(spec.id)} as it was run")
         if not 0 <= spec.pass_threshold <= 1:
-            raise malformed(shard, f"pass_threshold {spec.pass_threshold} of {shorten_text(spec.id)}")
+            raise malformed_shard(shard, f"pass_threshold {spec.pass_threshold} of {shorten_text(spec.id)}")
         try:
             rule_of(spec.replica_aggregation)
         except ValueError as error:
-            raise malformed(shard, str(error)) from None
+            raise malformed_shard(shard, str(error)) from None
         for cell in spec.cells:
             problem = problem_of(spec.id, cell)
             if problem:
-                raise malformed(shard, problem)
+                raise malformed_shard(shard, problem)
 
 
-def malformed(shard: ShardRun, why: str) -> HarnessError:
+def malformed_shard(shard: ShardRun, why: str) -> HarnessError:
     """The refusal of results that can't be what a run of ours wrote."""
     return HarnessError(f"the results in {shard.name} are damaged: {why}", help="run that job again")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.judge.base import JudgeRequest
-from keystone_action.judge.prompt import JUDGED_LIMIT, bounded, build, fence, has_input, visible
+from keystone_action.judge.prompt import JUDGED_LIMIT, bound, build, fence, has_input, visible
 
 NONCE = "0123456789abcdef" * 2
 
@@ -79,7 +79,7 @@ def test_nothing_invisible_passes(text: str) -> None:
 
 @given(st.text(st.characters(), max_size=60), st.integers(min_value=1, max_value=40))
 def test_cut_to_a_limit_in_bytes(text: str, limit: int) -> None:
-    shown, cut = bounded(text, limit)
+    shown, cut = bound(text, limit)
     assert len(shown.encode()) <= limit
     assert visible(text).startswith(shown)
     assert bool(cut) == (shown != visible(text) or len(text.encode("utf-8", "surrogatepass")) > limit)

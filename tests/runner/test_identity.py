@@ -13,12 +13,12 @@ from keystone_action.errors import UsageError
 from keystone_action.runner.parts.identity import (
     LOCAL,
     Identity,
-    continued,
+    continue_identity,
     contradictions,
     differences,
     explain_all,
     from_document,
-    joined,
+    join_identities,
     to_document,
 )
 
@@ -45,8 +45,8 @@ def test_equal_facts_are_one_run_and_come_back_from_the_journal(identity: Identi
     again = from_document(copy_of(identity))
     assert again == identity
     assert differences(identity, again, purpose) == []
-    assert differences(joined([identity, again]), identity, purpose) == []
-    assert continued(identity, again) == identity
+    assert differences(join_identities([identity, again]), identity, purpose) == []
+    assert continue_identity(identity, again) == identity
 
 
 @given(identities, purposes, st.data())
@@ -79,15 +79,15 @@ def test_any_single_difference_is_named(identity: Identity, purpose: Any, data: 
 def test_more_about_the_same_run_contradicts_only_where_it_is_told_again(one: Identity, other: Identity) -> None:
     further = Identity({}, {spec_id: {"image": {"i": "1"}} for spec_id in other.specs if spec_id not in one.specs})
     assert contradictions(one, further) == []
-    assert contradictions(continued(one, further), further) == []
-    assert differences(one, continued(one, further), "resume") == []
+    assert contradictions(continue_identity(one, further), further) == []
+    assert differences(one, continue_identity(one, further), "resume") == []
 
 
 def test_the_selection_is_compared_by_merge_alone() -> None:
     one, other = (Identity({"selection": {"the filter": text}}) for text in ("a*", "b*"))
     assert differences(one, other, "resume") == []
     assert explain_all(differences(one, other, "merge"), "merge") == "the filter is a* and b*"
-    assert continued(one, other) == other
+    assert continue_identity(one, other) == other
 
 
 def test_a_local_image_counts_by_its_name_where_machines_differ() -> None:
@@ -96,8 +96,8 @@ def test_a_local_image_counts_by_its_name_where_machines_differ() -> None:
     assert differences(one, other, "merge") == []
     assert len(differences(one, other, "resume")) == 1
     assert len(differences(one, registered, "merge")) == 1
-    assert joined([one, other]) == Identity({}, {"s": {"image": {}}})
-    assert joined([one, one]) == one
+    assert join_identities([one, other]) == Identity({}, {"s": {"image": {}}})
+    assert join_identities([one, one]) == one
 
 
 def test_what_cells_of_one_shard_alone_need_is_no_difference() -> None:
@@ -105,7 +105,7 @@ def test_what_cells_of_one_shard_alone_need_is_no_difference() -> None:
     run = {"spec": {"a": "1", "b": "2"}}
     one, other = Identity(run, {"a": {"file": {"x": "1"}}}), Identity(run, {"b": {"file": {"x": "2"}}})
     assert differences(one, other, "merge") == []
-    assert joined([one, other]).specs == {**one.specs, **other.specs}
+    assert join_identities([one, other]).specs == {**one.specs, **other.specs}
 
 
 SAID = [

@@ -20,7 +20,7 @@ from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import policy
-from keystone_action.sandbox.processes.sandboxes import start, unenforced
+from keystone_action.sandbox.processes.sandboxes import explain_unenforced, start
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_what_can_not_be_had_is_refused_when_insisted_on() -> None:
 
 
 def test_processor_time_is_said_not_to_be_limited() -> None:
-    assert unenforced(Limits(memory=1, disk=1, pids=1)) == ()
-    assert "2.5 is not enforced" in unenforced(Limits(cpu=2.5))[0]
+    assert explain_unenforced(Limits(memory=1, disk=1, pids=1)) == ()
+    assert "2.5 is not enforced" in explain_unenforced(Limits(cpu=2.5))[0]
 
 
 def test_files_of_ours_can_not_be_read(checkout: Path) -> None:

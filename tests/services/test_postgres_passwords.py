@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 from support.databases import PostgresCell, PostgresForTests
 
-from keystone_action.services.postgres.passwords import stored
+from keystone_action.services.postgres.passwords import scram_verifier
 from keystone_action.services.postgres.server import MAINTENANCE
 
 PLAIN = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
@@ -30,7 +30,9 @@ def test_every_printable_password_lets_in_and_another_does_not(postgres: Postgre
     def check(password: str, private: bool) -> None:
         with server.admin() as admin:
             statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
-            admin.execute(statement.format(sql.Identifier(role), sql.Literal(stored(password, private=private))))
+            admin.execute(
+                statement.format(sql.Identifier(role), sql.Literal(scram_verifier(password, private=private)))
+            )
         log_in(password)
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             log_in(password + "x")
@@ -48,7 +50,7 @@ def test_every_printable_password_lets_in_and_another_does_not(postgres: Postgre
 
 
 def test_what_is_stored_is_not_the_password_and_not_twice_the_same() -> None:
-    first, second = stored("s3cret"), stored("s3cret")
+    first, second = scram_verifier("s3cret"), scram_verifier("s3cret")
     assert first.startswith("SCRAM-SHA-256$")
     assert "s3cret" not in first
     assert first != second

@@ -33,7 +33,7 @@ from keystone_action.dialects.agenticassure.scorers import (
     check_scenario,
     invariant_name,
 )
-from keystone_action.dialects.nodes import Findings, built, items_of, pairs_of
+from keystone_action.dialects.nodes import Findings, build_node, items_of, pairs_of
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import Position, show
 from keystone_action.spec.loading.run_rules import OwnScorers, RunRules
@@ -194,7 +194,7 @@ class _Translating:
             document["secrets"] = list(dict.fromkeys(adapter.env))
         if fail_fast:
             document["parallelism"] = {"max_concurrency": 1}
-        node = built(document, at)
+        node = build_node(document, at)
         assert isinstance(node, MappingNode)
         by_key: dict[tuple[str, ...], Agent] = {(identity,): agent for identity, agent in agents.items()}
         rules = RunRules(
@@ -231,7 +231,7 @@ class _Translating:
         optional = {"expected": "expected_output", "metadata": "metadata", "tags": "tags"}
         item: dict[str, Any] = {"id": identity, "input": nodes["input"]}
         item |= {key: nodes[original] for key, original in optional.items() if original in nodes}
-        return built({**item, "invariants": self._invariants(identity, scenario, suite, adapter)}, nodes["name"])
+        return build_node({**item, "invariants": self._invariants(identity, scenario, suite, adapter)}, nodes["name"])
 
     def _invariants(self, identity: str, scenario: ScenarioText, suite: Suite, adapter: Adapter) -> Node:
         """One for each scorer; each stands where the scorer is named, or the scenario where it isn't."""
@@ -249,8 +249,8 @@ class _Translating:
             # No description: reports join what scenarios have under one name, and theirs differ.
             invariant = {"check": check_of(scorer, scenario, custom)}
             name = invariant_name(scorer, found)
-            found[name] = (built(name, at), built(invariant, at))
-        node = built({}, nodes["name"])
+            found[name] = (build_node(name, at), build_node(invariant, at))
+        node = build_node({}, nodes["name"])
         node.value = list(found.values())
         return node
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from yaml.nodes import MappingNode, Node
 
-from keystone_action.dialects.nodes import built
+from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.graders import Graders, read_graders
 from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, model_of
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
@@ -88,14 +88,14 @@ class _Case:
         keys: dict[str, Any] = {
             "version": 1,
             "id": self._id(case),
-            "task": built({"prompt": prompt_node}, prompt_node),
-            "agent": built(next(iter(agents.values()), {"type": "none"}), self._at("matrix")),
+            "task": build_node({"prompt": prompt_node}, prompt_node),
+            "agent": build_node(next(iter(agents.values()), {"type": "none"}), self._at("matrix")),
             "parallelism": self._parallelism(pairs, trials),
             **({"description": description.node} if description is not None and reader.text(description) else {}),
             **start.keys,
             **prepared.keys(self._at("setup")),
             **self._secrets(found),
-            "resources": built({"timeout": self._seconds(found, graders, prepared)}, self.whole.node),
+            "resources": build_node({"timeout": self._seconds(found, graders, prepared)}, self.whole.node),
             "scoring": self._scoring(),
             "invariants": _mapping(graders.invariants, self._at("graders")),
         }
@@ -130,7 +130,7 @@ class _Case:
         for name, value in keys.items():
             origin = self.fields.get(origins.get(name, name))
             at = origin.key if origin is not None else root
-            pairs.append((built(name, at), built(value, origin.node if origin is not None else root)))
+            pairs.append((build_node(name, at), build_node(value, origin.node if origin is not None else root)))
         return MappingNode(root.tag, pairs, root.start_mark, root.end_mark)
 
     def _id(self, case: str) -> Node:
@@ -138,19 +138,19 @@ class _Case:
         node = self._at("id")
         slug = re.sub(r"[^a-z0-9]+", "-", case.lower()).strip("-")[:128].strip("-") or "case"
         if slug == case:
-            return node if "id" in self.fields and self.fields["id"].value == case else built(case, node)
+            return node if "id" in self.fields and self.fields["id"].value == case else build_node(case, node)
         self.reader.warning(node, f"the id {show(case)} is {show(slug)} in results: a-z, 0-9 and single dashes")
-        return built(slug, node)
+        return build_node(slug, node)
 
     def _task(self) -> tuple[str, Node]:
         """The prompt as a harness gets it, and its node: the system prompt before it, the files after it."""
         task = self.fields.get("task")
         if task is None:
-            return "-", built("-", self.whole.node)
+            return "-", build_node("-", self.whole.node)
         reader = self.reader
         fields = reader.fields(task, ("instruction_files", "prompt", "system_prompt"), _NO_TURNS, ("prompt",))
         if "prompt" not in fields:
-            return "-", built("-", task.node)
+            return "-", build_node("-", task.node)
         prompt = reader.text(fields["prompt"], "-")
         for item in reader.texts(fields.get("instruction_files")):
             file = reader.file(item, self.directory, self.root)
@@ -161,7 +161,7 @@ class _Case:
         if "system_prompt" in fields:
             prompt = f"{reader.text(fields['system_prompt'])}\n\n{prompt}"
         node = fields["prompt"].node
-        return prompt, node if prompt == fields["prompt"].value else built(prompt, node)
+        return prompt, node if prompt == fields["prompt"].value else build_node(prompt, node)
 
     def _matrix(self) -> tuple[dict[tuple[str, str], tuple[CaseField, CaseField]], Node | int]:
         """(harness, model) → their fields, each pair once, in the order of the file; and the number of trials."""
@@ -211,7 +211,7 @@ class _Case:
     def _parallelism(self, pairs: Mapping[tuple[str, str], tuple[CaseField, CaseField]], trials: Node | int) -> Node:
         at = self._at("matrix")
         include = [{"harness": harness.node, "model": model.node} for harness, model in pairs.values()]
-        return built({"replicas": trials, "include": include}, at)
+        return build_node({"replicas": trials, "include": include}, at)
 
     def _harnesses(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node
 
-from keystone_action.dialects.nodes import built
+from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.spec.loading.diagnostics import listing, nearest, show
 
@@ -83,7 +83,7 @@ def read_graders(reader: CaseReader, of: CaseField, asset: Asset) -> Graders:
         number = counts[grader.kind] = counts.get(grader.kind, 0) + 1
         name = grader.kind if number == 1 else f"{grader.kind}-{number}"
         if grader.is_whole:
-            found.invariants.append((built(name, item.node), grader.invariant(asset)))
+            found.invariants.append((build_node(name, item.node), grader.invariant(asset)))
         found.only_gates = found.only_gates and grader.is_gate
         found.seconds += grader.seconds
         if grader.kind in TRACED:
@@ -140,12 +140,12 @@ class _Grader:
         changed = adapt(self, asset) if adapt is not None else {}
         pairs = [(one.key, one.node) for name, one in self.fields.items() if name not in (*changed, "weight", "gate")]
         added = [
-            (self.fields[name].key if name in self.fields else built(name, at), built(value, at))
+            (self.fields[name].key if name in self.fields else build_node(name, at), build_node(value, at))
             for name, value in changed.items()
             if value is not None
         ]
         check = MappingNode(at.tag, [*pairs, *added], at.start_mark, at.end_mark)
-        return built({**outer, "check": check}, at)
+        return build_node({**outer, "check": check}, at)
 
     def _warn_of_threshold(self) -> None:
         given = self.fields.get("pass_threshold")
@@ -180,7 +180,7 @@ def _with_inject(grader: _Grader, asset: Asset) -> dict[str, Any]:
             continue
         pairs = [(key, place if key.value == "src" else node) for key, node in item.node.value]
         entries.append(MappingNode(item.node.tag, pairs, item.node.start_mark, item.node.end_mark))
-    return {"inject": built(entries, inject.node)}
+    return {"inject": build_node(entries, inject.node)}
 
 
 def _swebench(grader: _Grader, asset: Asset) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _model_judge(grader: _Grader, asset: Asset) -> dict[str, Any]:
     rubric = grader.fields.get("rubric")
     if rubric is not None and isinstance(rubric.value, str):
         place = asset(grader.reader, rubric, "file") or rubric.node
-        changed |= {"rubric": None, "criteria": built({"file": place}, rubric.node)}
+        changed |= {"rubric": None, "criteria": build_node({"file": place}, rubric.node)}
     models = grader.fields.get("models")
     if models is not None and isinstance(models.value, str):
         changed["models"] = [models.node]

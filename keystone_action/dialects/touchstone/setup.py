@@ -10,7 +10,7 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.dialects.nodes import built
+from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.harnesses import is_outside
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.spec.loading.diagnostics import show
@@ -50,7 +50,7 @@ class Prepared:
         setup = {"packages": self.packages, "commands": self.commands, "env": self.env}
         found: dict[str, Any] = {"base": self.base} if self.base is not None else {}
         given = {name: value for name, value in setup.items() if value}
-        return {**found, "setup": built(given, at)} if given else found
+        return {**found, "setup": build_node(given, at)} if given else found
 
 
 def read_preparation(reader: CaseReader, case: Mapping[str, CaseField], directory: Path, root: Path) -> Prepared:
@@ -111,7 +111,7 @@ def _environment(reader: CaseReader, of: CaseField | None, prepared: Prepared, d
         if file is not None:
             prepared.read.append(file[0])
             prepared.packages += _requirements(reader, item, file[1])
-    prepared.env |= {name: built(one.value, one.node) for name, one in reader.strings(fields.get("env")).items()}
+    prepared.env |= {name: build_node(one.value, one.node) for name, one in reader.strings(fields.get("env")).items()}
     prepared.commands += [item.node for item in reader.texts(fields.get("commands"))]
 
 
@@ -139,7 +139,7 @@ def _requirements(reader: CaseReader, item: CaseField, text: str) -> list[Node]:
             message = f"{item.name}: line {number} of {show(item.value)} is an option of pip, which is not supported"
             reader.problem(item.node, message, found=show(package), help="list packages only")
         elif package:
-            packages.append(built(package, item.node))
+            packages.append(build_node(package, item.node))
     return packages
 
 

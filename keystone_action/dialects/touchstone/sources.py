@@ -10,7 +10,7 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.dialects.nodes import built
+from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.spec.loading.diagnostics import show
 from keystone_action.spec.loading.translation import Clone, CloneFailed
@@ -98,7 +98,7 @@ class Fixtures:
         self.named.append(os.path.normpath(f"{self.subdirectory}/{path}"))
         place = (self._root / self.subdirectory / path).resolve()
         if place.is_relative_to(self._root) and place.exists():
-            return built(str(place), item.node)
+            return build_node(str(place), item.node)
         message = f"there is no {show(path)} in the directory {show(self.subdirectory)} of fixtures"
         reader.problem(item.node, message, help=f"that is {shown_url(self.url)} at {self.commit}")
         return None
@@ -171,7 +171,7 @@ def _clone_of_path(reader: CaseReader, path: CaseField, place: Path, commit: str
     if not place.is_dir():
         reader.problem(path.node, f"there is no directory {show(str(path.value))}")
     fixture = {"type": "git_repo", "url": root.as_uri(), **({"branch": commit} if commit else {})}
-    return Start({"fixtures": built([fixture], path.node)})
+    return Start({"fixtures": build_node([fixture], path.node)})
 
 
 def _repository(
@@ -193,7 +193,7 @@ def _repository(
     if subdirectory is None:
         if not url or not commit:
             return Start()
-        return Start({"fixtures": built([{"type": "git_repo", "url": url, "branch": commit}], repository.node)})
+        return Start({"fixtures": build_node([{"type": "git_repo", "url": url, "branch": commit}], repository.node)})
     name = reader.text(subdirectory)
     root = repositories.files(reader, repository, url, commit) if name else None
     if root is None:
@@ -202,7 +202,7 @@ def _repository(
     if not place.is_dir() or not place.is_relative_to(root):
         reader.problem(subdirectory.node, f"there is no directory {show(name)} in {shown_url(url)} at {commit}")
         return Start()
-    return Start({"workspace": built(str(place), subdirectory.node)}, LEFT_OUT)
+    return Start({"workspace": build_node(str(place), subdirectory.node)}, LEFT_OUT)
 
 
 def _refuse_hidden(

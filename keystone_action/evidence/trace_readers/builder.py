@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from keystone_action.evidence.trace import Message, Permission, ToolCall, Trace, Usage
 from keystone_action.evidence.trace_readers.tool_kinds import tool_kind
-from keystone_action.evidence.trace_readers.values import NAME_LIMIT, MalformedTrace, kept, kept_text, size_of
+from keystone_action.evidence.trace_readers.values import NAME_LIMIT, MalformedTrace, bound_value, kept_text, size_of
 
 ENTRIES_LIMIT = 100_000
 """Calls, messages, permissions or requests to a model in one trace; with more it is refused, never miscounted."""
@@ -131,7 +131,7 @@ class TraceBuilder:
         known = self._open.get(id)
         if known is None or known.raw_name != kept_text(raw_name, NAME_LIMIT):
             return False
-        return bool(known.arguments == kept(arguments, ARGUMENT_LIMIT))
+        return bool(known.arguments == bound_value(arguments, ARGUMENT_LIMIT))
 
     def result(self, id: str, status: Status | None, text: str) -> None:  # noqa: A002
         """What became of a call; a result of no call that was seen is counted as not understood."""
@@ -193,7 +193,7 @@ class TraceBuilder:
         return text
 
     def _bound(self, arguments: Any) -> Any:
-        bounded = kept(arguments, ARGUMENT_LIMIT)
+        bounded = bound_value(arguments, ARGUMENT_LIMIT)
         size = size_of(bounded)
         if self._arguments + size > ARGUMENTS_LIMIT and size > _LITTLE:
             # Half of them could hide what a check looks for: none can't.

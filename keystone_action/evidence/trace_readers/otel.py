@@ -17,8 +17,8 @@ from keystone_action.evidence.trace_readers.values import (
     MalformedTrace,
     as_arguments,
     as_text,
+    bound_value,
     identifier,
-    kept,
     mapping,
     objects,
     size_of,
@@ -66,7 +66,7 @@ class OtelReader:
         attributes = _attributes(span)
         if attributes.keys() <= {_FAILED}:
             return
-        attributes = {name: kept(value, ARGUMENT_LIMIT) for name, value in attributes.items()}
+        attributes = {name: bound_value(value, ARGUMENT_LIMIT) for name, value in attributes.items()}
         self._held += size_of(attributes)
         if self._held > _HELD_LIMIT:
             raise MalformedTrace(f"its spans have more than {_HELD_LIMIT >> 20} MiB of attributes")

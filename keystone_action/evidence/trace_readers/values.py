@@ -89,7 +89,7 @@ def as_arguments(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def kept(value: Any, limit: int, depth: int = _DEPTH) -> Any:
+def bound_value(value: Any, limit: int, depth: int = _DEPTH) -> Any:
     """The value with every text at most `limit` characters long (an ellipsis says the cut), fit for strict JSON and
     UTF-8. Raises MalformedTrace when it is nested deeper than anything sane."""
     if isinstance(value, str):
@@ -101,8 +101,8 @@ def kept(value: Any, limit: int, depth: int = _DEPTH) -> Any:
     if not depth:
         raise MalformedTrace(f"the arguments of a tool call are nested deeper than {_DEPTH} levels")
     if isinstance(value, dict):
-        return {kept_text(key, limit): kept(item, limit, depth - 1) for key, item in value.items()}
-    return [kept(item, limit, depth - 1) for item in value]
+        return {kept_text(key, limit): bound_value(item, limit, depth - 1) for key, item in value.items()}
+    return [bound_value(item, limit, depth - 1) for item in value]
 
 
 def kept_text(value: str, limit: int) -> str:

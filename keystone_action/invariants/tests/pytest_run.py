@@ -107,7 +107,7 @@ async def run(
         return completed, bad
 
 
-def pinned(copy: GradedCopy, places: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str]:
+def pin_pytest(copy: GradedCopy, places: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str]:
     """The environment for a command of the author's: where the agent changed what a file says to pytest, any pytest
     that the command starts is told the author's configuration instead. places: files that are injected."""
     changed = [path for path in copy.untrusted if PurePosixPath(path).name in pytest_config.SHARED]

@@ -75,11 +75,11 @@ def argument_problem(wanted: Mapping[str, Any], arguments: Mapping[str, Any] | N
         if name not in arguments:
             return f"{name} is missing"
         if not equal(value, arguments[name]):
-            return f"{name}: expected {described(value)}, found {described(arguments[name])}"
+            return f"{name}: expected {describe_type(value)}, found {describe_type(arguments[name])}"
     return None
 
 
-def described(value: object) -> str:
+def describe_type(value: object) -> str:
     """A value with its type; a sentence's part even for one that is nested too deep to write down."""
     try:
         return describe(value, limit=_SHOWN)
@@ -89,7 +89,7 @@ def described(value: object) -> str:
 
 def describe_short(value: object) -> str:
     """A value of a matcher, without its type."""
-    return value if isinstance(value, str) else described(value).rpartition(" (")[0]
+    return value if isinstance(value, str) else describe_type(value).rpartition(" (")[0]
 
 
 def shown_calls(calls: Sequence[ToolCall], *, limit: int = 8) -> str:

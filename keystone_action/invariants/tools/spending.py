@@ -32,7 +32,7 @@ class Spending:
         return self.amounts.get(metric)
 
 
-def spent(evidence: Evidence) -> Spending:
+def measure_spending(evidence: Evidence) -> Spending:
     """What was spent. Seconds are ours and always there; the others are what the trace tells."""
     trace = evidence.observed
     problem = trace.problem if trace is not None else ""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
-from keystone_action.invariants.tools.spending import WORDS, Metric, Spending, shown_amount, spent, within
+from keystone_action.invariants.tools.spending import WORDS, Metric, Spending, measure_spending, shown_amount, within
 from keystone_action.spec.models.base import Duration
 
 _FIELDS: dict[Metric, str] = {
@@ -49,7 +49,7 @@ class Budget(Check):
         return {metric: limit for metric, limit in given.items() if limit is not None}
 
     async def evaluate(self, context: CheckContext) -> Outcome:
-        return _grade(self._limits(), spent(context.evidence))
+        return _grade(self._limits(), measure_spending(context.evidence))
 
 
 def _grade(limits: dict[Metric, float], spending: Spending) -> Outcome:

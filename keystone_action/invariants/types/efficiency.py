@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
-from keystone_action.invariants.tools.spending import WORDS, Metric, Spending, shown_amount, spent, within
+from keystone_action.invariants.tools.spending import WORDS, Metric, Spending, measure_spending, shown_amount, within
 from keystone_action.spec.models.base import Duration
 
 _TOLERANCE = 1e-9
@@ -54,7 +54,7 @@ class Efficiency(Check):
         return {metric: target for metric, target in given.items() if target is not None}
 
     async def evaluate(self, context: CheckContext) -> Outcome:
-        return _grade(self._targets(), spent(context.evidence), self.pass_threshold)
+        return _grade(self._targets(), measure_spending(context.evidence), self.pass_threshold)
 
 
 def ramp(target: float, actual: float) -> float:

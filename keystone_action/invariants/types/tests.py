@@ -187,7 +187,7 @@ class Tests(Check):
         command = copy.guarded_command(command)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         places, given = list(destinations(self.inject)), context.check_environment
-        environment = await anyio.to_thread.run_sync(pytest_run.pinned, copy, places, given)
+        environment = await anyio.to_thread.run_sync(pytest_run.pin_pytest, copy, places, given)
         keys = await anyio.to_thread.run_sync(Keys.lay_out, copy, unittest_runs.RUNNER)
         of_node = await anyio.to_thread.run_sync(Keys.lay_out, copy, node.RUNNER)
         recorded = of_node.path if node_report is None else None

@@ -13,7 +13,7 @@ from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall, ToolKind, Trace
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
 from keystone_action.invariants.tools.matchers import ToolMatcher, shown_calls
-from keystone_action.invariants.tools.spending import WORDS, Metric, shown_amount, spent, within
+from keystone_action.invariants.tools.spending import WORDS, Metric, measure_spending, shown_amount, within
 from keystone_action.spec.models.shapes import LIST, MAPPING
 
 _NUMBER, _SWITCH = "<number>", "<switch>"
@@ -106,7 +106,7 @@ class TraceCheck(Check):
         return await anyio.to_thread.run_sync(self._evaluate, context.evidence, trace, abandon_on_cancel=True)
 
     def _evaluate(self, evidence: Evidence, trace: Trace) -> Outcome:
-        spending = spent(evidence)
+        spending = measure_spending(evidence)
         if spending.problem:
             return failed(f"{spending.problem}.")
         assertions = [*self._about_tools(evidence, trace), *self._about_limits(evidence, trace)]
@@ -154,7 +154,7 @@ class TraceCheck(Check):
         yield TraceAssertion(what, not todo, told)
 
     def _about_limits(self, evidence: Evidence, trace: Trace) -> Iterator[TraceAssertion]:
-        spending = spent(evidence)
+        spending = measure_spending(evidence)
         limits: dict[Metric, float | None] = {
             "tool_calls": self.max_tool_calls if isinstance(self.max_tool_calls, int) else None,
             "tokens": self.max_tokens,

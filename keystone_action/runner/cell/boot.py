@@ -10,11 +10,11 @@ from keystone_action.agents.base import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import copy_tree, keep_originals, snapshot
-from keystone_action.runner.cell.layout import apart, copy_task_files, hidden_places, make_readable, shielded
+from keystone_action.runner.cell.layout import apart, copy_task_files, hidden_places, make_readable, run_shielded
 from keystone_action.runner.cell.opening import missing_words, open_sandbox
 from keystone_action.runner.cell.reaching import attach_services, seal
 from keystone_action.runner.parts.recorded import holds_results
-from keystone_action.sandbox.processes.sandboxes import unenforced
+from keystone_action.sandbox.processes.sandboxes import explain_unenforced
 from keystone_action.spec.expressions import interpolate
 from keystone_action.spec.limits import HIDDEN_VARIABLES
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def boot(under_way: CellUnderWay) -> None:
     """Workspace, secrets, services, fixtures, setup. Raises HarnessError."""
     loaded, inline = under_way.loaded, under_way.light
-    under_way.notices += unenforced(under_way.limits) if under_way.image is None else ()
+    under_way.notices += explain_unenforced(under_way.limits) if under_way.image is None else ()
     sandboxes = _sandboxes(under_way)
     under_way.enter("workspace")
     await apart(partial(_lay_out, under_way), inline=inline)
@@ -59,7 +59,7 @@ def _sandboxes(under_way: CellUnderWay) -> asyncio.Task[DockerSandboxes] | None:
         if not task.cancelled():
             task.exception()  # a cell that failed before it came to this one tells its own
 
-    under_way.stack.push_async_callback(shielded, end)
+    under_way.stack.push_async_callback(run_shielded, end)
     return task
 
 

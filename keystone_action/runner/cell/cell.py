@@ -27,7 +27,7 @@ from keystone_action.runner.cell.checks import judge_changes, run_checks
 from keystone_action.runner.cell.grading import agent_note, forced_zero, judge_usage, unreadable, usage, verdict_of
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
-from keystone_action.runner.cell.observing import answered, notices, observe
+from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.under_way import CellUnderWay
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.cell_rules import amount_problem
@@ -126,7 +126,7 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     patch = write_patch(under_way.originals, roots.workspace, found)
     observed = under_way.observed = observe(agent, run, roots.workspace, roots.trace)
     under_way.notices += notices(observed)
-    run = under_way.agent_run = answered(agent, run, observed)
+    run = under_way.agent_run = take_answer(agent, run, observed)
     places = under_way.places.items()
     under_way.evidence = Evidence(
         cell_id=under_way.cell.id,

@@ -84,7 +84,7 @@ def first_words(invariants: Mapping[str, Invariant]) -> frozenset[str]:
     return frozenset(word for word in words if word is not None and "{{" not in word)
 
 
-async def shielded(close: Callable[[], Awaitable[None]]) -> None:
+async def run_shielded(close: Callable[[], Awaitable[None]]) -> None:
     """Run a clean-up to its end, also when the cell is being cancelled."""
     with anyio.CancelScope(shield=True):
         await close()

@@ -39,7 +39,7 @@ def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Tra
     return trace
 
 
-def answered(agent: AgentBase, run: AgentRun, trace: Trace | None) -> AgentRun:
+def take_answer(agent: AgentBase, run: AgentRun, trace: Trace | None) -> AgentRun:
     """The run with the answer that its transcript tells, where that is what the agent prints: what passes for its
     output is what it said in the end, not the record of how it came to that. stdout stays as it was printed.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.files.workspace import snapshot
-from keystone_action.runner.cell.layout import apart, first_words, shielded
+from keystone_action.runner.cell.layout import apart, first_words, run_shielded
 from keystone_action.runner.cell.setup import make_environment, run_commands, write_files
 from keystone_action.runner.readable_folders import readable_folders, with_search_path
 
@@ -57,7 +57,7 @@ async def _open_process(under_way: CellUnderWay) -> Mapping[str, str]:
     readable = under_way.readable = (*under_way.readable, *made, *shown)
     base = with_search_path(packages.variables, shown)
     sandbox = await provider.open(roots.workspace, limits=under_way.limits, readable=readable, environment=base)
-    under_way.stack.push_async_callback(shielded, sandbox.close)
+    under_way.stack.push_async_callback(run_shielded, sandbox.close)
     under_way.provider, under_way.sandbox = provider, sandbox
     await _write_files(under_way)
     await run_commands(setup.commands, sandbox=sandbox, environment={**under_way.environment(), **setup.env})
@@ -70,13 +70,13 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
     await _write_files(under_way)
     if setup.packages:
         provider = await provider.with_packages(setup.packages, setup.env)
-        stack.push_async_callback(shielded, provider.close)
+        stack.push_async_callback(run_shielded, provider.close)
     network, proxy = under_way.network, under_way.proxy
     name, hosts = (network.name, dict(network.hosts)) if network is not None else ("none", {})
     provider = provider.with_network(name, hosts, dns=network.dns if network is not None else ())
     variables = dict(proxy.environment) if proxy is not None else {}
     sandbox = await provider.open(workspace, limits=under_way.limits, readable=readable, environment=variables)
-    stack.push_async_callback(shielded, sandbox.close)
+    stack.push_async_callback(run_shielded, sandbox.close)
     under_way.sandbox = sandbox
     if setup.commands:
         spec, found = under_way.spec, under_way.environment()
@@ -92,7 +92,7 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
             fingerprint=None if differs else partial(fingerprint, workspace, found, readable),
             secrets=tuple(under_way.names["secrets"].values()),
         )
-        stack.push_async_callback(shielded, provider.close)
+        stack.push_async_callback(run_shielded, provider.close)
     under_way.provider = provider
     return variables
 

@@ -13,7 +13,7 @@ import anyio
 
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.runner.cell.layout import names_a_cell, shielded
+from keystone_action.runner.cell.layout import names_a_cell, run_shielded
 from keystone_action.runner.service_pool import Definition
 from keystone_action.services.base import CellScope, Place, RunningService
 from keystone_action.spec.expressions import interpolate, leaves, references
@@ -67,7 +67,7 @@ async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
         proxies = await containers.egress()
         services = [service.name for service in spec.services]
         under_way.proxy = await proxies.open(egress, network, audit, services=services)
-        under_way.stack.push_async_callback(shielded, under_way.proxy.close)
+        under_way.stack.push_async_callback(run_shielded, under_way.proxy.close)
 
 
 class _Attachments:
@@ -96,7 +96,7 @@ class _Attachments:
         services = [interpolate(service, names) for service in others]
         last = any(names_a_cell(service) for service in others)
         running = await self._acquire(services, last=last) if services else []
-        self._under_way.stack.push_async_callback(shielded, self._leave)
+        self._under_way.stack.push_async_callback(run_shielded, self._leave)
         # A container is made knowing the names of mocks, so these come first; and containers in the order of the
         # spec, so that one may need another that is named before it.
         containers = {service.name for service in services if service.kind == "container"}
@@ -122,7 +122,7 @@ class _Attachments:
         )
         last = last or (alone and self._company.single)
         running = await pool.acquire(definition)
-        self._under_way.stack.push_async_callback(shielded, partial(pool.release, definition, last=last))
+        self._under_way.stack.push_async_callback(run_shielded, partial(pool.release, definition, last=last))
         return running
 
     def _in_network(self, name: str) -> Address:

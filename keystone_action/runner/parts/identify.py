@@ -28,7 +28,7 @@ from keystone_action.runner.parts.identity import (
     LOCAL,
     Identity,
     IdentityDifference,
-    continued,
+    continue_identity,
     contradictions,
     differences,
     explain_all,
@@ -251,7 +251,7 @@ class Identification:
         wrong = contradictions(self.identity, further)
         if wrong:
             raise another_run(wrong)
-        whole = continued(self.identity, further)
+        whole = continue_identity(self.identity, further)
         if whole != self.identity or not self._said:
             self._journal.say(further if self._said else whole, self._run_id)
         self.identity, self._said = whole, True

@@ -94,7 +94,7 @@ def _local(value: str | None) -> bool:
     return value is not None and value.startswith(LOCAL)
 
 
-def joined(parts: Sequence[Identity]) -> Identity:
+def join_identities(parts: Sequence[Identity]) -> Identity:
     """The identity of all parts together; at least one. Of what they don't agree on (each machine built its own image)
     nothing is known any more."""
     run = _facts_of_all([part.run for part in parts])
@@ -105,7 +105,7 @@ def joined(parts: Sequence[Identity]) -> Identity:
     return Identity(run, specs)
 
 
-def continued(earlier: Identity, later: Identity) -> Identity:
+def continue_identity(earlier: Identity, later: Identity) -> Identity:
     """With more about the same run: facts are added, and the last call's selection counts."""
     run = _overlaid(earlier.run, later.run)
     if "selection" in later.run:

@@ -14,7 +14,7 @@ from keystone_action.plan import digest_of
 from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.options import FailOn, RunOptions
 from keystone_action.runner.parts import journal
-from keystone_action.runner.parts.identity import Identity, continued, differences, explain_all, joined
+from keystone_action.runner.parts.identity import Identity, continue_identity, differences, explain_all, join_identities
 from keystone_action.runner.parts.recorded import JournalEntry, Recorded
 from keystone_action.runner.parts.shard_folders import Copying, find, read_shard
 from keystone_action.runner.run import Ran, make_output_directory
@@ -82,8 +82,8 @@ def _identity(shards: Sequence[ShardRun], recorded: Sequence[Recorded]) -> Ident
         if found and differences(so_far, one.identity, "merge"):
             raise _no_shards_of_one(shards, found, shard, one.identity)
         found.append(one.identity)
-        so_far = continued(so_far, one.identity)
-    return joined(found)
+        so_far = continue_identity(so_far, one.identity)
+    return join_identities(found)
 
 
 def _no_shards_of_one(

@@ -126,7 +126,7 @@ def _continue_identity(path: Path, number: int, identity: Identity, found: Ident
     if wrong:
         said = identities.explain_all(wrong, "resume")
         raise UsageError(f"{path}:{number} contradicts what the journal begins with: {said}")
-    return identities.continued(identity, found)
+    return identities.continue_identity(identity, found)
 
 
 def _identity_of(path: Path, number: int, line: bytes) -> tuple[Identity, str]:

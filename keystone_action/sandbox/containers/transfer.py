@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.plan import Mount
 from keystone_action.engine.transfers import fetch, layer_size, put
-from keystone_action.engine.unpack import TooLarge, moved, unpack
+from keystone_action.engine.unpack import TooLarge, move_below, unpack
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.tree_size import TooDeep, human, tree_size
@@ -305,7 +305,7 @@ class CopiedDirectory:
         with unfinished.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
             with contextlib.closing(self._get(container, self._places.private)) as pieces:
-                archive = moved(pieces, above, limit=limit)
+                archive = move_below(pieces, above, limit=limit)
                 file.writelines(docker_pack.in_chunks(archive))
         unfinished.replace(self._saved)
 
@@ -325,7 +325,7 @@ class CopiedDirectory:
         try:
             with unfinished.open("wb") as file:
                 os.fchmod(file.fileno(), 0o600)
-                archive = moved(_read(self._saved), "", limit=None, leave_out=temporary)
+                archive = move_below(_read(self._saved), "", limit=None, leave_out=temporary)
                 file.writelines(docker_pack.in_chunks(archive))
             unfinished.replace(self._saved)
         except OSError as error:

@@ -34,7 +34,7 @@ from keystone_action.sandbox.processes.service_process import ServiceProcess
 from keystone_action.sandbox.users import Lease, Users, remove_left_behind
 
 
-def unenforced(limits: Limits) -> tuple[str, ...]:
+def explain_unenforced(limits: Limits) -> tuple[str, ...]:
     """Sentences for those of these limits that a process sandbox can't keep."""
     if limits.cpu is None:
         return ()

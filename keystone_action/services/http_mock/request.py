@@ -42,8 +42,8 @@ class MockRequest:
             target = "/" + target.split("://", 1)[1].partition("/")[2]
         path, _, query = target.partition("#")[0].partition("?")
         self.path = unquote(path) if "%" in path else path
-        self.query = collected(parse_qsl(query, keep_blank_values=True)) if query else {}
-        self.headers = collected(self.raw.headers, fold=True)
+        self.query = collect(parse_qsl(query, keep_blank_values=True)) if query else {}
+        self.headers = collect(self.raw.headers, fold=True)
         self.body = self._text()
 
     def cut_body(self, size: int) -> None:
@@ -76,7 +76,7 @@ class MockRequest:
         return names
 
 
-def collected(pairs: list[tuple[str, str]], *, fold: bool = False) -> Texts:
+def collect(pairs: list[tuple[str, str]], *, fold: bool = False) -> Texts:
     """Names that are repeated have a list. fold: names are the same without case."""
     found: Texts = {}
     spelled: dict[str, str] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.services.http_mock.templates import ReplyTemplate, TemplateFailed, has_template, unescaped
+from keystone_action.services.http_mock.templates import ReplyTemplate, TemplateFailed, has_template, unescape
 
 if TYPE_CHECKING:
     from keystone_action.spec.models.services import MockResponse
@@ -108,7 +108,7 @@ class ResponsePlan:
         if has_template([dict(self._headers), self._text, self._json]):
             self._template = ReplyTemplate(dict(self._headers), self._text, self._json, where)
         else:
-            self._fixed = self._reply(self._headers, self._content(unescaped(self._text), unescaped(self._json)))
+            self._fixed = self._reply(self._headers, self._content(unescape(self._text), unescape(self._json)))
 
     def render(self, request: Mapping[str, Any] | None) -> MockReply:
         """request: what templates see of it; only asked for where `is_template`. A template that fails gives a 500

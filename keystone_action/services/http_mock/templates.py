@@ -60,13 +60,13 @@ def has_template(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(has_template(item) for item in value)
 
 
-def unescaped(value: Any) -> Any:
+def unescape(value: Any) -> Any:
     r"""The value with `\{{` made `{{` in each of its texts, as it is everywhere in a spec."""
     if isinstance(value, str):
         return value.replace("\\{{", "{{")
     if isinstance(value, dict):
-        return {name: unescaped(item) for name, item in value.items()}
-    return [unescaped(item) for item in value] if isinstance(value, list) else value
+        return {name: unescape(item) for name, item in value.items()}
+    return [unescape(item) for item in value] if isinstance(value, list) else value
 
 
 class ReplyTemplate:
@@ -92,7 +92,7 @@ def _compile(value: Any, where: str, *, typed: bool) -> Render:
     if isinstance(value, list):
         parts = [_compile(item, where, typed=typed) for item in value]
         return lambda request: [render(request) for render in parts]
-    plain = unescaped(value)
+    plain = unescape(value)
     return lambda _request: plain
 
 

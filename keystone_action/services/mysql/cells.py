@@ -48,11 +48,11 @@ class CellDatabase:
         """A fresh database and both users; what had these names is dropped first. Raises pymysql's errors."""
         with self.server.admin() as admin:
             self._drop(admin)
-            admin.execute(f"CREATE DATABASE {quoted(self.database)}")
+            admin.execute(f"CREATE DATABASE {quote_name(self.database)}")
             for user, password in ((self.user, self.password), (self.reader, self.reader_password)):
                 admin.execute("CREATE USER %s@'%%' IDENTIFIED BY %s", (user, password))
             # In a grant, `_` and `%` of a database's name stand for other characters.
-            pattern = quoted(self.database.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%"))
+            pattern = quote_name(self.database.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%"))
             admin.execute(f"GRANT ALL PRIVILEGES ON {_literal(pattern)}.* TO %s@'%%'", (self.user,))
             admin.execute(f"GRANT SELECT, SHOW VIEW ON {_literal(pattern)}.* TO %s@'%%'", (self.reader,))
 
@@ -119,14 +119,14 @@ class CellDatabase:
         self._end_sessions(admin)
         _wait_for_locks(admin, _LOCK_SECONDS)
         try:
-            admin.execute(f"DROP DATABASE IF EXISTS {quoted(self.database)}")
+            admin.execute(f"DROP DATABASE IF EXISTS {quote_name(self.database)}")
         except OperationalError as error:
             if error.args[0] != _LOCK_WAIT_TIMEOUT:
                 raise
             # A prepared XA transaction holds its locks after its session's end.
             _roll_back_prepared(admin)
             _wait_for_locks(admin, _LAST_LOCK_SECONDS)
-            admin.execute(f"DROP DATABASE IF EXISTS {quoted(self.database)}")
+            admin.execute(f"DROP DATABASE IF EXISTS {quote_name(self.database)}")
         for user in self._users:
             admin.execute("DROP USER IF EXISTS %s@'%%'", (user,))
 
@@ -149,7 +149,7 @@ def _roll_back_prepared(admin: Any) -> None:
             continue  # another cell's, whose session still has it
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """As an identifier."""
     return "`" + name.replace("`", "``") + "`"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pymysql
 
-from keystone_action.services.mysql.cells import quoted
+from keystone_action.services.mysql.cells import quote_name
 from keystone_action.services.own_role import OwnRole, RefusedError, is_left_over
 
 _DENIED = {
@@ -101,11 +101,12 @@ def _grant(cursor: Any, name: str) -> None:
         cursor.execute(_TABLES)
         for schema in sorted({str(row[0]) for row in cursor.fetchall()} | _own_schema(cursor)):
             # In a grant, `_` and `%` of a database's name stand for other characters.
-            pattern = quoted(schema.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")).replace("%", "%%")
+            literal = schema.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
+            pattern = quote_name(literal).replace("%", "%%")
             cursor.execute(f"GRANT SELECT, SHOW VIEW ON {pattern}.* TO %s@'%%'", (name,))
     cursor.execute(_FUNCTIONS)
     for schema, routine in cursor.fetchall():
-        function = f"{quoted(str(schema))}.{quoted(str(routine))}".replace("%", "%%")
+        function = f"{quote_name(str(schema))}.{quote_name(str(routine))}".replace("%", "%%")
         try:
             cursor.execute(f"GRANT EXECUTE ON FUNCTION {function} TO %s@'%%'", (name,))
         except pymysql.err.MySQLError as error:

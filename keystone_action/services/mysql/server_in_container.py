@@ -16,7 +16,7 @@ from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
 from keystone_action.services.container.service import unmet
 from keystone_action.services.error_text import one_line
-from keystone_action.services.mysql.cells import CellDatabase, quoted
+from keystone_action.services.mysql.cells import CellDatabase, quote_name
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
@@ -128,7 +128,7 @@ class MysqlInContainer:
 
     def _make_place(self) -> None:
         with self.admin() as admin:
-            admin.execute(f"DROP DATABASE IF EXISTS {quoted(self._by_image.database)}")
+            admin.execute(f"DROP DATABASE IF EXISTS {quote_name(self._by_image.database)}")
             for user in {"root", self._by_image.user}:
                 admin.execute("DROP USER IF EXISTS %s@'%%'", (user,))
             # An account without a name would let everybody in, and come before names from anywhere.

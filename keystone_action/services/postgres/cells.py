@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keystone_action.services.postgres import catalogue as postgres_catalogue
-from keystone_action.services.postgres.passwords import stored
+from keystone_action.services.postgres.passwords import scram_verifier
 from keystone_action.services.redefinitions import NOTHING, Catalogue, CatalogueChanges, Shadow, stand_in
 
 if TYPE_CHECKING:
@@ -264,9 +264,9 @@ class CellDatabase:
         names["template"] = sql.Identifier(self.server.template)
         text = "; ".join(templates)
         if "{password}" in text:
-            names["password"] = sql.Literal(stored(self.owner_password))
+            names["password"] = sql.Literal(scram_verifier(self.owner_password))
         if "{reader_password}" in text:
-            names["reader_password"] = sql.Literal(stored(self.reader_password, private=True))
+            names["reader_password"] = sql.Literal(scram_verifier(self.reader_password, private=True))
         admin.execute(sql.SQL(text).format(**names), prepare=False)
 
     def _owner_session(self) -> psycopg.Connection[Any]:

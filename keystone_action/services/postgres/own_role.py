@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from keystone_action.services.own_role import OwnRole, RefusedError, is_left_over
-from keystone_action.services.postgres.passwords import stored
+from keystone_action.services.postgres.passwords import scram_verifier
 from keystone_action.services.postgres.reader import sentence, session_options
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PostgresRole(OwnRole):
             raise RefusedError(sentence(error)) from None
 
     def _make_in(self, session: psycopg.Connection[Any], name: str, password: str) -> None:
-        role, secret = sql.Identifier(name), sql.Literal(stored(password, private=True))
+        role, secret = sql.Identifier(name), sql.Literal(scram_verifier(password, private=True))
         superuser = bool(_first(session, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"))
         # Only a superuser can let a role read past row security on every version.
         rows = " BYPASSRLS" if superuser else ""

@@ -19,7 +19,7 @@ _SALT_BYTES = 16
 _METHOD = "sha256"
 
 
-def stored(password: str, *, private: bool = False) -> str:
+def scram_verifier(password: str, *, private: bool = False) -> str:
     """What to write after PASSWORD: the verifier `SCRAM-SHA-256$…`, which servers since version 10 keep as it is; for
     a password that a client changes first (RFC 4013), the password itself. private: of a role that is only ours."""
     if not (password.isascii() and password.isprintable() and password):

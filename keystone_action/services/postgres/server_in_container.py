@@ -17,7 +17,7 @@ from keystone_action.services.container.engine_container import ServiceContainer
 from keystone_action.services.container.service import unmet
 from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.databases import PostgresCredentials
-from keystone_action.services.postgres.passwords import stored
+from keystone_action.services.postgres.passwords import scram_verifier
 from keystone_action.services.postgres.reader import keywords, session_options
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class PostgresInContainer:
             session.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(setting), sql.Literal(value)))
         session.execute(
             sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}").format(
-                sql.Identifier(self._superuser), sql.Literal(stored(self._password, private=True))
+                sql.Identifier(self._superuser), sql.Literal(scram_verifier(self._password, private=True))
             )
         )
         there = "SELECT count(*) FROM pg_database WHERE datname = 'template1' AND datallowconn"

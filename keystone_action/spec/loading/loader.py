@@ -28,7 +28,7 @@ from keystone_action.spec.loading.rules import check_rules, service_names_of
 from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.loading.text_files import is_file
 from keystone_action.spec.loading.translation import TranslationSource
-from keystone_action.spec.loading.unsupported import refused
+from keystone_action.spec.loading.unsupported import find_unsupported
 from keystone_action.spec.loading.yaml_loader import Path as DataPath
 from keystone_action.spec.models.base import CheckModel
 from keystone_action.spec.models.checks import CheckReader
@@ -187,7 +187,7 @@ class _Loading:
         for problems in (
             (problem for leaf in texts for problem in (*fields.check(leaf), *check_text(leaf, scope))),
             check_rules(scope),
-            refused(scope),
+            find_unsupported(scope),
         ):
             self._report(_in_file(problems, repaired))
         prompt = self._prompt(spec)

@@ -18,7 +18,7 @@ NO_CONTAINER = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
 
 
-def refused(scope: Scope) -> Iterator[Problem]:
+def find_unsupported(scope: Scope) -> Iterator[Problem]:
     """Everything in a spec that this version does not have."""
     spec = scope.spec
     yield from _agent(spec)
