@@ -106,8 +106,8 @@ class TestDigestsTakenOver:
     @pytest.fixture
     def read(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes: list[int] = []
-        hashed = module._hashed
-        monkeypatch.setattr(module, "_hashed", lambda fd, size: sizes.append(size) or hashed(fd, size))
+        hash_file = module._hash
+        monkeypatch.setattr(module, "_hash", lambda fd, size: sizes.append(size) or hash_file(fd, size))
         monkeypatch.setattr(module, "stamps_every_change", lambda _: True)  # whatever pytest's directory lies on
         return sizes
 
