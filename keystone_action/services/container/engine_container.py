@@ -31,7 +31,7 @@ _END_ADVICE = "Mostly its output says why; `env` and `command` of the service sa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerPlan:
+class ServiceContainerPlan:
     """What a service's container is made of. command: text as a shell would split it, a list exactly, None = the
     image's own."""
 
@@ -45,7 +45,7 @@ class ServiceContainer:
     """A container of ours. No host port is published: what may reach it is in its networks."""
 
     def __init__(
-        self, client: EngineClient, run_id: str, plan: ContainerPlan, *, kept_logs: KeptLogs | None = None
+        self, client: EngineClient, run_id: str, plan: ServiceContainerPlan, *, kept_logs: KeptLogs | None = None
     ) -> None:
         """kept_logs: gets what it printed when it is removed."""
         self._client = client
@@ -254,7 +254,7 @@ def _end(state: State, when: str) -> tuple[str, str]:
     return f"ended {when}, with exit code {state.get('ExitCode', 'unknown')}{said}", _END_ADVICE
 
 
-def _understood(error: ServiceError, plan: ContainerPlan) -> ServiceError:
+def _understood(error: ServiceError, plan: ServiceContainerPlan) -> ServiceError:
     """The engine's most frequent refusals, with what to do."""
     if "executable file not found" in error.message or "no such file or directory" in error.message:
         advice = f"Set `command` to a program that image {plan.image} has."

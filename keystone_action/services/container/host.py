@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from keystone_action.engine.client import EngineClient
     from keystone_action.engine.networks import ContainerNetwork, Networks
-    from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
+    from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 
 
 class GroupNetwork:
@@ -65,7 +65,7 @@ class ContainerHost:
     logs: Path | None = None
     mask: Callable[[str], str] = str
 
-    def container(self, plan: ContainerPlan) -> ServiceContainer:
+    def container(self, plan: ServiceContainerPlan) -> ServiceContainer:
         """A container of this run, not started."""
         from keystone_action.services.container.engine_container import ServiceContainer
 

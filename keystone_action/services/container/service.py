@@ -17,7 +17,7 @@ from keystone_action.engine.pulling import ensure_image
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.services.base import CellScope, Place, undoing
-from keystone_action.services.container.engine_container import ContainerPlan, ServiceContainer
+from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
@@ -75,7 +75,9 @@ class GenericContainer:
         import anyio
 
         definition = self._definition
-        plan = ContainerPlan(service=self.name, image=definition.image, env=definition.env, command=definition.command)
+        plan = ServiceContainerPlan(
+            service=self.name, image=definition.image, env=definition.env, command=definition.command
+        )
         container = self._host.container(plan)
         await container.start(network, cell=cell_id)
         try:

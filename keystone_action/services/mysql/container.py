@@ -14,7 +14,7 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
 from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.container.database_servers import DatabaseServers
-from keystone_action.services.container.engine_container import ContainerPlan
+from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql.cells import CellDatabase
 from keystone_action.services.mysql.reader import MysqlReader
@@ -59,7 +59,7 @@ class MysqlContainer:
     def _server(self) -> MysqlInContainer:
         definition, root = self._definition, secrets.token_urlsafe(24)
         env = env_for_image(self._image, definition.env, self._credentials, root)
-        plan = ContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
+        plan = ServiceContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
         return MysqlInContainer(self._host.container(plan), self._credentials, root, self._port)
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.container.database_servers import DatabaseServers
-from keystone_action.services.container.engine_container import ContainerPlan
+from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.embedded import named_by_env
 from keystone_action.services.postgres.server_in_container import MAINTENANCE, TEMPLATE, PostgresInContainer
@@ -51,7 +51,7 @@ class PostgresContainer:
     def _server(self) -> PostgresInContainer:
         definition = self._definition
         env = {"POSTGRES_PASSWORD": self._credentials.password, "POSTGRES_INITDB_ARGS": "--no-sync", **definition.env}
-        plan = ContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
+        plan = ServiceContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
         return PostgresInContainer(self._host.container(plan), self._credentials, self._port)
 
     @asynccontextmanager
