@@ -175,8 +175,8 @@ def test_a_second_signal_loses_no_result_of_the_first(driven: Any, number: int) 
 @BOTH
 def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any, number: int) -> None:
     second = "only=lambda *_: not once.append(1) and len(once) > 1"
-    run = driven(f"once = []\nat('runner.cell.cell', 'changes', hang, {second})", spec() + TWO)
-    run.until("changes")
+    run = driven(f"once = []\nat('runner.cell.cell', 'compare_entries', hang, {second})", spec() + TWO)
+    run.until("compare_entries")
     run.process.send_signal(number)
     code, err = run.end()
     assert code == 130, err
@@ -205,7 +205,7 @@ def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -
 
 @hostile("signals", "code in C keeps the interpreter's lock for ever", held_by="a watchdog process", sandbox="none")
 @pytest.mark.parametrize(
-    "place", ["at('runner.cell.cell', 'changes', seize)", "at('report.write', 'render_html', seize)"]
+    "place", ["at('runner.cell.cell', 'compare_entries', seize)", "at('report.write', 'render_html', seize)"]
 )
 def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str) -> None:
     run = driven(place)
@@ -244,7 +244,7 @@ def _runs(number: str) -> bool:
 
 @hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")
 def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
-    run = driven(f"at('runner.cell.cell', 'changes', hang, {FIRST})", spec(resources="{timeout: 2s}") + TWO)
+    run = driven(f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})", spec(resources="{timeout: 2s}") + TWO)
     code, err = run.end()
     assert code == 3, err
     assert run.verdicts == ["error", "pass"]
@@ -253,7 +253,8 @@ def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) 
 
 @honest("signals", "a thread of ours hangs in a cell", sandbox="none")
 def test_a_cell_that_takes_its_time_within_its_limit_passes(driven: Any) -> None:
-    place = f"at('runner.cell.cell', 'changes', lambda name: (open(name + '.reached', 'w'), time.sleep(1)), {FIRST})"
+    wait = "lambda name: (open(name + '.reached', 'w'), time.sleep(1))"
+    place = f"at('runner.cell.cell', 'compare_entries', {wait}, {FIRST})"
     run = driven(place, spec(resources="{timeout: 60s}") + TWO)
     assert run.end()[0] == 0
     assert run.verdicts == ["pass", "pass"]
