@@ -64,7 +64,7 @@ from keystone_action.__main__ import main
 sys.exit(main())
 """
 TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
-FIRST = "only=lambda before, after: not os.path.exists('changes.reached')"
+FIRST = "only=lambda before, after: not os.path.exists('compare_entries.reached')"
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
@@ -244,11 +244,11 @@ def _runs(number: str) -> bool:
 
 @hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")
 def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
-    run = driven(f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})", spec(resources="{timeout: 2s}") + TWO)
+    run = driven(f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})", spec(resources="{timeout: 6s}") + TWO)
     code, err = run.end()
     assert code == 3, err
     assert run.verdicts == ["error", "pass"]
-    assert "the cell took longer than resources.timeout (2 s); it was in: checks" in json.dumps(run.document)
+    assert "the cell took longer than resources.timeout (6 s); it was in: checks" in json.dumps(run.document)
 
 
 @honest("signals", "a thread of ours hangs in a cell", sandbox="none")
