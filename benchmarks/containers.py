@@ -89,7 +89,8 @@ class _Ours:
         import anyio
 
         from keystone_action.engine.networks import Networks
-        from keystone_action.services.container.host import container_service, make_host
+        from keystone_action.services.container.host import make_host
+        from keystone_action.services.start import container_service
         from keystone_action.spec.models.services import PostgresService
 
         run_id = f"bench-{secrets.token_hex(4)}"
