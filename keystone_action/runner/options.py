@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from keystone_action.plan import Selection
-from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
     from keystone_action.scoring.baseline import Baseline
+    from keystone_action.scoring.results import CellResult
     from keystone_action.spec.loading.translation import Dialects
 
 FailOn = Literal["threshold", "regression", "error", "never"]
