@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import tempfile
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import Row, interleaved
 
 if TYPE_CHECKING:
-    from docker import DockerClient
-
+    from keystone_action.engine.client import EngineClient
     from keystone_action.services.base import RunningService
 
 IMAGE = "postgres:16"
@@ -25,13 +25,15 @@ _LABEL = "keystone.run=bench"
 
 def containers(rounds: int) -> list[Row] | list[str]:
     """The rows, or a line that says why there are none."""
-    import docker
+    from keystone_action.engine.connect import connect
+    from keystone_action.errors import SandboxError
 
     try:
-        client = docker.from_env()
-        client.images.get(IMAGE)
-    except docker.errors.DockerException as error:
-        return [f"PostgreSQL in a container: not measured ({' '.join(str(error).split())})"]
+        client = connect(os.environ)
+    except SandboxError as error:
+        return [f"PostgreSQL in a container: not measured ({error})"]
+    if not client.has_image(IMAGE):
+        return [f"PostgreSQL in a container: not measured (there is no image {IMAGE})"]
     with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
         ours = _Ours(client, Path(name))
         samples = interleaved(
@@ -75,7 +77,7 @@ def docker_run() -> float:
 class _Ours:
     """A run of ours with one service."""
 
-    def __init__(self, client: DockerClient, directory: Path) -> None:
+    def __init__(self, client: EngineClient, directory: Path) -> None:
         self._client = client
         self._directory = directory
 
@@ -90,7 +92,7 @@ class _Ours:
 
         from keystone_action.engine.networks import Networks
         from keystone_action.services.container.host import make_host
-        from keystone_action.services.start import container_service
+        from keystone_action.services.postgres.container import PostgresContainer
         from keystone_action.spec.models.services import PostgresService
 
         run_id = f"bench-{secrets.token_hex(4)}"
@@ -98,8 +100,7 @@ class _Ours:
         definition = PostgresService(
             name="db", type="postgres", image=IMAGE, env={"POSTGRES_PASSWORD": "bench"}, isolation="database"
         )
-        service = container_service(definition, make_host(client=self._client, run_id=run_id, networks=networks))
-        assert service is not None
+        service = PostgresContainer(definition, make_host(client=self._client, run_id=run_id, networks=networks))
         limit = anyio.Semaphore(_AT_ONCE)
         started = time.perf_counter()
         try:
