@@ -215,9 +215,10 @@ def copy_as_left(workspace: Path, destination: Path, *, drop_outside_links: bool
         destination.mkdir(parents=True)
         copy_entries(workspace, destination, leave_out=leads_out if drop_outside_links else None)
         repositories.disarm(destination)
-    except FileNotFoundError:
-        return ()  # the agent deleted its workspace: the copy is as empty as that
     except OSError as error:
+        closed = isinstance(error, PermissionError) and not os.access(workspace, os.R_OK | os.X_OK)
+        if closed or isinstance(error, FileNotFoundError):
+            return ()  # the agent closed or deleted its workspace: the copy is as empty as that
         raise _copy_failed(workspace, error) from error
     return tuple(sorted(removed))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.attacks import hostile
-from support.hostile import area, attack, everything_written, statuses
+from support.hostile import AS_ROOT, area, attack, everything_written, statuses
 
 __all__ = ["area"]
 
@@ -96,11 +96,13 @@ MESSES = {
 def test_every_mess_is_copied_and_graded(area: Path, kind: str) -> None:
     hidden_check(area)
     called = attack(area, f"import os, resource\nopen('made.txt', 'w').close()\n{MESSES[kind]}", COPIES)
-    assert called.code == 0, called.out + called.err + str(called.checks)
+    # A user of its own can't close a directory to root; it can to a plain user, who then can't read what was left.
+    verdict = "fail" if kind == "closed" and not AS_ROOT else "pass"
+    assert called.code == (verdict == "fail"), called.out + called.err + str(called.checks)
     assert called.cells[0]["agent"]["exit_code"] == 0, (called.output / "cells/hostile.r0/agent.stderr").read_text()
     _identity, *lines = (called.output / "journal.jsonl").read_text("utf-8").splitlines()
     for line in lines:
-        assert json.loads(line)["verdict"] == "pass"
+        assert json.loads(line)["verdict"] == verdict
 
 
 ENDS = {
