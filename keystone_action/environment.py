@@ -1,13 +1,16 @@
 """Our own environment, where no other process can read it.
 
 What a program is started with stands in `/proc/<pid>/environ` as long as it lives: taking a variable out of
-`os.environ` changes nothing there. A job's tokens and keys are variables. So a front door starts itself anew, as the
-first thing it does, with nothing but names that are harmless; the rest goes along in a file that exists in memory
-only, and is handed down as a mapping. In a container, process 1 keeps what the engine started it with: where that is
-us, an init takes our place, and we start anew below it.
+`os.environ` changes nothing there. A job's tokens and keys are variables. So a front door overwrites, as the first
+thing it does, the memory that the kernel shows there, up to names that are harmless; the values go down as a mapping.
+
+Where that can't be done, and as a container's process 1, the program starts itself anew with the harmless names, and
+the rest goes along in a file that exists in memory only. Process 1 becomes an init then, with us below it.
 
 Standard library only, and little of it: this runs before anything else is imported.
 """
+
+# ruff: noqa: PTH123 - pathlib is a heavy import here
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from collections.abc import Mapping, Sequence
 _HANDED_ON = "KEYSTONE_HANDED_ON"
 """`<descriptor> <signal>…`: where the new process finds its environment, and which signals wait for it."""
 _FIRST_DESCRIPTOR = 10
+_ENV_START = 50 - 3
+"""Where /proc/self/stat says, counted from the field after the program's name, at which address the variables stand."""
 _FILE = "keystone-environment"
 _INIT = "/usr/bin/tini"
 """Forwards signals and reaps orphans where we were started as process 1, as the action's image starts us."""
@@ -43,21 +48,24 @@ _waiting: list[int] = []
 
 
 def take(words: Sequence[str]) -> dict[str, str]:
-    """The environment that this program was started with. Where that has more than harmless names, or we are a
-    container's process 1, this does not return: the program starts anew, with the same arguments.
+    """The environment that this program was started with. From here on neither `/proc` nor `os.environ` has more than
+    harmless names. As a container's process 1 this does not return: the program starts anew, with the same arguments.
 
     words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`.
     """
-    handed_on = _receive()
-    if handed_on is not None:
-        return handed_on
-    secret = any(not _HARMLESS.fullmatch(name) for name in os.environ)
-    init = [_INIT, "--"] if os.getpid() == 1 and os.access(_INIT, os.X_OK) else []
-    if (secret or init) and _can_be_repeated(words) and hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):
-            _start_anew(init)
-        let_signals_in()
-    return dict(os.environ)
+    environ = _receive()
+    if environ is None:
+        environ = dict(os.environ)
+        init = [_INIT, "--"] if os.getpid() == 1 and os.access(_INIT, os.X_OK) else []
+        if (init or not _erase_secrets()) and _can_be_repeated(words) and hasattr(os, "memfd_create"):
+            with contextlib.suppress(OSError):
+                _start_anew(init)
+            let_signals_in()
+    for name in environ:
+        if not _HARMLESS.fullmatch(name):
+            os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in environ.items() if _LOOKED_UP.fullmatch(name)})
+    return environ
 
 
 def let_signals_in() -> None:
@@ -65,6 +73,31 @@ def let_signals_in() -> None:
     if _waiting:
         signals, _waiting[:] = list(_waiting), []
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+
+def _erase_secrets() -> bool:
+    """Whether `/proc` shows none any more."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            shown = file.read()
+        entries = shown.split(b"\0")
+        erased = b"\0".join(entry if _is_harmless(entry) else bytes(len(entry)) for entry in entries)
+        if erased == shown:
+            return True
+        with open("/proc/self/stat", "rb") as file:
+            env_start = int(file.read().rpartition(b")")[2].split()[_ENV_START])
+        with open("/proc/self/mem", "r+b", buffering=0) as file:
+            file.seek(env_start)
+            file.write(erased)
+        with open("/proc/self/environ", "rb") as file:
+            return file.read() == erased
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _is_harmless(entry: bytes) -> bool:
+    name, equals, _ = entry.partition(b"=")
+    return not entry or bool(equals and _HARMLESS.fullmatch(os.fsdecode(name)))
 
 
 def _can_be_repeated(words: Sequence[str]) -> bool:
@@ -103,7 +136,7 @@ def _receive() -> dict[str, str] | None:
     numbers = os.environ.get(_HANDED_ON, "").split()
     try:
         descriptor, *signals = map(int, numbers)
-        place = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - pathlib is a heavy import here
+        place = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
         if not place.startswith(f"/memfd:{_FILE}"):
             return None
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -114,9 +147,7 @@ def _receive() -> dict[str, str] | None:
         return None
     del os.environ[_HANDED_ON]
     _waiting[:] = signals
-    found = dict(_pairs(content))
-    os.environ.update({name: value for name, value in found.items() if _LOOKED_UP.fullmatch(name)})
-    return found
+    return dict(_pairs(content))
 
 
 def _pairs(content: bytes) -> Mapping[str, str]:

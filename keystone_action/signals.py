@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-TYPE_CHECKING = False  # `typing` takes 5 ms to import, twice where the program starts anew
+TYPE_CHECKING = False  # `typing` takes 5 ms to import
 if TYPE_CHECKING:
     from typing import Any, Literal, NoReturn
 

@@ -1,4 +1,4 @@
-"""The front doors start themselves anew, with no secret where `/proc` shows it."""
+"""The front doors leave no secret where `/proc` shows it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ shown = Path("/proc/self/environ").read_bytes().decode("utf-8", "surrogateescape
 Path("told").write_text(json.dumps([environ, shown, dict(os.environ), sys.argv, sys.stdin is None]))
 """
 
+CLOSED_MEMORY = """
+import builtins
+opened = builtins.open
+def closed(path, *arguments, **options):
+    if path == "/proc/self/mem":
+        raise PermissionError(path)
+    return opened(path, *arguments, **options)
+builtins.open = closed
+"""
+"""Then the program has to start itself anew."""
+
 
 def start(
     directory: Path, *words: str, before: str = "", how: str = "file", environ: dict[str, str] | None = None
@@ -51,15 +62,18 @@ def starts(directory: Path) -> int:
     return len((directory / "starts").read_text())
 
 
-@hostile("host scripts", "a token of the job is read in /proc/<pid>/environ", held_by="a clean start", sandbox="none")
-@pytest.mark.parametrize("how", ["file", "module"])
-def test_no_secret_stays_where_proc_shows_it(tmp_path: Path, how: str) -> None:
+@hostile("host scripts", "a token of the job is read in /proc/<pid>/environ", held_by="erasure", sandbox="none")
+@pytest.mark.parametrize(
+    ("how", "before", "count"),
+    [("file", "", 1), ("module", "", 1), ("text", "", 1), ("file", CLOSED_MEMORY, 2), ("module", CLOSED_MEMORY, 2)],
+)
+def test_no_secret_stays_where_proc_shows_it(tmp_path: Path, how: str, before: str, count: int) -> None:
     secrets = {"GITHUB_TOKEN": "ghs_1", "EMPTY_": "", "LONG_KEY": "k" * 100_000, "ODD": "\udcff=\n"}
-    environ, shown, kept, argv, _ = start(tmp_path, "run", "a b", how=how, environ=secrets)
+    environ, shown, kept, argv, _ = start(tmp_path, "run", "a b", how=how, before=before, environ=secrets)
     assert environ.items() >= secrets.items()
     assert not [name for name in secrets if f"{name}=" in shown or name in kept]
     assert argv[1:] == ["run", "a b"]
-    assert starts(tmp_path) == 2
+    assert starts(tmp_path) == count
 
 
 @honest("host scripts", "a token of the job is read in /proc/<pid>/environ", sandbox="none")
@@ -71,15 +85,34 @@ def test_what_is_no_secret_stays_and_starts_nothing_anew(tmp_path: Path) -> None
     assert starts(tmp_path) == 1
 
 
+def test_what_we_start_gets_what_is_harmless(tmp_path: Path) -> None:
+    """libc and the loader keep addresses of the memory that is overwritten."""
+    after = "import subprocess\nsubprocess.run(['sh', '-c', 'env > environ.txt; pwd > pwd.txt'], check=True)"
+    (tmp_path / "program.py").write_text(PROGRAM.format(before="") + after)
+    secrets = {f"KEY_{number}": "secret" for number in range(50)}
+    subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**secrets, "TZ": "UTC", "SAID": "a=b", **ENVIRONMENT},
+        check=True,
+        timeout=60,
+    )
+    lines = (tmp_path / "environ.txt").read_text().splitlines()
+    assert not [line for line in lines if line.startswith(("KEY_", "SAID"))]
+    assert {f"PATH={ENVIRONMENT['PATH']}", "TZ=UTC"} <= set(lines)
+    assert (tmp_path / "pwd.txt").read_text().strip() == str(tmp_path)
+
+
 def test_variables_of_the_interpreter_go_on_working(tmp_path: Path) -> None:
-    _, _, kept, _, _ = start(tmp_path, environ={"A_TOKEN": "x", "HTTPS_PROXY": "http://u:p@proxy", "VIRTUAL_ENV": "/x"})
+    environ = {"A_TOKEN": "x", "HTTPS_PROXY": "http://u:p@proxy", "VIRTUAL_ENV": "/x"}
+    _, shown, kept, _, _ = start(tmp_path, environ=environ)
     assert (kept["PYTHONPATH"], kept["VIRTUAL_ENV"]) == (ENVIRONMENT["PYTHONPATH"], "/x")
     assert kept["HTTPS_PROXY"] == "http://u:p@proxy"  # for libraries that look it up
-    assert starts(tmp_path) == 2
+    assert "u:p" not in shown
 
 
 def test_a_signal_between_the_two_starts_is_delivered(tmp_path: Path) -> None:
-    before = """
+    before = f"""{CLOSED_MEMORY}
 signal.signal(signal.SIGTERM, lambda *_: Path("came").write_text(""))
 execve = os.execve
 def kill_first(*arguments):
@@ -93,7 +126,7 @@ os.execve = kill_first
 
 @hostile("host scripts", "a token stays in the memory it was handed on in", held_by="a clean start", sandbox="none")
 def test_what_was_handed_on_is_emptied(tmp_path: Path) -> None:
-    before = """
+    before = f"""{CLOSED_MEMORY}
 execve = os.execve
 def keep(program, words, environ):
     os.dup2(int(environ["KEYSTONE_HANDED_ON"].split()[0]), 50)
@@ -130,7 +163,7 @@ os.getpid = lambda: 1
 
 
 def test_a_closed_stream_stays_closed(tmp_path: Path) -> None:
-    before = "if 'A_TOKEN' in os.environ: os.close(0)"
+    before = f"{CLOSED_MEMORY}\nif 'A_TOKEN' in os.environ: os.close(0)"
     assert start(tmp_path, before=before, environ={"A_TOKEN": "x"})[-1]
     assert starts(tmp_path) == 2
 
@@ -142,6 +175,6 @@ def test_what_only_looks_handed_on_is_left_alone(tmp_path: Path, told: str) -> N
 
 
 def test_another_program_is_not_started_again(tmp_path: Path) -> None:
-    environ, *_ = start(tmp_path, how="text", environ={"A_TOKEN": "x"})
+    environ, *_ = start(tmp_path, how="text", before=CLOSED_MEMORY, environ={"A_TOKEN": "x"})
     assert environ["A_TOKEN"] == "x"
     assert starts(tmp_path) == 1
