@@ -16,6 +16,8 @@ TRANSCRIPT_LIMIT = 512 << 20
 DEFAULT_PIDS = 4096
 """Processes and threads that a sandbox may have where its spec says nothing: more than any honest build needs, few
 enough for a machine."""
+FAILURE_CHARACTERS = 2000
+"""Of each stream of a command that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,32 @@ class Completed:
     advice: str = ""
 
     @property
+    def succeeded(self) -> bool:
+        """Whether it ended by itself, with exit code 0."""
+        return self.exit_code == 0 and not self.timed_out and self.limit is None and not self.not_found
+
+    @property
     def shell_code(self) -> int:
         """The exit code as a shell shows it: 128 + n for signal n."""
         return self.exit_code if self.exit_code is not None else 128 + (self.signal or 0)
+
+    def failure(self, stdout: str | None = None, stderr: str | None = None) -> str:
+        """How it ended, and the end of what it printed. stdout, stderr: the parts to tell of, all by default."""
+        if self.timed_out:
+            how = f"it took longer than its time limit ({self.duration_s:.0f} s)"
+        elif self.limit is not None:
+            how = f"it was stopped at a limit ({self.limit})"
+        elif self.not_found:
+            how = "the program does not exist"
+        else:
+            how = f"exit code {self.exit_code}" if self.exit_code is not None else f"ended by signal {self.signal}"
+        for name, part, whole in (("stdout", stdout, self.stdout), ("stderr", stderr, self.stderr)):
+            text = (whole.text() if part is None else part).strip()
+            how += f"\n{name}: {text[-FAILURE_CHARACTERS:]}" if text else ""
+        return how
+
+
+def shown_command(command: str) -> str:
+    """A command as a sentence names it: its first line, cut."""
+    lines = command.strip().splitlines() or [""]
+    return lines[0][:100] + (" …" if len(lines) > 1 or len(lines[0]) > 100 else "")

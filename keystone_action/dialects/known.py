@@ -5,11 +5,13 @@ The rest of a dialect is imported once a file is of it.
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import UsageError
+from keystone_action.spec.loading.discovery import search
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.translation import Translation, TranslationSource
@@ -67,7 +69,7 @@ class KnownDialects:
         if dialect == "agenticassure":
             from keystone_action.dialects.agenticassure.suite import translate_suite
 
-            return translate_suite(source)
+            return translate_suite(source, _specs_below)
         if dialect == "touchstone":
             from keystone_action.dialects.touchstone.case import translate_case
 
@@ -82,3 +84,9 @@ class KnownDialects:
 
 
 DIALECTS = KnownDialects()
+
+
+@functools.cache
+def _specs_below(directory: Path) -> tuple[Path, ...]:
+    """All suites and specs in a directory."""
+    return tuple(sorted(path.resolve() for path in search(directory, DIALECTS)))

@@ -5,7 +5,6 @@ The tree may be hostile: nothing is followed, depth does not matter, and nothing
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import tarfile
@@ -74,9 +73,9 @@ def tree(root: Path, name: str, user: int) -> Iterator[bytes]:
             try:
                 while waiting:
                     directory = waiting.pop()
-                    with _listing(descent, directory, reopened) as (folder, entries):
-                        for entry in entries:
-                            relative = f"{directory}/{entry.name}" if directory else entry.name
+                    _open_up(descent, directory, reopened)
+                    with descent.listing(directory) as (folder, entries):
+                        for relative, entry in entries:
                             if entry.is_dir(follow_symlinks=False):
                                 waiting.append(relative)
                             yield from _entry(folder, entry, f"{name}/{relative}", user, first)
@@ -86,34 +85,17 @@ def tree(root: Path, name: str, user: int) -> Iterator[bytes]:
         os.close(top)
 
 
-@contextlib.contextmanager
-def _listing(
-    descent: Descent, relative: str, reopened: list[tuple[str, int]]
-) -> Iterator[tuple[int, list[os.DirEntry[str]]]]:
-    """A directory and what is in it. One whose modes close it to its owner, us, is opened and noted in `reopened`."""
+def _open_up(descent: Descent, relative: str, reopened: list[tuple[str, int]]) -> None:
+    """Open a directory whose modes close it to its owner, us, and note it in `reopened`."""
+    above, _, name = relative.rpartition("/")
+    folder = descent.open(above)
     try:
-        fd = descent.open(relative)
-        closed = not os.access(".", os.R_OK | os.X_OK, dir_fd=fd, effective_ids=True)
-    except PermissionError:
-        fd, closed = -1, True
-    if closed:
-        if fd >= 0:
-            os.close(fd)
-        above, _, name = relative.rpartition("/")
-        folder = descent.open(above)
-        try:
+        if not os.access(name or ".", os.R_OK | os.X_OK, dir_fd=folder, effective_ids=True):
             mode = stat.S_IMODE(os.stat(name or ".", dir_fd=folder, follow_symlinks=False).st_mode)
             os.chmod(name or ".", 0o700, dir_fd=folder)
-        finally:
-            os.close(folder)
-        reopened.append((relative, mode))
-        fd = descent.open(relative)
-    try:
-        with os.scandir(fd) as scan:
-            entries = list(scan)
-        yield fd, entries
+            reopened.append((relative, mode))
     finally:
-        os.close(fd)
+        os.close(folder)
 
 
 def _close_again(descent: Descent, reopened: list[tuple[str, int]]) -> None:

@@ -20,7 +20,7 @@ from keystone_action.spec.loading.diagnostics import listing, nearest, visible
 from keystone_action.spec.models.base import PlainText, ShellCommand, StrictModel, Template
 
 if typing.TYPE_CHECKING:
-    from keystone_action.spec.loading.yaml_loader import Path
+    from keystone_action.spec.loading.yaml_loader import KeyPath
 
 Value = TypeVar("Value")
 Marker = TypeVar("Marker")
@@ -37,7 +37,7 @@ class Leaf:
     """One text of a model. path: keys and indices as the file has them. untyped: its field takes any value."""
 
     value: str
-    path: Path
+    path: KeyPath
     markers: tuple[Any, ...]
     untyped: bool = False
 
@@ -49,7 +49,7 @@ class Leaf:
 Visit = Callable[[Leaf], Any]
 
 
-def leaves(model: BaseModel, path: Path = ()) -> Iterator[Leaf]:
+def leaves(model: BaseModel, path: KeyPath = ()) -> Iterator[Leaf]:
     """Every text in a model, in the order of its fields."""
     found: list[Leaf] = []
 
@@ -61,7 +61,7 @@ def leaves(model: BaseModel, path: Path = ()) -> Iterator[Leaf]:
     yield from found
 
 
-def transform(model: Model, visit: Visit, path: Path = ()) -> Model:
+def transform(model: Model, visit: Visit, path: KeyPath = ()) -> Model:
     """The model with every text replaced by what `visit` makes of it; the same object when nothing changed."""
     changed: dict[str, Any] = {}
     for name, key, annotation, markers in fields_of(type(model)):
@@ -82,7 +82,7 @@ def fields_of(model: type[BaseModel]) -> tuple[tuple[str, str, Any, tuple[Any, .
     )
 
 
-def _transform(value: Any, annotation: Any, markers: tuple[Any, ...], path: Path, visit: Visit) -> Any:
+def _transform(value: Any, annotation: Any, markers: tuple[Any, ...], path: KeyPath, visit: Visit) -> Any:
     if annotation is not str:
         annotation, added = unwrap(annotation, value)
         markers = markers + added if added else markers

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.attacks import honest, hostile
-from support.event_steps import HEAD, event_github, states, step
+from support.event_steps import HEAD, states, step
 from support.fake_github import FakeGitHub
 
 from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting, whose_code
-
-
-@pytest.fixture
-def github() -> Iterator[FakeGitHub]:
-    with event_github() as fake:
-        yield fake
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
+from keystone_action.github.pull_request import whose_code
 
 
 @pytest.mark.parametrize("fixture", ["pull_request_target_fork", "workflow_run_fork"])

@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.event_steps import HEAD, PASSING, event_github, states, step
+from support.event_steps import HEAD, PASSING, states, step
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, MERGE_SHA, FakeRunner, StepResult
-
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting
 
 OLD = "1" * 40
 FAILING = PASSING.replace("path: done.txt", "path: other.txt")
@@ -56,17 +53,6 @@ TABLE = [
 
 
 READ_ONLY_EVENTS = ("pull_request_fork", "pull_request_deleted_fork")
-
-
-@pytest.fixture
-def github() -> Iterator[FakeGitHub]:
-    with event_github() as fake:
-        yield fake
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
 
 
 def pairs() -> Iterator[tuple[Written, str]]:

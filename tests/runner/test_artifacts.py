@@ -11,7 +11,7 @@ from keystone_action.errors import OutputError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.evidence.model import AgentRun
 from keystone_action.runner.cell.artifacts import CellFiles, bounded
-from keystone_action.runner.cell.checks import Graded
+from keystone_action.runner.cell.under_way import Graded
 from keystone_action.scoring.results import InvariantResult
 
 SECRET = "hunter2-hunter2"

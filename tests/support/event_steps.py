@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import MERGE_SHA, FakeRunner, StepResult
+
+from keystone_action.github.api.waiting import RequestLimits
+from keystone_action.github.pull_request import reporting
 
 HEAD = "2" * 40
 PASSING = """\
@@ -20,9 +23,11 @@ invariants:
 """
 
 
-@contextmanager
-def event_github() -> Iterator[FakeGitHub]:
-    """Pull request 17 of the events; two open ones of the commit that was pushed, one closed, one of another base."""
+@pytest.fixture(name="github")
+def github_of_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
+    """Pull request 17 of the events; two open ones of the commit that was pushed, one closed, one of another base.
+    Nothing waits between two calls."""
+    monkeypatch.setattr(reporting, "LIMITS", RequestLimits(waiting=0.0, between_writes=0.0))
     with FakeGitHub() as fake:
         fake.state.repository = "octo/agents"
         own = {"head_ref": "topic", "head_repository": "octo/agents"}

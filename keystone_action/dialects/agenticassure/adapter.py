@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.dialects.agenticassure.fields import NAME, NAMES, Fields
-from keystone_action.dialects.known import DIALECTS
 from keystone_action.dialects.nodes import Findings
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show
-from keystone_action.spec.loading.discovery import search
 from keystone_action.spec.loading.entrypoints import module_file, names_instead
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import construct, parse
@@ -233,9 +231,3 @@ def _holds_word(path: Path) -> bool:
         return path.is_file() and path.stat().st_size <= _SOURCE_BYTES and b"register_scorer" in path.read_bytes()
     except OSError:
         return False
-
-
-@functools.cache
-def specs_below(directory: Path) -> tuple[Path, ...]:
-    """All suites and specs that would be copied with the adapter: what they expect is not for agents."""
-    return tuple(sorted(path.resolve() for path in search(directory, DIALECTS)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.dialects.nodes import Findings
 from keystone_action.spec.loading.diagnostics import Diagnostic, listing, nearest, show
-from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.loading.yaml_loader import KeyPath
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.yaml_loader import Document
@@ -73,7 +73,7 @@ class Fields:
     findings: Findings
 
     def mapping(
-        self, value: Any, path: Path, known: Mapping[str, Kind], *, required: Iterable[str] = (), what: str
+        self, value: Any, path: KeyPath, known: Mapping[str, Kind], *, required: Iterable[str] = (), what: str
     ) -> dict[str, Any]:
         """The fields of a mapping that are as they should be; the others are told of, and unknown keys."""
         if not isinstance(value, dict):
@@ -88,7 +88,7 @@ class Fields:
                 self.problem(path, f"the key '{key}' is missing", key=True)
         return {key: item for key, item in value.items() if key in known and self.fits(item, (*path, key), known[key])}
 
-    def fits(self, value: Any, path: Path, kind: Kind) -> bool:
+    def fits(self, value: Any, path: KeyPath, kind: Kind) -> bool:
         """Whether a value is of its kind; if not, that is told."""
         if not kind.holds(value):
             self.wrong(path, str(path[-1]), kind, value)
@@ -100,15 +100,15 @@ class Fields:
             self.wrong((*path, index), f"{path[-1]}[{index}]", NAME, value[index])
         return not wrong
 
-    def wrong(self, path: Path, what: str, kind: Kind, value: Any) -> None:
+    def wrong(self, path: KeyPath, what: str, kind: Kind, value: Any) -> None:
         """Tell of a value that is of another kind than it should be."""
         advice = "put it into quotes" if kind in (TEXT, NAME, PATTERN, NAMES) and _number(value) else ""
         self.problem(path, what, expected=kind.words, found=show(value), help=advice)
 
-    def problem(self, path: Path, message: str, *, key: bool = False, **more: str) -> None:
+    def problem(self, path: KeyPath, message: str, *, key: bool = False, **more: str) -> None:
         """Tell what makes the file unfit."""
         self.findings.problems.append(Diagnostic.at(self.document.position(path, key=key), message, **more))
 
-    def warning(self, path: Path, message: str, *, key: bool = False, **more: str) -> None:
+    def warning(self, path: KeyPath, message: str, *, key: bool = False, **more: str) -> None:
         """Tell what should be known of the file."""
         self.findings.warnings.append(Diagnostic.at(self.document.position(path, key=key), message, **more))

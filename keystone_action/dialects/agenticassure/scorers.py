@@ -12,7 +12,7 @@ from yaml.nodes import Node
 from keystone_action.dialects.agenticassure.fields import METADATA, NAME, Fields
 from keystone_action.dialects.nodes import pairs_of
 from keystone_action.spec.loading.diagnostics import nearest, show
-from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.loading.yaml_loader import KeyPath
 
 BUILT_IN = ("passfail", "exact", "regex", "similarity")
 _FROM_METADATA = {"regex": "regex_pattern", "exact": "exact_normalize", "similarity": "similarity_threshold"}
@@ -30,7 +30,7 @@ class ScenarioText:
 
     values: Mapping[str, Any]
     node: Node
-    path: Path
+    path: KeyPath
 
     @property
     def nodes(self) -> dict[str, Node]:
@@ -108,7 +108,7 @@ def _arguments(scenario: ScenarioText, fields: Fields) -> None:
             fields.problem(at, f"the arguments of {show(tool)}", expected=expected, found=show(arguments))
 
 
-def _unread(scenario: ScenarioText, scorers: Sequence[str]) -> Iterator[tuple[Path, str]]:
+def _unread(scenario: ScenarioText, scorers: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     """What stands in a scenario and is looked at by none of its scorers: most often one was forgotten."""
     for key, readers in _READERS.items():
         if key in scenario.values and not set(readers) & set(scorers):

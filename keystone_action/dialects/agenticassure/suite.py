@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from keystone_action.dialects.agenticassure.adapter import (
     find_adapter,
     named_adapter,
     registers_scorers,
-    specs_below,
 )
 from keystone_action.dialects.agenticassure.fields import Fields
 from keystone_action.dialects.agenticassure.scorers import (
@@ -38,11 +37,13 @@ from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import Position, show
 from keystone_action.spec.loading.run_rules import OwnScorers, RunRules
 from keystone_action.spec.loading.translation import Translation
-from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import Agent, PythonAgent
 from keystone_action.spec.scenarios import safe_id
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from keystone_action.spec.loading.translation import TranslationSource
 
 DEFAULT_SCORER, DEFAULT_TIMEOUT = "passfail", 30.0
@@ -70,14 +71,15 @@ class Suite:
         return found
 
 
-def translate_suite(source: TranslationSource) -> Translation:
-    """The suite as a Keystone spec. Raises SpecError with everything that is wrong with it."""
-    return _Translating(source).run()
+def translate_suite(source: TranslationSource, specs_below: Callable[[Path], tuple[Path, ...]]) -> Translation:
+    """The suite as a Keystone spec. specs_below: finds all suites and specs in a directory. Raises SpecError with
+    everything that is wrong with the suite."""
+    return _Translating(source, specs_below).run()
 
 
 class _Translating:
-    def __init__(self, source: TranslationSource) -> None:
-        self.source = source
+    def __init__(self, source: TranslationSource, specs_below: Callable[[Path], tuple[Path, ...]]) -> None:
+        self.source, self.specs_below = source, specs_below
         self.document, self.data = source.merged.document, source.merged.data
         self.findings = Findings(problems=list(source.merged.problems))
         self.fields = Fields(self.document, self.findings)
@@ -211,7 +213,8 @@ class _Translating:
             own_scorers=self._own_scorers(named, suite, adapter),
         )
         warnings = tuple(self.findings.warnings)
-        return Translation(node, rules, warnings, adapter.files, hidden=specs_below(adapter.directory))
+        # All of them would be copied with the adapter, and what they expect is not for agents.
+        return Translation(node, rules, warnings, adapter.files, hidden=self.specs_below(adapter.directory))
 
     def _agent(self, scenario: ScenarioText, suite: Suite, adapter: Adapter) -> PythonAgent:
         return PythonAgent(
@@ -257,7 +260,7 @@ class _Translating:
     def _own_scorers(self, named: Mapping[str, ScenarioText], suite: Suite, adapter: Adapter) -> OwnScorers | None:
         """What has to be imported to know whether all scorers are there and are what they seem."""
         places: dict[str, Position] = {}
-        usual: Path = (
+        usual: KeyPath = (
             ("suite", "config", "default_scorers") if "default_scorers" in suite.config else ("suite", "scorer")
         )
         for scenario in named.values():

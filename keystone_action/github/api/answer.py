@@ -17,7 +17,7 @@ from keystone_action.github.api.errors import (
     TooLong,
     UnexpectedAnswer,
 )
-from keystone_action.report.escape import visible
+from keystone_action.report.escape import first_line, visible
 
 MAX_WORDS = 300
 """Characters that are quoted of what a server says."""
@@ -110,8 +110,7 @@ class ApiAnswer:
 
 def one_line(text: str) -> str:
     """What a server says as part of a sentence: control characters shown, on one line, cut."""
-    line = " ".join(visible(text[: 10 * MAX_WORDS]).split())
-    return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 1] + "…"
+    return first_line(" ".join(visible(text[: 10 * MAX_WORDS]).split()), MAX_WORDS)
 
 
 def refusal(call: Call, answer: ApiAnswer, *, has_token: bool) -> GitHubError:

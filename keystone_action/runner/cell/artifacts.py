@@ -12,7 +12,7 @@ from keystone_action.runner.parts.journal import output_error
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.evidence.model import AgentRun, Evidence
-    from keystone_action.runner.cell.checks import Graded
+    from keystone_action.runner.cell.under_way import Graded
 
 OUTPUT_LIMIT = 64 * 1024
 """Characters of an agent's output that results.json holds; the whole is in agent.stdout."""

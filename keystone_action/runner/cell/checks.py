@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,6 +14,7 @@ from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.cell.context import Context, Copies
+from keystone_action.runner.cell.under_way import Graded
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import InvariantResult
 from keystone_action.spec.expressions import leaves, references
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 _ORDER: dict[Phase, int] = {"observe": 0, "shared_copy": 1, "fresh_copy": 1}
 GRACE_SECONDS = 5.0
 """What a check gets beyond its own time limit to notice it itself, before it is stopped from outside."""
-
-
-@dataclass(frozen=True, slots=True)
-class Graded:
-    """A check's result, its log, and what its judge spent."""
-
-    result: InvariantResult
-    log: str
-    judge_usage: Mapping[str, float]
 
 
 async def run_checks(under_way: CellUnderWay) -> None:

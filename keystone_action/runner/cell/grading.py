@@ -13,7 +13,7 @@ from keystone_action.spec.limits import MOST_COUNTED
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
-    from keystone_action.runner.cell.checks import Graded
+    from keystone_action.runner.cell.under_way import Graded
     from keystone_action.runner.options import RunOptions
     from keystone_action.scoring.results import CellResult, InvariantResult
     from keystone_action.spec.loading.loader import LoadedSpec

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio
 
-from keystone_action.command import Command, Completed, Limits
+from keystone_action.command import Command, Limits, shown_command
 from keystone_action.errors import HarnessError
 from keystone_action.files.descent import walk_down
 from keystone_action.files.ownership import give_to_owner
@@ -24,8 +24,6 @@ from keystone_action.files.workspace import copy_tree
 from keystone_action.sandbox.base import Sandbox, SandboxProvider
 from keystone_action.spec.models.spec import SetupFile
 
-TAIL_CHARACTERS = 2000
-"""Of each stream of a command that failed."""
 _DEBIAN = "on Debian and Ubuntu: apt-get install python3-venv; or set `base:` to an image that has it"
 
 
@@ -60,8 +58,8 @@ async def make_environment(
         path = await _make(sandbox, timeout)
         argv = ("venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--")
         done = await sandbox.run(Command((*argv, *packages), timeout=timeout))
-        if not _ended_well(done):
-            raise HarnessError(f"setup.packages: pip could not install {', '.join(packages)}: {_story(done)}")
+        if not done.succeeded:
+            raise HarnessError(f"setup.packages: pip could not install {', '.join(packages)}: {done.failure()}")
     finally:
         with anyio.CancelScope(shield=True):
             await sandbox.close()
@@ -75,9 +73,9 @@ async def _make(sandbox: Sandbox, timeout: float | None) -> str:
     if sandbox.which("python3") is None:
         raise HarnessError("setup.packages: python3 is not in this sandbox", help=_DEBIAN)
     done = await sandbox.run(Command(("python3", "-m", "venv", "venv"), timeout=timeout))
-    if not _ended_well(done):
+    if not done.succeeded:
         raise HarnessError(
-            f"setup.packages: python3 -m venv failed in this sandbox: {_story(done)}",
+            f"setup.packages: python3 -m venv failed in this sandbox: {done.failure()}",
             help=f"it needs the modules venv and ensurepip; {_DEBIAN}",
         )
     done = await sandbox.run(Command(("sh", "-c", 'printf %s "$PATH"'), timeout=timeout))
@@ -105,8 +103,8 @@ async def run_commands(
     """
     for index, command in enumerate(commands):
         done = await sandbox.run(Command(("sh", "-c", command), env=environment, timeout=timeout))
-        if not _ended_well(done):
-            raise HarnessError(f"setup.commands[{index}] (`{_first_line(command)}`) failed: {_story(done)}")
+        if not done.succeeded:
+            raise HarnessError(f"setup.commands[{index}] (`{shown_command(command)}`) failed: {done.failure()}")
 
 
 def _write(file: SetupFile, workspace: Path, directory: Path, withheld: Collection[Path]) -> None:
@@ -122,33 +120,6 @@ def _write(file: SetupFile, workspace: Path, directory: Path, withheld: Collecti
         return
     mode = stat.S_IMODE(source.stat().st_mode) & 0o777 if file.mode is None else file.mode
     write_inside(workspace, file.path, source.read_bytes(), mode)
-
-
-def _ended_well(done: Completed) -> bool:
-    return done.exit_code == 0 and not done.timed_out and done.limit is None and not done.not_found
-
-
-def _story(done: Completed) -> str:
-    """How a command ended, and the end of what it printed."""
-    if done.timed_out:
-        how = f"it took longer than its time limit ({done.duration_s:.0f} s)"
-    elif done.limit is not None:
-        how = f"it was stopped at a limit ({done.limit})"
-    elif done.not_found:
-        how = "the program does not exist"
-    else:
-        how = f"exit code {done.exit_code}" if done.exit_code is not None else f"ended by signal {done.signal}"
-    streams = [
-        f"\n{name}: {text[-TAIL_CHARACTERS:]}"
-        for name, capture in (("stdout", done.stdout), ("stderr", done.stderr))
-        if (text := capture.text().strip())
-    ]
-    return how + "".join(streams)
-
-
-def _first_line(command: str) -> str:
-    lines = command.strip().splitlines() or [""]
-    return lines[0][:100] + (" …" if len(lines) > 1 or len(lines[0]) > 100 else "")
 
 
 def _close_to_others(directory: Path) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.files.snapshot import Snapshot
     from keystone_action.plan import Cell
-    from keystone_action.runner.cell.checks import Graded
     from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
+    from keystone_action.scoring.results import InvariantResult
     from keystone_action.services.base import Place
     from keystone_action.services.egress.proxy import EgressCell
     from keystone_action.spec.loading.loader import LoadedSpec
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.spec import Invariant, Setup, Spec
 
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A check's result, its log, and what its judge spent."""
+
+    result: InvariantResult
+    log: str
+    judge_usage: Mapping[str, float]
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from keystone_action.command import Completed
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run, exit_code
 from keystone_action.engine.image import Image
@@ -22,8 +21,6 @@ from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox.containers.shared import Engine
 
 SCRIPT_FILE = "/.keystone-setup"
-TAIL_CHARACTERS = 2000
-"""Of each stream of a setup that failed."""
 OPEN_NETWORK = "bridge"
 """The engine's own, where installers find their registries."""
 _VERSION = 2
@@ -98,8 +95,8 @@ async def with_packages_layer(
         if found is not None:
             return found
         done = await engine.execute(_run(engine, image, _script(packages, env), digest, network, timeout))
-        if not ended_well(done):
-            told = story(done, done.stdout.text(), done.stderr.text())
+        if not done.succeeded:
+            told = done.failure()
             raise HarnessError(f"setup.packages could not be installed in {image.name}: {told}")
         found = await engine.thread(find)
         if found is None:
@@ -152,30 +149,3 @@ def _run(
 def exports(env: Mapping[str, str]) -> list[str]:
     """Lines for a shell. It could not be told names of another form, nor would all shells hand them on."""
     return [f"export {name}={shlex.quote(value)}" for name, value in env.items() if _NAME.fullmatch(name)]
-
-
-def first_line(command: str) -> str:
-    """A command as it is told in a sentence."""
-    lines = command.strip().splitlines() or [""]
-    return lines[0][:100] + (" …" if len(lines) > 1 or len(lines[0]) > 100 else "")
-
-
-def ended_well(done: Completed) -> bool:
-    """Whether nothing is to be said about how it ended."""
-    return done.exit_code == 0 and not done.timed_out and done.limit is None and not done.not_found
-
-
-def story(done: Completed, stdout: str, stderr: str) -> str:
-    """How a command ended, and the end of what it printed."""
-    if done.timed_out:
-        how = f"it took longer than its time limit ({done.duration_s:.0f} s)"
-    elif done.limit is not None:
-        how = f"it was stopped at a limit ({done.limit})"
-    else:
-        how = f"exit code {done.exit_code}" if done.exit_code is not None else f"ended by signal {done.signal}"
-    streams = [
-        f"\n{name}: {text.strip()[-TAIL_CHARACTERS:]}"
-        for name, text in (("stdout", stdout), ("stderr", stderr))
-        if text.strip()
-    ]
-    return how + "".join(streams)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.command import Completed
+from keystone_action.command import Completed, shown_command
 from keystone_action.engine import pack as docker_pack
 from keystone_action.engine.container import Run, exit_code
 from keystone_action.engine.image import Image
@@ -38,7 +38,7 @@ from keystone_action.engine.plan import ContainerPlan
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.files.descent import walk_down
 from keystone_action.files.snapshot import PATHS_LIMIT
-from keystone_action.sandbox.containers.packages import SCRIPT_FILE, ended_well, exports, first_line, story
+from keystone_action.sandbox.containers.packages import SCRIPT_FILE, exports
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox, must_be_text
 from keystone_action.sandbox.containers.shared import Engine
 
@@ -259,14 +259,14 @@ class _Running:
     def _must_have_worked(self, done: Completed) -> None:
         """Raises HarnessError. Which command it was is said by what was printed before each; only the output of that
         one is told."""
-        if ended_well(done):
+        if done.succeeded:
             return
         mark = re.compile(rf"\n{self._mark} (\d+)\n")
         streams = [mark.split(capture.text()) for capture in (done.stdout, done.stderr)]
         begun = [int(parts[-2]) for parts in streams if len(parts) > 1]
         where = "setup.commands"
         if begun:
-            where = f"setup.commands[{max(begun)}] (`{first_line(self._commands.texts[max(begun)])}`)"
+            where = f"setup.commands[{max(begun)}] (`{shown_command(self._commands.texts[max(begun)])}`)"
         raise HarnessError(
-            f"{where} failed in {self._sandbox.image.name}: {story(done, streams[0][-1], streams[1][-1])}"
+            f"{where} failed in {self._sandbox.image.name}: {done.failure(streams[0][-1], streams[1][-1])}"
         )

@@ -29,7 +29,7 @@ from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.loading.text_files import is_file
 from keystone_action.spec.loading.translation import TranslationSource
 from keystone_action.spec.loading.unsupported import find_unsupported
-from keystone_action.spec.loading.yaml_loader import Path as DataPath
+from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.base import CheckModel
 from keystone_action.spec.models.checks import CheckReader
 from keystone_action.spec.models.spec import PromptFile, Spec
@@ -296,7 +296,7 @@ class _Loading:
                 lines.setdefault(name, self._line(("scenarios", index, "invariants", name)))
         return lines
 
-    def _line(self, path: DataPath) -> int:
+    def _line(self, path: KeyPath) -> int:
         position = self.merged.document.position(path, key=True)
         if position.path != str(self.path):
             position = self.merged.document.position(("extends",), key=True)
@@ -320,7 +320,7 @@ class _Loading:
         path = self._as_written(problem.path)
         return self.merged.document.position(path, key=problem.on_key, offset=problem.offset)
 
-    def _as_written(self, path: DataPath) -> DataPath:
+    def _as_written(self, path: KeyPath) -> KeyPath:
         """The path by the author's own keys, where an alias of a check type has other ones."""
         if not self.reader.renamed or "check" not in path:
             return path

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from keystone_action.spec.expressions import fields_of
 from keystone_action.spec.loading.diagnostics import listing, nearest, show
-from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import AGENT_TYPES
 from keystone_action.spec.models.fixtures import FIXTURE_TYPES
 from keystone_action.spec.models.services import SERVICE_TYPES
@@ -26,7 +26,7 @@ class Problem:
     """One thing that is wrong. on_key: the place is the key of the path's last step, not its value. offset: characters
     into a plain text."""
 
-    path: Path
+    path: KeyPath
     message: str
     expected: str = ""
     found: str = ""
@@ -41,7 +41,7 @@ class _Located:
     """A problem and the union it comes from: the path of the union, and which member said it."""
 
     problem: Problem
-    union: Path | None = None
+    union: KeyPath | None = None
     member: str = ""
 
 
@@ -95,7 +95,7 @@ def _locate(
     """Follow the location through the data; what is not there is a union's member (or what is missing)."""
     location: tuple[str | int, ...] = error["loc"]
     path: list[str | int] = []
-    union: Path | None = None
+    union: KeyPath | None = None
     member = ""
     here = data
     absent = error["type"] == "missing"
@@ -121,11 +121,11 @@ def _locate(
     return _Located(problem, union, member)
 
 
-def _missing(path: Path, key: str) -> Problem:
+def _missing(path: KeyPath, key: str) -> Problem:
     return Problem(path, f"the key '{key}' is missing", help=_FORMS.get(key, ""), on_key=True)
 
 
-def _unknown_key(path: Path, model: type[BaseModel] | None) -> Problem:
+def _unknown_key(path: KeyPath, model: type[BaseModel] | None) -> Problem:
     key = str(path[-1]) if path else ""
     known = sorted(one for _, one, _, _ in fields_of(model)) if model is not None else []
     message = f"unknown key {show(key)}"
@@ -137,7 +137,7 @@ def _one_of(words: Iterable[str]) -> str:
     return f"one of {text}" if text else ""
 
 
-def _explain(error: Any, path: Path) -> Problem:
+def _explain(error: Any, path: KeyPath) -> Problem:
     kind, value, context = error["type"], error.get("input"), error.get("ctx") or {}
     name = _name_of(path)
     if kind in _KINDS:
@@ -158,9 +158,9 @@ def _explain(error: Any, path: Path) -> Problem:
     return Problem(path, f"{name}: {error['msg'][:1].lower()}{error['msg'][1:]}")
 
 
-def _ours(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
+def _ours(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:
     """An error that one of our own validators raised: its context says everything, `at` a key below the path."""
-    below: Path = (context["at"],) if "at" in context else ()
+    below: KeyPath = (context["at"],) if "at" in context else ()
     return Problem(
         path + below,
         str(context.get("message") or _name_of(path)),
@@ -171,26 +171,26 @@ def _ours(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
     )
 
 
-def _literal(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
+def _literal(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:
     expected = str(context.get("expected", ""))
     words = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
     suggestion = nearest(value, words) if isinstance(value, str) else ""
     return Problem(path, _name_of(path), expected=expected.replace("'", ""), found=show(value), suggestion=suggestion)
 
 
-def _pattern(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:
+def _pattern(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:
     return Problem(path, _name_of(path), expected=words_of_pattern(str(context["pattern"])), found=show(value))
 
 
-def _too_short(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
+def _too_short(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
     return Problem(path, f"{_name_of(path)} is empty", expected=f"at least {context.get('min_length', 1)} entry")
 
 
-def _empty_text(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
+def _empty_text(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
     return Problem(path, f"{_name_of(path)} is empty", expected="a text")
 
 
-def _no_member(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
+def _no_member(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
     if not isinstance(value, dict):
         return Problem(path, _name_of(path), expected="a mapping", found=show(value))
     known = _TYPES_OF.get(str(path[0]) if path else "", ())
@@ -202,7 +202,7 @@ def _no_member(path: Path, value: Any, context: Mapping[str, Any]) -> Problem:  
     return Problem((*path, "type"), message, expected=_one_of(known), found=show(found), suggestion=suggestion)
 
 
-_SPECIAL: dict[str, Callable[[Path, Any, Mapping[str, Any]], Problem]] = {
+_SPECIAL: dict[str, Callable[[KeyPath, Any, Mapping[str, Any]], Problem]] = {
     "literal_error": _literal,
     "string_pattern_mismatch": _pattern,
     "too_short": _too_short,
@@ -212,11 +212,11 @@ _SPECIAL: dict[str, Callable[[Path, Any, Mapping[str, Any]], Problem]] = {
 }
 
 
-def _singular(path: Path) -> str:
+def _singular(path: KeyPath) -> str:
     return str(path[0]).removesuffix("s") if path else "entry"
 
 
-def _name_of(path: Path) -> str:
+def _name_of(path: KeyPath) -> str:
     """The last key of a path, with the indices behind it: `tags[2]`."""
     keys = [index for index, step in enumerate(path) if isinstance(step, str)]
     if not keys:
@@ -234,7 +234,7 @@ def _quote_it(kind: str, value: Any) -> str:
 def _without_other_members(located: list[_Located]) -> Iterable[Problem]:
     """Of a union that several members refused: only the member that was meant (it got furthest), or all of them in
     one sentence."""
-    unions: dict[Path, list[_Located]] = {}
+    unions: dict[KeyPath, list[_Located]] = {}
     for one in located:
         if one.union is None:
             yield one.problem
@@ -249,7 +249,7 @@ def _without_other_members(located: list[_Located]) -> Iterable[Problem]:
         yield replace(members[0].problem, expected=expected, help="")
 
 
-def model_at(root: type[BaseModel], path: Path, data: Any, types_of: Mapping[str, type[BaseModel]]) -> Any:
+def model_at(root: type[BaseModel], path: KeyPath, data: Any, types_of: Mapping[str, type[BaseModel]]) -> Any:
     """The model that a mapping at a place of the file is read as, or None when that can't be told.
 
     path: a location of a validation error, tags of unions (`<command>`) included. types_of: check types by name.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.base import CheckModel
 
 _LISTS = frozenset({"services", "fixtures", "secrets", "scenarios"})
@@ -31,7 +31,7 @@ class Repaired:
     damaged: frozenset[str]
     stand_ins: frozenset[str]
 
-    def original(self, path: Path) -> Path:
+    def original(self, path: KeyPath) -> KeyPath:
         """A path in the repaired data as a path in the file."""
         if len(path) > 1 and path[0] in self.kept and isinstance(path[1], int):
             return (path[0], self.kept[str(path[0])][path[1]], *path[2:])
@@ -43,7 +43,7 @@ def whole(data: dict[str, Any]) -> Repaired:
     return Repaired(data, {}, frozenset(), frozenset())
 
 
-def repair(before: Repaired, unknown_keys: Iterable[Path], wrong: Iterable[Path]) -> Repaired:
+def repair(before: Repaired, unknown_keys: Iterable[KeyPath], wrong: Iterable[KeyPath]) -> Repaired:
     """The data without these keys and without the entries that these paths lead into."""
     result: dict[str, Any] = dict(before.data)
     damaged: set[str] = set()
@@ -68,14 +68,14 @@ def repair(before: Repaired, unknown_keys: Iterable[Path], wrong: Iterable[Path]
     )
 
 
-def _unit(path: Path) -> Path:
+def _unit(path: KeyPath) -> KeyPath:
     """What is dropped for an error at a path: the entry of a list or of `invariants`, else the whole section."""
     if len(path) > 1 and (path[0] in _LISTS or path[0] == "invariants"):
         return path[:2]
     return path[:1]
 
 
-def _drop(result: dict[str, Any], section: str, units: set[Path], kept: dict[str, list[int]]) -> None:
+def _drop(result: dict[str, Any], section: str, units: set[KeyPath], kept: dict[str, list[int]]) -> None:
     before = result.get(section)
     entries = {unit[1] for unit in units if len(unit) > 1}
     if (section,) in units or not isinstance(before, list | dict):
@@ -87,7 +87,7 @@ def _drop(result: dict[str, Any], section: str, units: set[Path], kept: dict[str
         result[section] = {name: value for name, value in before.items() if name not in entries}
 
 
-def _without(data: Any, path: Path) -> Any:
+def _without(data: Any, path: KeyPath) -> Any:
     """A copy of the data without one key; what is not on the way to it is shared."""
     if not path:
         return data

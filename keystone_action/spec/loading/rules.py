@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from keystone_action.spec.loading.diagnostics import nearest, show
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
-from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import AgentOutput, AgentTrace
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
@@ -54,7 +54,7 @@ def _alternatives(scope: Scope) -> Iterator[Problem]:
                 yield from _route(route, ("services", index, "routes", number))
 
 
-def _route(route: Route, path: Path) -> Iterator[Problem]:
+def _route(route: Route, path: KeyPath) -> Iterator[Problem]:
     yield from _choose(route, path)
     for index, response in enumerate(route.sequence):
         yield from _choose(response, (*path, "sequence", index))
@@ -64,7 +64,7 @@ def _route(route: Route, path: Path) -> Iterator[Problem]:
         yield Problem((*path, own[0]), f"'{own[0]}' beside 'sequence'", help=advice, on_key=True)
 
 
-def _choose(model: BaseModel, path: Path) -> Iterator[Problem]:
+def _choose(model: BaseModel, path: KeyPath) -> Iterator[Problem]:
     """That of fields which exclude each other one is set, or at most one."""
     exactly = _EXACTLY_ONE.get(type(model))
     names = exactly or next((names for kind, names in _AT_MOST_ONE.items() if isinstance(model, kind)), {})
@@ -76,7 +76,7 @@ def _choose(model: BaseModel, path: Path) -> Iterator[Problem]:
         yield Problem(path, f"neither {words.replace(' or ', ' nor ')} is there", on_key=True)
 
 
-def _unique(names: Iterable[tuple[Path, str]], what: str, key: Callable[[str], str] = str) -> Iterator[Problem]:
+def _unique(names: Iterable[tuple[KeyPath, str]], what: str, key: Callable[[str], str] = str) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for path, name in names:
         earlier = seen.get(key(name))
@@ -143,7 +143,7 @@ def _matrix(scope: Scope) -> Iterator[Problem]:
     parallelism = scope.spec.parallelism
     known = list(parallelism.matrix)
     for index, entry in enumerate(parallelism.exclude):
-        path: Path = ("parallelism", "exclude", index)
+        path: KeyPath = ("parallelism", "exclude", index)
         for name in entry:
             if name not in known:
                 yield Problem(

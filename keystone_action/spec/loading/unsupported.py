@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
-from keystone_action.spec.loading.yaml_loader import Path
+from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.services import ServerBase
 from keystone_action.spec.models.spec import Spec
 
@@ -35,7 +35,7 @@ def _agent(spec: Spec) -> Iterator[Problem]:
         yield _not_yet(("agent", "user"), f"the agent user '{agent.user}'", "only unprivileged is")
 
 
-def _service(service: Any, path: Path) -> Iterator[Problem]:
+def _service(service: Any, path: KeyPath) -> Iterator[Problem]:
     if not isinstance(service, ServerBase) or service.kind != "postgres" or service.image is not None:
         return
     if service.isolation == "container":
@@ -64,5 +64,5 @@ def _given_fields(model: BaseModel) -> set[str]:
     return {name for name in model.model_fields_set if getattr(model, name) != getattr(defaults, name)}
 
 
-def _not_yet(path: Path, what: str, advice: str, *, on_key: bool = False) -> Problem:
+def _not_yet(path: KeyPath, what: str, advice: str, *, on_key: bool = False) -> Problem:
     return Problem(path, f"{what} is not supported yet", help=advice, on_key=on_key)

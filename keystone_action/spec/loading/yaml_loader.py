@@ -25,7 +25,7 @@ MAX_DEPTH = 100
 MAX_NODES = 1_000_000
 """Nodes after all aliases are expanded."""
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
