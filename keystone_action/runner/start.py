@@ -147,6 +147,7 @@ class Starter:
         self._mocks: MockServer | None = None
 
     async def __call__(self, definition: Definition) -> Group:
+        from keystone_action.services.base import Surroundings
         from keystone_action.services.http_mock.server import MockServer
         from keystone_action.services.start import start_services
 
@@ -154,13 +155,8 @@ class Starter:
             self._mocks = MockServer()
             self._mocks.start()
         host = self._containers.service_host(internal=definition.internal) if self._containers is not None else None
-        running = await start_services(
-            definition.services,
-            provider=self._provider,
-            directory=definition.directory,
-            mocks=self._mocks,
-            containers=host,
-        )
+        surroundings = Surroundings(self._provider, definition.directory, self._mocks, host)
+        running = await start_services(definition.services, surroundings)
         return Group(running, host.close if host is not None else nothing)
 
     @property

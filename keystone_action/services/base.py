@@ -1,19 +1,32 @@
-"""What a service kind is to the life of a cell. Kinds: http_mock, postgres, sqlite, external, and containers."""
+"""What a kind of service is: a class that makes its services, and what these are to a run and to the life of a cell.
+
+A new kind is a model (`spec/models/services.py`) and one class, found by its file: `KIND.py` in this folder, or
+`KIND/service.py` where one file is not enough:
+
+    class SqliteFile(ServiceKind[SqliteService]):
+        @classmethod
+        def build(cls, definition: SqliteService, surroundings: Surroundings) -> RunningService: ...
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from keystone_action.errors import ServiceError
+from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
+    from keystone_action.services.container.host import ContainerHost
+    from keystone_action.services.http_mock.server import MockServer
+    from keystone_action.services.server_process import Provider
+    from keystone_action.spec.models.services import ServiceBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,44 @@ class RunningService(Protocol):
 
     async def stop(self) -> None:
         """End it and remove what it kept. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the services of a spec are made with. provider: for servers and programs of ours. directory: the spec's;
+    files of mock responses are read from there. mocks: the run's server for mocks, which its maker stops; its thread
+    serves relays too. containers: the engine on which images are started, and how; None = there is none."""
+
+    provider: Provider
+    directory: Path
+    mocks: MockServer
+    containers: ContainerHost | None = None
+
+    def require_containers(self, definition: ServiceBase) -> ContainerHost:
+        """The engine, for a service that can't do without one. Raises UsageError."""
+        if self.containers is None:
+            raise UsageError(
+                f"service {definition.name} needs a container engine",
+                help="Start Docker, or set DOCKER_HOST to where it is.",
+            )
+        return self.containers
+
+
+Model = TypeVar("Model", bound="ServiceBase")
+
+
+class ServiceKind(ABC, Generic[Model]):
+    """Base of the classes of kinds; a file has one. Model: of the definitions that it serves."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, definition: Model, surroundings: Surroundings) -> RunningService:
+        """A service that is not started. Raises UsageError for a definition that can't be started here."""
+
+    @classmethod
+    def refuse_unsupported(cls, definition: Model, *, engine: bool) -> None:
+        """Raises UsageError for what can't be done here. engine: one for containers is there. For use before the first
+        cell: the definition may still hold expressions, and nothing is started."""
 
 
 @asynccontextmanager

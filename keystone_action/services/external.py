@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
-from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.egress.relay import Relays, RelayTarget
 from keystone_action.services.error_text import one_line
@@ -22,12 +22,12 @@ from keystone_action.services.postgres import catalogue as postgres_catalogue
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import CatalogueWatch, Looked
 from keystone_action.spec.models.hosts import parse_host
+from keystone_action.spec.models.services import ExternalService
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.loop_thread import LoopThread
     from keystone_action.services.own_role import OwnRole
-    from keystone_action.spec.models.services import ExternalService
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
 _SAME = {"postgres": "postgresql", "mariadb": "mysql"}
@@ -37,7 +37,7 @@ _TRY_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
-class External:
+class External(ServiceKind[ExternalService]):
     """A `RunningService` that we neither start nor stop, nor reset between cells. thread: for the relays by which
     containers reach it [its own]."""
 
@@ -45,6 +45,11 @@ class External:
         self._definition = definition
         self._target = ExternalAddress.from_url(definition.name, definition.url)
         self._relays = Relays(thread)
+
+    @classmethod
+    def build(cls, definition: ExternalService, surroundings: Surroundings) -> External:
+        """See ServiceKind."""
+        return cls(definition, surroundings.mocks.thread)
 
     @property
     def name(self) -> str:

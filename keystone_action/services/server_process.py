@@ -68,6 +68,10 @@ class ScriptHost(Protocol):
         """Our interpreter, as a program in there finds it. Raises SandboxError."""
 
 
+class Provider(Spawner, ScriptHost, Protocol):
+    """A process sandbox, as far as services need it. root: below it, directories are passable for servers' users."""
+
+
 def named_user() -> int:
     """A user other than root that has a name: `nobody` where there is one. Raises OSError."""
     users = sorted(pwd.getpwall(), key=lambda entry: (entry.pw_name != "nobody", -entry.pw_uid))

@@ -27,6 +27,7 @@ from keystone_action.services.postgres import server as postgres_server
 from keystone_action.services.postgres.binaries import Binaries, find_binaries, reachable_binaries
 from keystone_action.services.postgres.databases import PostgresPlace
 from keystone_action.services.postgres.embedded import EmbeddedPostgres, credentials_from_env
+from keystone_action.services.postgres.service import Postgres
 from keystone_action.spec.models.services import ContainerService, PostgresService
 
 
@@ -211,10 +212,12 @@ def test_an_env_that_can_not_be_honoured_is_refused(env: dict[str, str], message
         credentials_from_env("db", env)
 
 
-def test_what_only_a_container_has_is_refused(tmp_path: Path, sandboxes: process.ProcessSandboxes) -> None:
+def test_what_only_a_container_has_is_refused() -> None:
     for fields in ({"command": "postgres -c x=y"}, {"isolation": "container"}):
-        with pytest.raises(UsageError, match="needs a container engine"):
-            EmbeddedPostgres(define(**fields), tmp_path / "db", sandboxes)
+        for engine in (False, True):
+            with pytest.raises(UsageError, match="needs a container engine"):
+                Postgres.refuse_unsupported(define(**fields), engine=engine)
+            Postgres.refuse_unsupported(define(**fields, image="postgres:16"), engine=True)
 
 
 def test_an_image_of_postgres_is_served_too(tmp_path: Path, sandboxes: process.ProcessSandboxes) -> None:

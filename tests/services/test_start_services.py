@@ -15,14 +15,21 @@ from pydantic import TypeAdapter
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.base import CellScope, Place, RunningService
+from keystone_action.services.base import CellScope, Place, RunningService, Surroundings
 from keystone_action.services.http_mock.server import MockServer
-from keystone_action.services.start import refuse_unsupported, start_services, stop_services
-from keystone_action.spec.models.services import Service
+from keystone_action.services.start import class_of, refuse_unsupported, start_services, stop_services
+from keystone_action.spec.models.services import SERVICE_TYPES, Service
 
 
 def define(*documents: dict[str, Any]) -> list[Service]:
     return TypeAdapter(list[Service]).validate_python(list(documents))
+
+
+@pytest.mark.parametrize("kind", SERVICE_TYPES)
+def test_every_type_of_the_format_has_a_class_in_the_file_of_its_name(kind: str) -> None:
+    module = class_of(kind).__module__.removeprefix("keystone_action.services.")
+    assert module in (kind, f"{kind}.service")
+    assert "build" in vars(class_of(kind))
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def test_every_kind_starts_and_hands_out_an_address(
         )
 
         async def run() -> tuple[list[RunningService], list[Place]]:
-            running = await start_services(definitions, provider=sandboxes, directory=tmp_path, mocks=mocks)
+            running = await start_services(definitions, Surroundings(sandboxes, tmp_path, mocks))
             scope = CellScope("cell", tmp_path, tmp_path, AuditLog(tmp_path / "audit.jsonl"), exclusive=True)
             async with AsyncExitStack() as stack:
                 places = [await stack.enter_async_context(service.attach(scope)) for service in running]
@@ -76,7 +83,7 @@ def test_the_first_failure_tells_which_and_stops_the_others(
         )
 
         async def run() -> None:
-            await start_services(definitions, provider=sandboxes, directory=tmp_path, mocks=mocks)
+            await start_services(definitions, Surroundings(sandboxes, tmp_path, mocks))
 
         with pytest.raises(ServiceError, match=r"^service gone: nothing answered at redis://.* within 0\.5 s"):
             portal.call(run)
@@ -107,7 +114,7 @@ def test_an_image_without_an_engine_is_refused(
     document: dict[str, Any],
 ) -> None:
     async def run() -> None:
-        await start_services(define(document), provider=sandboxes, directory=tmp_path, mocks=mocks)
+        await start_services(define(document), Surroundings(sandboxes, tmp_path, mocks))
 
     with pytest.raises(UsageError, match="service x needs a container engine"):
         portal.call(run)

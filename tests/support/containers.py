@@ -23,7 +23,7 @@ from keystone_action.engine.networks import ContainerNetwork, Networks
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
-from keystone_action.services.base import CellScope, Place, RunningService
+from keystone_action.services.base import CellScope, Place, RunningService, Surroundings
 from keystone_action.services.container.host import make_host
 from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.start import build_service
@@ -108,7 +108,7 @@ class ContainerWorld:
             mask=Masker({"TOKEN": SECRET}).text,
         )
         # Nothing here is a process of ours, so nothing spawns one.
-        service = build_service(definition, cast("Any", None), self.directory, self.mocks, host)
+        service = build_service(definition, Surroundings(cast("Any", None), self.directory, self.mocks, host))
         self._started.append(service)
         return service
 

@@ -129,7 +129,7 @@ class _Attachments:
         """The address of an attached service for containers of this cell. Raises ServiceError."""
         address = self._under_way.places[name].for_agent
         service = next(one for one in self._services if one.name == name)
-        if self._scope.in_network or service.kind in ("sqlite", "external"):
+        if self._scope.in_network or service.kind == "external" or not address.host:
             return address
         if service.kind == "postgres" and getattr(service, "image", None) is None:
             raise ServiceError(

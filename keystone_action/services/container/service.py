@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 from keystone_action.engine.pulling import ensure_image
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
+from keystone_action.spec.models.services import ContainerService
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.container.host import ContainerHost
-    from keystone_action.spec.models.services import ContainerService
 
 _CONNECT_SECONDS = 2.0
 _NO_SHELL = re.compile(r"OCI runtime.*/bin/sh.*(no such file or directory|not found)", re.DOTALL)
@@ -31,7 +31,7 @@ _GRACE_SECONDS = 0.5
 _SCHEMES = {6379: "redis", 5672: "amqp", 27017: "mongodb", 4222: "nats", 11211: "memcached", 443: "https"}
 
 
-class GenericContainer:
+class GenericContainer(ServiceKind[ContainerService]):
     """A `RunningService`."""
 
     def __init__(self, definition: ContainerService, host: ContainerHost) -> None:
@@ -39,6 +39,11 @@ class GenericContainer:
         self._host = host
         self._shared: ServiceContainer | None = None
         self._running: set[ServiceContainer] = set()
+
+    @classmethod
+    def build(cls, definition: ContainerService, surroundings: Surroundings) -> GenericContainer:
+        """See ServiceKind."""
+        return cls(definition, surroundings.require_containers(definition))
 
     @property
     def name(self) -> str:

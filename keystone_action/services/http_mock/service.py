@@ -7,23 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keystone_action.errors import OutputError, ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.evidence.requests import JournalLog
-from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.http_mock.cell import MockCell
 from keystone_action.services.http_mock.routes import RouteTable
 from keystone_action.services.http_mock.server import HOST, SETTLE_SECONDS, MockServer
-
-if TYPE_CHECKING:
-    from keystone_action.spec.models.services import HttpMockService
+from keystone_action.spec.models.services import HttpMockService
 
 SHARED_USER = "cells run as our own user here, so the port of a mock doesn't tell which cell calls it"
 
 
-class HttpMock:
+class HttpMock(ServiceKind[HttpMockService]):
     """A `RunningService` for one http_mock of a spec."""
 
     def __init__(self, model: HttpMockService, server: MockServer | None = None, directory: Path | None = None) -> None:
@@ -33,6 +30,11 @@ class HttpMock:
         self._server = server if server is not None else MockServer()
         self._owned = server is None
         self._table = RouteTable(model, directory if directory is not None else Path())
+
+    @classmethod
+    def build(cls, definition: HttpMockService, surroundings: Surroundings) -> HttpMock:
+        """See ServiceKind."""
+        return cls(definition, surroundings.mocks, surroundings.directory)
 
     @property
     def name(self) -> str:

@@ -73,7 +73,6 @@ class EmbeddedPostgres:
         spawner: Spawner,
         thread: LoopThread | None = None,
     ) -> None:
-        refuse_what_only_an_image_has(definition)
         self._definition = definition
         self._credentials = credentials_from_env(definition.name, definition.env)
         self._relays = Relays(thread)
@@ -154,15 +153,3 @@ class EmbeddedPostgres:
 def _failure(server: Server, problem: str) -> ServiceError:
     assert isinstance(server, PostgresServer)
     return server.failure(problem)
-
-
-def refuse_what_only_an_image_has(definition: PostgresService | ContainerService) -> None:
-    """Raises UsageError for fields that mean something to a container only."""
-    given = {"command": definition.command is not None, "isolation: container": definition.isolation == "container"}
-    for name, is_given in given.items():
-        if is_given:
-            raise UsageError(
-                f"service {definition.name}: {name} needs a container engine; the embedded PostgreSQL, which"
-                " stands in for an image where there is none, has nothing like it",
-                help=f"Start Docker (or set DOCKER_HOST), or leave {name} out; `keystone doctor` says what there is.",
-            )

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.files.paths import PathMissing, PathProblem, write_inside
-from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.sqlite.process import SqliteProcess
 from keystone_action.services.sqlite.reader import SqliteReader, copy_in
+from keystone_action.spec.models.services import SqliteService
 
 if TYPE_CHECKING:
     from keystone_action.services.server_process import ScriptHost
-    from keystone_action.spec.models.services import SqliteService
 
 
 @dataclass(frozen=True)
-class SqliteFile:
+class SqliteFile(ServiceKind[SqliteService]):
     """A `RunningService` without a process of its own. host: confines what reads the file.
 
     Its address is relative to the workspace, which is the working directory of the agent and of every check: so it
@@ -33,6 +33,11 @@ class SqliteFile:
 
     definition: SqliteService
     host: ScriptHost
+
+    @classmethod
+    def build(cls, definition: SqliteService, surroundings: Surroundings) -> SqliteFile:
+        """See ServiceKind."""
+        return cls(definition, surroundings.provider)
 
     @property
     def name(self) -> str:

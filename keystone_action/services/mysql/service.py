@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.error_text import one_line
@@ -20,11 +20,10 @@ from keystone_action.services.mysql.cells import CellDatabase
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.mysql.server_in_container import MysqlCredentials, MysqlInContainer
 from keystone_action.services.redefinitions import CatalogueWatch
-from keystone_action.spec.models.services import repository_of
+from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of
 
 if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost
-    from keystone_action.spec.models.services import ContainerService, MysqlService
 
 DEFAULT_IMAGE = "mysql:9"
 _PORT = 3306
@@ -35,7 +34,7 @@ _LONGEST_USER = 32
 _LONGEST_DATABASE = 64
 
 
-class MysqlContainer:
+class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
     """A `RunningService`."""
 
     def __init__(self, definition: MysqlService | ContainerService, host: ContainerHost) -> None:
@@ -46,6 +45,11 @@ class MysqlContainer:
         self._credentials = credentials_of_image(definition.name, definition.env)
         self._port = definition.ports[0] if definition.ports else _PORT
         self._servers = DatabaseServers(definition, self._image, host, self._server)
+
+    @classmethod
+    def build(cls, definition: MysqlService | ContainerService, surroundings: Surroundings) -> MysqlContainer:
+        """See ServiceKind."""
+        return cls(definition, surroundings.require_containers(definition))
 
     @property
     def name(self) -> str:
