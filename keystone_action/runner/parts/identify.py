@@ -170,12 +170,14 @@ class _Folders:
 
 def _judges(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, str]]:
     """The models behind the names that a spec's checks use."""
-    from keystone_action.judge.base import JudgeFailed
-    from keystone_action.judge.models import FAST, STRONG, resolve
-
     checks = [invariant.check for invariant in loaded.spec.invariants.values()]
     checks += [one.check for scenario in loaded.scenarios for one in scenario.invariants.values()]
     names = {name for check in checks if isinstance(check, Check) for name in check.judges}
+    if not names:
+        return
+    from keystone_action.judge.base import JudgeFailed
+    from keystone_action.judge.models import FAST, STRONG, resolve
+
     for name in sorted({*names, FAST, STRONG} if any("{{" in name for name in names) else names):
         try:
             model = resolve(name, environ=options.environ, fast=options.judge_fast, strong=options.judge_strong)
