@@ -34,9 +34,9 @@ from keystone_action.github.log.progress import LogProgress
 from keystone_action.github.log.summary import Summaries, append_text
 from keystone_action.github.log.summary_template import SummaryTemplate
 from keystone_action.github.outputs import write_outputs
+from keystone_action.github.pull_request.pulls import whose_code
 from keystone_action.github.pull_request.reporting import Reporting
 from keystone_action.github.pull_request.spec_links import spec_links
-from keystone_action.github.pull_request.whose_code import whose_code
 from keystone_action.github.reader import InputReader
 from keystone_action.github.results import commented_values, failed_run, output_values, planned_values
 from keystone_action.github.state import StepState, run_id_of_step

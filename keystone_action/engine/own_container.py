@@ -3,14 +3,15 @@ and it must join the networks of its siblings to reach them."""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.errors import unless_refused
+from keystone_action.engine.errors import engine_errors, unless_refused
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
@@ -121,3 +122,41 @@ def _likely(described: Container) -> bool:
     """Several may share a network's files and host name."""
     shared = str(described["HostConfig"]["NetworkMode"]).startswith(("container:", "host"))
     return shared or described["Config"].get("Hostname") == socket.gethostname()
+
+
+@dataclass(slots=True)
+class HostPaths:
+    """Translates our paths to those of the engine's machine, which bind mounts name. Run by GitHub, we live in a
+    container, and `/github/workspace` is some directory of the runner's machine. Our own container's mounts tell which;
+    whether that is right shows only when a container reads there what we wrote.
+
+    own: (path inside, path on the engine's machine) for each mount of our own container, None
+    when we are in none. verified: what trials have shown, by mount point."""
+
+    own: tuple[tuple[str, str], ...] | None
+    verified: dict[str, bool] = field(default_factory=dict)
+
+    def source(self, path: Path) -> tuple[str, str] | None:
+        """(mount point, path on the engine's machine) of one of our real paths; None = it has none that we know."""
+        if self.own is None:
+            return _mount_point(path), str(path)
+        inside = PurePosixPath(path)
+        found = [(mount, source) for mount, source in self.own if inside.is_relative_to(mount)]
+        if not found:
+            return None
+        mount, source = max(found, key=lambda pair: len(pair[0]))
+        return mount, str(PurePosixPath(source) / inside.relative_to(mount))
+
+
+def find_host_paths(client: EngineClient) -> HostPaths:
+    """Asks the engine about our own container, if we are in one of its. Raises SandboxError."""
+    with engine_errors("can't look at our own container"):
+        own = find_own_container(client)
+    return HostPaths(None if own is None else own.mounts)
+
+
+def _mount_point(path: Path) -> str:
+    """The directory where the file system of `path` is mounted, as far as a look at each directory above tells."""
+    while not os.path.ismount(path) and path != path.parent:
+        path = path.parent
+    return str(path)

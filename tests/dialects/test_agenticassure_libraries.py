@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keystone_action.dialects.agenticassure.library import library
+from keystone_action.dialects.known import library
 
 NAME = "libraries.zip"
 

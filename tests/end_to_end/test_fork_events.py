@@ -11,7 +11,7 @@ from support.event_steps import HEAD, states, step
 from support.fake_github import FakeGitHub
 
 from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import whose_code
+from keystone_action.github.pull_request import pulls
 
 
 @pytest.mark.parametrize("fixture", ["pull_request_target_fork", "workflow_run_fork"])
@@ -60,7 +60,7 @@ def test_a_comment_on_a_forks_pull_request_runs_nothing(
 def test_a_comment_on_a_pull_request_that_nobody_knows_runs_nothing(
     tmp_path: Path, github: FakeGitHub, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whose_code, "_PATIENCE", RequestLimits(tries=1, waiting=0.0))
+    monkeypatch.setattr(pulls, "_PATIENCE", RequestLimits(tries=1, waiting=0.0))
     github.fault("GET", "/pulls/17", times=None, **fault)
     done = step(tmp_path, github, "issue_comment")
     assert (done.exit_code, done.outputs["verdict"]) == (2, "error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keystone_action.engine.paths import HostPaths
+from keystone_action.engine.own_container import HostPaths
 
 OWN = (
     ("/github/workspace", "/srv/runner/app/app"),

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.traces import CLAUDE, CODEX, sample
 
-from keystone_action.evidence.trace import TOOL_KINDS, Message, Permission, ToolCall, Trace, Usage
-from keystone_action.evidence.trace_file import write_trace
+from keystone_action.evidence.trace import TOOL_KINDS, Message, Permission, ToolCall, Trace, Usage, write_trace
 from keystone_action.evidence.trace_readers.reading import read_trace
 
 WORD = st.text(min_size=1, max_size=20)

@@ -10,8 +10,8 @@ import pytest
 from support.traces import CLAUDE, CODEX, SAMPLES, event, read, sample, span
 
 from keystone_action.evidence.trace import Message, Permission, Trace, Usage
+from keystone_action.evidence.trace_readers.builder import tool_kind
 from keystone_action.evidence.trace_readers.reading import READERS, read_trace
-from keystone_action.evidence.trace_readers.tool_kinds import tool_kind
 from keystone_action.spec.models.agents import TraceFormat
 
 

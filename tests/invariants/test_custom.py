@@ -18,7 +18,7 @@ from support.context import context_of, grade, make_check, make_evidence
 from keystone_action.command import Capture
 from keystone_action.evidence.model import Address
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.check_result import BadResult, read_result
+from keystone_action.invariants.types.custom import BadResult, read_result
 
 pytestmark = pytest.mark.sandbox
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.tests import pytest_config, pytest_run
+from keystone_action.invariants.tests import pytest_run
 from keystone_action.invariants.tests.junit import BadReport
 from keystone_action.invariants.tests.pytest_results import read_results
 from keystone_action.invariants.tests.pytest_run import Invocation, of_injected, parse
@@ -76,7 +76,7 @@ def test_the_authors_configuration(files: dict[str, str], arguments: list[str], 
     def read(path: str) -> bytes | None:
         return files[path].encode() if path in files else None
 
-    assert pytest_config.find(arguments, read) == expected
+    assert pytest_run.find_configuration(arguments, read) == expected
 
 
 def report(place: Path, document: object, key: bytes = KEY) -> None:

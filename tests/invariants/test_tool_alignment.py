@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.tools.alignment import align
+from keystone_action.invariants.types.tool_correctness import align
 
 SMALL = st.integers(0, 4).flatmap(
     lambda expected: st.tuples(st.just(expected), st.lists(st.integers(0, (1 << expected) - 1), max_size=5))

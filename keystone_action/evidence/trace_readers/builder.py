@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from keystone_action.evidence.trace import Message, Permission, ToolCall, Trace, Usage
-from keystone_action.evidence.trace_readers.tool_kinds import tool_kind
+from keystone_action.evidence.trace import TOOL_KINDS, Message, Permission, ToolCall, ToolKind, Trace, Usage
 from keystone_action.evidence.trace_readers.values import NAME_LIMIT, MalformedTrace, bound_value, kept_text, size_of
 
 ENTRIES_LIMIT = 100_000
@@ -203,3 +202,29 @@ class TraceBuilder:
         if size < size_of(arguments):
             self._skipped["tool call of whose arguments only the beginnings were kept"] += 1
         return bounded
+
+
+_NAMES: dict[ToolKind, str] = {
+    "read": "Read NotebookRead ReadFile read_file read_many_files view view_image cat open_file get_file_contents",
+    "write": "Write Edit MultiEdit NotebookEdit write_file edit_file create_file delete_file move_file replace "
+    "str_replace str_replace_editor str_replace_based_edit_tool insert apply_patch file_change delete move",
+    "execute": "Bash BashOutput KillShell KillBash shell local_shell exec exec_command command_execution "
+    "run_shell_command run_command run_terminal_cmd python code_execution code_interpreter",
+    "search": "Glob Grep LS search_files search_file_content list_dir list_directory list_files find ripgrep",
+    "fetch": "WebFetch WebSearch web_search google_web_search http_request browser",
+    "other": "think",
+}
+_KINDS = {name.lower(): kind for kind, names in _NAMES.items() for name in (*names.split(), kind)}
+_KINDS |= {name.replace("_", ""): kind for name, kind in _KINDS.items()}
+
+
+def tool_kind(name: str, told: Any = None) -> ToolKind:
+    """The kind: what the transcript tells, when it is one of ours or of the Agent Client Protocol's, else by the
+    tool's name, whatever its case; `other` for names that nobody knows, those of MCP servers included."""
+    if isinstance(told, str):
+        for kind in TOOL_KINDS:
+            if told == kind:
+                return kind
+        if told in _KINDS:
+            return _KINDS[told]
+    return _KINDS.get(name.lower(), "other")

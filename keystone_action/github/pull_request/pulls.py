@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keystone_action.errors import UsageError
 from keystone_action.github.api.client import GitHubClient
+from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.api.types import PullRequest
-from keystone_action.github.event import load_event
+from keystone_action.github.api.waiting import RequestLimits
+from keystone_action.github.event import Event, load_event
+from keystone_action.github.inputs import Settings
 from keystone_action.github.links import FORKS
 from keystone_action.github.pull_request.status import status_sha_of
 
@@ -97,3 +100,21 @@ def _open(found: list[PullRequest], repository: str) -> list[PullRequest]:
 def _same(one: str, other: str) -> bool:
     """Names of repositories ignore case."""
     return one.lower() == other.lower()
+
+
+_PATIENCE = RequestLimits(tries=3, waiting=15.0)
+
+
+def whose_code(event: Event, settings: Settings, environ: Mapping[str, str], log: Callable[[str], None]) -> Event:
+    """The event with what GitHub says, or with its problem where that can't be told; any other event as it is."""
+    if event.commented is None:
+        return event
+    repository = environ.get("GITHUB_REPOSITORY", "")
+    try:
+        with GitHubClient.from_environ(
+            environ, token=settings.github_token, ca_bundle=settings.ca_bundle, log=log, limits=_PATIENCE
+        ) as github:
+            pull = github.pull(event.commented)
+    except GitHubError as error:
+        return replace(event, problem=error.message)
+    return event.of_commented_pull(pull.head_repository, repository)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +17,6 @@ import anyio
 from keystone_action.command import Command, Completed
 from keystone_action.files.paths import PathMissing, PathProblem, read_inside
 from keystone_action.files.protect import put
-from keystone_action.invariants.tests import pytest_config
 from keystone_action.invariants.tests.graded_copy import GradedCopy
 from keystone_action.invariants.tests.junit import BadReport
 from keystone_action.invariants.tests.pytest_results import PytestResults, read_results
@@ -110,7 +111,7 @@ async def run(
 def pin_pytest(copy: GradedCopy, places: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str]:
     """The environment for a command of the author's: where the agent changed what a file says to pytest, any pytest
     that the command starts is told the author's configuration instead. places: files that are injected."""
-    changed = [path for path in copy.untrusted if PurePosixPath(path).name in pytest_config.SHARED]
+    changed = [path for path in copy.untrusted if PurePosixPath(path).name in SHARED_CONFIGURATION]
     forged = sorted(path for path in changed if _differs(copy, path))
     if not forged:
         return environment
@@ -123,12 +124,12 @@ def pin_pytest(copy: GradedCopy, places: Sequence[str], environment: Mapping[str
 def _differs(copy: GradedCopy, path: str) -> bool:
     name = PurePosixPath(path).name
     try:
-        left = pytest_config.part_for_pytest(name, read_inside(copy.sandbox.workspace, path))
+        left = part_for_pytest(name, read_inside(copy.sandbox.workspace, path))
     except PathMissing:
         left = None
     except PathProblem:
         return True
-    return left != pytest_config.part_for_pytest(name, copy.authors(path) or b"")
+    return left != part_for_pytest(name, copy.authors(path) or b"")
 
 
 def no_pytest(why: str) -> str:
@@ -148,7 +149,7 @@ def _configuration(copy: GradedCopy, arguments: Sequence[str]) -> tuple[str, str
     root = PurePosixPath(copy.sandbox.workspace_inside)
     places = [one.partition("::")[0] for one in arguments if not one.startswith(("-", "/")) and ".." not in one]
     files = [place for place in places if copy.authors(place) is not None or place in copy.untrusted]
-    found = pytest_config.find(files, copy.authors)
+    found = find_configuration(files, copy.authors)
     if found is not None and found not in copy.untrusted:
         return str(root / found), str(root / PurePosixPath(found).parent)
     # Without one pytest would look for the agent's. With one in a file that the agent may change (pyproject.toml,
@@ -158,3 +159,58 @@ def _configuration(copy: GradedCopy, arguments: Sequence[str]) -> tuple[str, str
     name = f"{copy.private}{suffix}"
     put(copy.sandbox.workspace, str(directory / name), content, copy.originals)
     return str(root / directory / name), str(root / directory)
+
+
+_ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
+"""Configuration of pytest by their names alone, in pytest's order."""
+_SECTIONS = {"tox.ini": ("pytest",), "setup.cfg": ("tool:pytest",)}
+_ORDER = (*_ALWAYS, "pyproject.toml", "tox.ini", "setup.cfg")
+SHARED_CONFIGURATION = ("pyproject.toml", "setup.cfg")
+"""Files with a part for pytest that an agent may change for other reasons."""
+
+
+def find_configuration(arguments: Sequence[str], read: Callable[[str], bytes | None]) -> str | None:
+    """The path of pytest's configuration relative to the workspace, None when the author has none: never a file that
+    the agent left. It is named to pytest (`-c`), so that pytest looks for none itself, as it does from the common
+    directory of its arguments upwards.
+
+    arguments: files and directories that pytest is given, relative to the workspace. read: the author's bytes at a
+    path, None where there is nothing of the author's.
+    """
+    for directory in _upwards(arguments):
+        for name in _ORDER:
+            path = str(directory / name)
+            content = read(path)
+            if content is not None and _is_for_pytest(name, content):
+                return path
+    return None
+
+
+def _upwards(arguments: Sequence[str]) -> Iterator[PurePosixPath]:
+    directories = [PurePosixPath(argument).parent for argument in arguments] or [PurePosixPath()]
+    common = directories[0]
+    while not all(one.is_relative_to(common) for one in directories):
+        common = common.parent
+    yield from (common, *common.parents)
+
+
+def _is_for_pytest(name: str, content: bytes) -> bool:
+    return name in _ALWAYS or part_for_pytest(name, content) is not None
+
+
+def part_for_pytest(name: str, content: bytes) -> object:
+    """What of a file that others share (`pyproject.toml`, `tox.ini`, `setup.cfg`) is for pytest, to be compared; None
+    where nothing is, or nothing can be read."""
+    text = content.decode("utf-8", "replace")
+    if name == "pyproject.toml":
+        try:
+            tool = tomllib.loads(text).get("tool", {})
+        except (tomllib.TOMLDecodeError, RecursionError):
+            return None
+        return tool.get("pytest") if isinstance(tool, dict) else None
+    parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return None
+    return {one: dict(parser.items(one)) for one in _SECTIONS[name] if parser.has_section(one)} or None

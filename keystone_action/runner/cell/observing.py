@@ -28,12 +28,12 @@ _WITHOUT_ANSWERS = frozenset({"otel"})
 def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Trace | None:
     """The trace that `agent.trace` declares, else that of an AgentResult; None when there is neither.
 
-    One that was declared and is missing or malformed has a `problem` (contract, 5.1). Written to `copy` in the form of
-    `evidence/trace_file.py`; that stays as it is when there is no trace. Raises OSError for `copy`.
+    One that was declared and is missing or malformed has a `problem` (contract, 5.1). Written to `copy` by
+    `write_trace`; that stays as it is when there is no trace. Raises OSError for `copy`.
     """
     trace = _from_result(agent, run) if agent.trace is None else _read_declared_trace(agent.trace, run, workspace)
     if trace is not None:
-        from keystone_action.evidence.trace_file import write_trace
+        from keystone_action.evidence.trace import write_trace
 
         write_trace(trace, copy)
     return trace

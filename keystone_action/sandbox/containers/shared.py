@@ -21,7 +21,7 @@ from keystone_action.engine.errors import engine_errors
 from keystone_action.engine.image import PROBING_USER, Image
 from keystone_action.engine.labels import OWNER, labels
 from keystone_action.engine.layers import remove_image
-from keystone_action.engine.paths import HostPaths, find_host_paths
+from keystone_action.engine.own_container import HostPaths, find_host_paths
 from keystone_action.engine.plan import Mount
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree

@@ -24,11 +24,10 @@ from keystone_action.spec.loading.field_rules import FieldRules
 from keystone_action.spec.loading.names import Scope, check_text, parameters_used
 from keystone_action.spec.loading.problems import Problem, translate
 from keystone_action.spec.loading.repair import Repaired, repair, whole
-from keystone_action.spec.loading.rules import check_rules, service_names_of
+from keystone_action.spec.loading.rules import check_rules, find_unsupported, service_names_of
 from keystone_action.spec.loading.run_rules import RunRules
 from keystone_action.spec.loading.text_files import is_file
 from keystone_action.spec.loading.translation import TranslationSource
-from keystone_action.spec.loading.unsupported import find_unsupported
 from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.base import CheckModel
 from keystone_action.spec.models.checks import CheckReader

@@ -14,8 +14,8 @@ from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import AgentOutput, AgentTrace
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
-from keystone_action.spec.models.services import HttpMockService, MockResponse, Route
-from keystone_action.spec.models.spec import SetupFile
+from keystone_action.spec.models.services import HttpMockService, MockResponse, Route, ServerBase
+from keystone_action.spec.models.spec import SetupFile, Spec
 
 _EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
     AgentOutput: {"file": "file", "json_from": "json"},
@@ -186,3 +186,58 @@ def service_names_of(data: Any) -> frozenset[str]:
     return frozenset(
         entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)
     )
+
+
+_UNSUPPORTED_AGENTS = ("claude-code", "codex", "gemini", "anthropic", "paragon", "http")
+_ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
+"""Fields of services that only a container heeds."""
+
+
+def find_unsupported(scope: Scope) -> Iterator[Problem]:
+    """Parts of the contract that this version refuses rather than ignores; the only list of them."""
+    spec = scope.spec
+    yield from _unsupported_agent(spec)
+    for index, service in enumerate(spec.services):
+        yield from _unsupported_service(service, ("services", index))
+    yield from _unsupported_policies(spec)
+
+
+def _unsupported_agent(spec: Spec) -> Iterator[Problem]:
+    agent = spec.agent
+    if agent.type in _UNSUPPORTED_AGENTS:
+        yield _not_yet(("agent", "type"), f"the agent type '{agent.type}'", "use command, cli, python or none")
+    if agent.user != "unprivileged":
+        yield _not_yet(("agent", "user"), f"the agent user '{agent.user}'", "only unprivileged is")
+
+
+def _unsupported_service(service: Any, path: KeyPath) -> Iterator[Problem]:
+    if not isinstance(service, ServerBase) or service.kind != "postgres" or service.image is not None:
+        return
+    if service.isolation == "container":
+        yield _not_yet((*path, "isolation"), "isolation: container of an embedded server", "use auto or database")
+    for name in _ONLY_IN_CONTAINERS:
+        if getattr(service, name):
+            yield _not_yet((*path, name), f"'{name}' of an embedded server", "leave it out", on_key=True)
+
+
+def _unsupported_policies(spec: Spec) -> Iterator[Problem]:
+    if spec.network.dns_overrides:
+        yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
+    for name in sorted(_given_fields(spec.forbidden)):
+        yield _not_yet(("forbidden", name), f"forbidden.{name}", "leave it out", on_key=True)
+    if spec.determinism.clock is not None:
+        yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
+    for name in sorted(_given_fields(spec.audit)):
+        # Requests to mocks are collected always, and `audit.jsonl` has them.
+        if name != "http_calls" and getattr(spec.audit, name):
+            yield _not_yet(("audit", name), f"audit.{name}", "leave it out", on_key=True)
+
+
+def _given_fields(model: BaseModel) -> set[str]:
+    """The fields of a section that differ from what holds without them."""
+    defaults = type(model)()
+    return {name for name in model.model_fields_set if getattr(model, name) != getattr(defaults, name)}
+
+
+def _not_yet(path: KeyPath, what: str, advice: str, *, on_key: bool = False) -> Problem:
+    return Problem(path, f"{what} is not supported yet", help=advice, on_key=on_key)
