@@ -74,7 +74,9 @@ def test_a_pattern_that_backtracks_for_ever(tmp_path: Path, check: dict[str, Any
     agent = f"print({text!r}, end='')\n" + planting({"x.txt": text, "x.json": json.dumps({"x": text})})
     _, found = attack_all(tmp_path, {"one": agent}, check)
     assert earned(found) == {}
-    assert "hit the time limit of the check" in found["one"]["message"]
+    # Which of the two limits is told, the pattern's or the whole check's, is a matter of who wakes up first.
+    told = ("hit the time limit of the check", "took longer than 1 s")
+    assert any(limit in found["one"]["message"] for limit in told), found["one"]["message"]
 
 
 DOCUMENTS = {
