@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +38,40 @@ REST
 invariants:
   it: {check: {type: file_absent, path: other.txt}}
 """
-HANGS = pytest.mark.parametrize("how", ["silence", "halve", "freeze"])
+WAYS = ("silence", "halve", "freeze")
+HANGS = pytest.mark.parametrize("how", WAYS)
+
+
+@dataclass(frozen=True)
+class Play:
+    """A run, and what becomes of its engine once its second agent waits. agent, rest: further YAML of the spec."""
+
+    hang: Callable[[EngineProxy], None]
+    agent: str = ""
+    rest: str = ""
+    is_cancelled: bool = False
+
+
+PLAYS = {
+    **{f"cancelled, {how}": Play(getattr(EngineProxy, how), is_cancelled=True) for how in WAYS},
+    "cancelled, late": Play(lambda proxy: proxy.slow_down(0.05), is_cancelled=True),
+    **{f"cell, {how}": Play(getattr(EngineProxy, how), rest="resources: {timeout: 30s}") for how in WAYS},
+    "agent, silence": Play(EngineProxy.silence, agent="timeout: 25s,"),
+    "agent, late": Play(lambda proxy: proxy.slow_down(0.2), agent="timeout: 25s,", rest="resources: {timeout: 10m}"),
+}
 
 
 class HungRun:
     """A run of two cells, the second of which waits in its container. proxy: between it and the engine."""
 
-    def __init__(self, directory: Path, engine: DockerClient, base: str, *, agent: str = "", rest: str = "") -> None:
-        self.directory, self.engine = directory, engine
+    code, err, run_id = -1, "", ""
+
+    def __init__(self, directory: Path, engine: DockerClient, base: str, play: Play) -> None:
+        self.directory, self.engine, self.play = directory, engine, play
         self.proxy = EngineProxy(directory / "engine.sock")
         self.mark = f"9{secrets.randbelow(10**9):09}"
-        text = SPEC.replace("BASE", base).replace("MARK", self.mark).replace("AGENT", agent).replace("REST", rest)
+        text = SPEC.replace("BASE", base).replace("MARK", self.mark)
+        text = text.replace("AGENT", play.agent).replace("REST", play.rest)
         (directory / "keystone.yaml").write_text(text)
         (directory / "tmp").mkdir()
         self.environ = {"TMPDIR": str(directory / "tmp")}
@@ -71,10 +96,15 @@ class HungRun:
             time.sleep(0.1)
         raise AssertionError("the agent never ran")
 
-    def end(self) -> tuple[int, str]:
-        """Its exit code and stderr. The engine never answers: an end is the run's own."""
-        _, err = self.process.communicate(timeout=170)
-        return self.process.returncode, err
+    def to_its_end(self) -> HungRun:
+        """The engine never answers: an end is the run's own."""
+        self.until_agent_runs()
+        self.play.hang(self.proxy)
+        if self.play.is_cancelled:
+            self.process.send_signal(signal.SIGTERM)
+        _, self.err = self.process.communicate(timeout=170)
+        self.code = self.process.returncode
+        return self
 
     @property
     def verdicts(self) -> list[str]:
@@ -93,22 +123,28 @@ class HungRun:
         return cleaned.out
 
 
-@pytest.fixture
-def hung(tmp_path: Path, engine: DockerClient, image: Callable[[str], str]) -> Iterator[Callable[..., HungRun]]:
-    made: list[HungRun] = []
-
-    def start(**more: str) -> HungRun:
-        made.append(HungRun(tmp_path, engine, image("python:3.12-slim"), **more))
-        made[-1].until_agent_runs()
-        return made[-1]
-
-    yield start
-    for run in made:
+@pytest.fixture(scope="module")
+def playing(
+    tmp_path_factory: pytest.TempPathFactory, engine: DockerClient, image: Callable[[str], str]
+) -> Iterator[dict[str, Future[HungRun]]]:
+    """All runs at once: each of them does little but wait."""
+    base = image("python:3.12-slim")
+    runs = {name: HungRun(tmp_path_factory.mktemp("hung"), engine, base, play) for name, play in PLAYS.items()}
+    with ThreadPoolExecutor(len(runs)) as pool:
+        yield {name: pool.submit(run.to_its_end) for name, run in runs.items()}
+    for run in runs.values():
         if run.process.poll() is None:
             run.process.kill()
         run.process.communicate()
         run.proxy.close()
-        run.clean("--run", run.run_id)
+        if run.run_id:
+            run.clean("--run", run.run_id)
+
+
+@pytest.fixture
+def ended(playing: dict[str, Future[HungRun]]) -> Callable[[str], HungRun]:
+    """The run of this name, once it has ended."""
+    return lambda name: playing[name].result()
 
 
 @hostile(
@@ -118,15 +154,12 @@ def hung(tmp_path: Path, engine: DockerClient, image: Callable[[str], str]) -> I
     sandbox="docker",
 )
 @HANGS
-def test_a_cancelled_run_keeps_its_results_though_the_engine_hangs(hung: Callable[..., HungRun], how: str) -> None:
-    run = hung()
-    getattr(run.proxy, how)()
-    run.process.send_signal(signal.SIGTERM)
-    code, err = run.end()
-    assert code == 130, err
-    assert "Traceback" not in err
+def test_a_cancelled_run_keeps_its_results_though_the_engine_hangs(ended: Callable[[str], HungRun], how: str) -> None:
+    run = ended(f"cancelled, {how}")
+    assert run.code == 130, run.err
+    assert "Traceback" not in run.err
     assert run.verdicts == ["pass"]
-    assert f"keystone clean --run {run.run_id}" in err
+    assert f"keystone clean --run {run.run_id}" in run.err
     assert run.left, "else there is nothing to find again"
     run.clean()
     assert run.left == []
@@ -134,22 +167,17 @@ def test_a_cancelled_run_keeps_its_results_though_the_engine_hangs(hung: Callabl
 
 
 @honest("engine", "the engine answers nothing, or half, when a job is cancelled", sandbox="docker")
-def test_a_cancelled_run_leaves_nothing_on_an_engine_that_answers_late(hung: Callable[..., HungRun]) -> None:
-    run = hung()
-    run.proxy.slow_down(0.05)
-    run.process.send_signal(signal.SIGTERM)
-    code, err = run.end()
-    assert (code, run.verdicts) == (130, ["pass"]), err
+def test_a_cancelled_run_leaves_nothing_on_an_engine_that_answers_late(ended: Callable[[str], HungRun]) -> None:
+    run = ended("cancelled, late")
+    assert (run.code, run.verdicts) == (130, ["pass"]), run.err
     assert run.left == []
 
 
 @hostile("engine", "the engine hangs at the limit of a cell", held_by="the cell is left to itself", sandbox="docker")
 @HANGS
-def test_the_limit_of_a_cell_ends_it_though_the_engine_hangs(hung: Callable[..., HungRun], how: str) -> None:
-    run = hung(rest="resources: {timeout: 20s}")
-    getattr(run.proxy, how)()
-    code, err = run.end()
-    assert code == 3, err
+def test_the_limit_of_a_cell_ends_it_though_the_engine_hangs(ended: Callable[[str], HungRun], how: str) -> None:
+    run = ended(f"cell, {how}")
+    assert run.code == 3, run.err
     assert run.verdicts == ["pass", "error"]
     run.clean()
     assert run.left == []
@@ -161,11 +189,9 @@ def test_the_limit_of_a_cell_ends_it_though_the_engine_hangs(hung: Callable[...,
     held_by="a doubtful engine gets little time",
     sandbox="docker",
 )
-def test_the_time_limit_of_an_agent_ends_it_though_the_engine_hangs(hung: Callable[..., HungRun]) -> None:
-    run = hung(agent="timeout: 15s,")
-    run.proxy.silence()
-    code, err = run.end()
-    assert code == 3, err
+def test_the_time_limit_of_an_agent_ends_it_though_the_engine_hangs(ended: Callable[[str], HungRun]) -> None:
+    run = ended("agent, silence")
+    assert run.code == 3, run.err
     assert run.verdicts == ["pass", "error"]
     assert "the Docker engine did not answer within 30 s" in (run.directory / "out" / "results.json").read_text()
     run.clean()
@@ -174,9 +200,7 @@ def test_the_time_limit_of_an_agent_ends_it_though_the_engine_hangs(hung: Callab
 
 @honest("engine", "the engine hangs at the limit of a cell", sandbox="docker")
 @honest("engine", "the engine hangs at the time limit of an agent", sandbox="docker")
-def test_an_agent_is_ended_at_its_time_limit_by_an_engine_that_answers_late(hung: Callable[..., HungRun]) -> None:
-    run = hung(agent="timeout: 15s,", rest="resources: {timeout: 10m}")
-    run.proxy.slow_down(0.2)
-    code, err = run.end()
-    assert (code, run.verdicts) == (0, ["pass", "pass"]), err
+def test_an_agent_is_ended_at_its_time_limit_by_an_engine_that_answers_late(ended: Callable[[str], HungRun]) -> None:
+    run = ended("agent, late")
+    assert (run.code, run.verdicts) == (0, ["pass", "pass"]), run.err
     assert run.left == []
