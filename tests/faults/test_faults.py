@@ -39,7 +39,7 @@ class Told:
         """said: words that its streams must have; left: what may stay behind; or_passes: where what broke may not have
         been needed any more."""
         found = run.end()
-        behind = run.left_behind()
+        behind = run.left_behind(left)
         row = {
             "broken": self.broken,
             "stage": run.stage,
@@ -74,7 +74,7 @@ def broken(area: Path) -> Iterator[Callable[..., BrokenRun]]:
     for run in made:
         if run.process is not None and run.process.poll() is None:
             run.process.kill()
-            run.process.wait()
+            run.process.wait(timeout=60)
         run.go_on()
 
 

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from support.command_line import ENVIRONMENT, NO_ENGINE
+from support.command_line import ENVIRONMENT, NO_ENGINE, server
+from support.fork_server import Forked
 
 Stage = Literal["setup", "agent", "checks", "whole run"]
 PATIENCE = 60.0
@@ -33,7 +34,9 @@ class BrokenRun:
     timeout: str = "60s"
     prefix: Sequence[str] = ()
     replicas: int = 1
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
+    _others: set[int] = field(default_factory=set)
+    """Processes that were there before it and have been since."""
 
     @property
     def output(self) -> Path:
@@ -74,18 +77,29 @@ class BrokenRun:
         self.temporary.mkdir(exist_ok=True)
         self.temporary.chmod(0o711)
         self.output.parent.mkdir(exist_ok=True)
-        words = [sys.executable, "-m", "keystone_action", "run", "keystone.yaml", "--output", str(self.output)]
-        self.process = subprocess.Popen(
-            [*self.prefix, *words],
-            cwd=self.area,
-            env={**ENVIRONMENT, **NO_ENGINE, "TMPDIR": str(self.temporary), **self.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=(self.area / "stdout").open("wb"),
-            stderr=(self.area / "stderr").open("wb"),
-        )
+        words = ["run", "keystone.yaml", "--output", str(self.output)]
+        environ = {**ENVIRONMENT, **NO_ENGINE, "TMPDIR": str(self.temporary), **self.environ}
+        self._others = _numbers()
+        with (self.area / "stdout").open("wb") as out, (self.area / "stderr").open("wb") as err:
+            if self.prefix:
+                self.process = subprocess.Popen(
+                    [*self.prefix, sys.executable, "-m", "keystone_action", *words],
+                    cwd=self.area,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                )
+            else:
+                self.process = server().start(words, self.area, environ, out.fileno(), err.fileno())
         if self.stage != "whole run":
-            self.until(lambda: bool(self.waiting()) or self.process.poll() is not None, f"the stage {self.stage}")  # type: ignore[union-attr]
+            self.until(lambda: bool(self._comes()) or self.process.poll() is not None, f"the stage {self.stage}")  # type: ignore[union-attr]
             assert self.process.poll() is None, self.said()
+
+    def _comes(self) -> bool:
+        """Whether a process waits at the stage. Asked again and again: it looks at new processes only."""
+        self._others &= (now := _numbers())
+        return any(words == ["sleep", self.token] for _, words in _processes(now - self._others))
 
     def until(self, condition: Any, what: str) -> None:
         """Wait for a condition. Raises AssertionError when it doesn't come."""
@@ -96,7 +110,7 @@ class BrokenRun:
 
     def waiting(self) -> list[int]:
         """The processes that wait at the stage."""
-        return [pid for pid, words in _processes() if words == ["sleep", self.token]]
+        return [pid for pid, words in _processes(_numbers()) if words == ["sleep", self.token]]
 
     def go_on(self) -> None:
         """Let it leave the stage."""
@@ -121,34 +135,47 @@ class BrokenRun:
             return "none"
         return "cancelled" if document["cancelled"] else str(document["verdict"])
 
-    def left_behind(self) -> list[str]:
-        """Processes, temporary files and System V objects of the run that are still there, a word each."""
-        found = []
-        with contextlib.suppress(AssertionError):
-            deadline = time.monotonic() + 10
-            while (found := [*self._processes_left(), *self._files_left()]) and time.monotonic() < deadline:
-                time.sleep(0.1)
-        return found
+    def left_behind(self, allowed: Collection[str] = ()) -> list[str]:
+        """Processes, temporary files and System V objects of the run that are still there, a word each. Those that are
+        not allowed have a while to go."""
+        deadline = time.monotonic() + 10
+        while True:
+            found = [*self._processes_left(), *self._files_left()]
+            if {*found} <= {*allowed} or time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
 
     def _processes_left(self) -> Iterator[str]:
         own = self.process.pid if self.process is not None else 0
-        for pid, words in _processes():
-            if pid != own and (str(self.area) in " ".join(words) or words == ["sleep", self.token]):
+        for pid, words in _processes(_numbers()):
+            if pid != own and (str(self.area) in " ".join(words) or words == ["sleep", self.token] or self._in(pid)):
                 yield f"process {Path(words[0]).name}"
+
+    def _in(self, pid: int) -> bool:
+        """Whether it works in the run's area: a fork of the run has the command line of what the run is a fork of."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(self.area)
+        return False
 
     def _files_left(self) -> Iterator[str]:
         with contextlib.suppress(OSError):
             yield from (f"temporary {path.name.split('-')[0]}" for path in self.temporary.iterdir())
 
 
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def _numbers() -> set[int]:
+    """Of the processes there are."""
+    return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+
+
+def _processes(numbers: Collection[int]) -> Iterator[tuple[int, list[str]]]:
+    """Those of these numbers that are there, with their command lines."""
+    for pid in numbers:
         try:
-            text = path.read_bytes()
+            text = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
         if text:
-            yield int(path.parent.name), text.decode("utf-8", "replace").rstrip("\0").split("\0")
+            yield pid, text.decode("utf-8", "replace").rstrip("\0").split("\0")
 
 
 @contextlib.contextmanager

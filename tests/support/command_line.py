@@ -56,7 +56,7 @@ def keystone(*words: object, directory: Path, environ: dict[str, str] | None = N
     calls has imported what it needs already (see fork_server.py)."""
     called, environment = [str(word) for word in words], {**ENVIRONMENT, **(environ or {})}
     if ForkServer.serves(environ or {}):
-        done = _server().run(called, directory, environment, timeout=600)
+        done = server().run(called, directory, environment, timeout=600)
     else:
         done = started(called, directory, environment)
     return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
@@ -76,7 +76,7 @@ def started(words: Sequence[str], directory: Path, environ: Mapping[str, str]) -
 
 
 @functools.cache
-def _server() -> ForkServer:
+def server() -> ForkServer:
     """One for all tests of this process."""
     return ForkServer(ENVIRONMENT)
 

@@ -16,6 +16,7 @@ import importlib
 import io
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -80,12 +81,8 @@ class ForkServer:
         self, words: Sequence[str], directory: Path, environ: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
         """The program with these words, as `subprocess.run` would have it. timeout: seconds; raises TimeoutExpired."""
-        order = {"words": [*words], "directory": str(directory), "environ": dict(environ)}
         pipes = [os.pipe() for _ in ("status", "stdout", "stderr")]
-        with tempfile.TemporaryFile() as file:
-            file.write(json.dumps(order).encode())
-            file.flush()
-            socket.send_fds(self._control, [b"1"], [file.fileno(), *(ours for _, ours in pipes)])
+        self._order(words, directory, environ, [ours for _, ours in pipes])
         for _, write in pipes:
             os.close(write)
         with contextlib.ExitStack() as closing:
@@ -95,6 +92,62 @@ class ForkServer:
         code = status.split()[1:]
         assert code, f"the process that was to wait for {words} is gone"
         return subprocess.CompletedProcess([*words], int(code[0]), out, err)
+
+    def start(self, words: Sequence[str], directory: Path, environ: Mapping[str, str], out: int, err: int) -> Forked:
+        """The program with these words under way, its streams to these open files."""
+        status, ours = os.pipe()
+        self._order(words, directory, environ, [ours, out, err])
+        os.close(ours)
+        return Forked(status)
+
+    def _order(self, words: Sequence[str], directory: Path, environ: Mapping[str, str], files: Sequence[int]) -> None:
+        order = {"words": [*words], "directory": str(directory), "environ": dict(environ)}
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps(order).encode())
+            file.flush()
+            socket.send_fds(self._control, [b"1"], [file.fileno(), *files])
+
+
+class Forked:
+    """A command under way, asked and ended as a `subprocess.Popen` is. status: the pipe that tells of it."""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+        self._said = b""
+        while b"\n" not in self._said and (part := os.read(status, 1 << 16)):
+            self._said += part
+        self.pid = int(self._said.split()[0])
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._exit_code(0.0)
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, once it has ended. Raises TimeoutExpired."""
+        code = self._exit_code(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired([str(self.pid)], timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Nothing is sent to one that has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def _exit_code(self, timeout: float) -> int | None:
+        if self._said.count(b"\n") < 2:
+            ready, _, _ = select.select([self._status], [], [], timeout)
+            if not ready:
+                return None
+            self._said += os.read(self._status, 1 << 16)
+            os.close(self._status)
+        code = self._said.split()[1:]
+        assert code, f"the process that was to wait for {self.pid} is gone"
+        return int(code[0])
 
 
 def _read_all(pipes: Sequence[int], words: Sequence[str], timeout: float) -> list[bytes]:
