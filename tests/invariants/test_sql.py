@@ -13,7 +13,7 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from pydantic import ValidationError
 from support.context import grade, make_check
-from support.databases import PostgresCell
+from support.databases import PostgresForTests
 from support.mariadb import MariaDb
 
 from keystone_action.evidence.model import Database
@@ -45,17 +45,34 @@ class Engine:
         self.change = change
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+KINDS = ("postgres", "mariadb", "sqlite")
+
+
+@pytest.fixture(params=KINDS)
+def own_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """One that the agent changes, or that a check is stopped in."""
+    yield from made(request, tmp_path)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """One for all that only read."""
+    yield from made(request, tmp_path_factory.mktemp("database"))
+
+
+def made(request: pytest.FixtureRequest, place: Path) -> Iterator[Engine]:
+    """The engine of the kind that the fixture is parametrised with, laid out."""
     with contextlib.ExitStack() as stack:
-        made = MAKERS[request.param](request, tmp_path, stack)
+        engine = MAKERS[request.param](request, place, stack)
         for statement in TABLES:
-            made.change(statement)
-        yield made
+            engine.change(statement)
+        yield engine
 
 
-def make_postgres(request: pytest.FixtureRequest, _path: Path, _stack: contextlib.ExitStack) -> Engine:
-    cell: PostgresCell = request.getfixturevalue("cell")
+def make_postgres(request: pytest.FixtureRequest, _path: Path, stack: contextlib.ExitStack) -> Engine:
+    server: PostgresForTests = request.getfixturevalue("postgres")
+    cell = server.attach()
+    stack.callback(cell.close)
     assert cell.place.database is not None
     session = cell.agent()
     return Engine("postgres", cell.place.database, lambda sql: session.execute(sql.encode()))
@@ -92,50 +109,49 @@ def ask(engine: Engine, workspace: Path, query: str, *, timeout: float = 20.0, *
     return grade(document, workspace, evidence={"databases": {"db": engine.database}}, timeout=timeout)
 
 
-def test_the_sources_example_passes(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, MISMATCHES, equals=0)
+def test_the_sources_example_passes(database: Engine, tmp_path: Path) -> None:
+    outcome = ask(database, tmp_path, MISMATCHES, equals=0)
     assert (outcome.status, outcome.score) == ("pass", 1.0)
     assert outcome.message == "db answered 0 (integer)."
     assert outcome.details["found"] == [[0]]
 
 
-def test_the_sources_example_fails(engine: Engine, tmp_path: Path) -> None:
-    engine.change("UPDATE customers_a SET email = 'x@example.com' WHERE id = 2")
-    outcome = ask(engine, tmp_path, MISMATCHES, equals=0)
+def test_the_sources_example_fails(own_database: Engine, tmp_path: Path) -> None:
+    own_database.change("UPDATE customers_a SET email = 'x@example.com' WHERE id = 2")
+    outcome = ask(own_database, tmp_path, MISMATCHES, equals=0)
     assert (outcome.status, outcome.score) == ("fail", 0.0)
     assert outcome.message == "expected 0 (integer), found 1 (integer)."
 
 
-def test_a_syntax_error_is_an_error(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, "SELECT FROM WHERE", equals=1)
+def test_a_syntax_error_is_an_error(database: Engine, tmp_path: Path) -> None:
+    outcome = ask(database, tmp_path, "SELECT FROM WHERE", equals=1)
     assert (outcome.status, outcome.score) == ("error", None)
     assert outcome.message.startswith("db: ")
     assert "syntax" in outcome.message
 
 
 @pytest.mark.parametrize("query", ["SELECT * FROM nowhere", "SELECT no_such_column FROM customers_a"])
-def test_an_undefined_table_or_column_fails(engine: Engine, tmp_path: Path, query: str) -> None:
-    outcome = ask(engine, tmp_path, query, equals=1)
+def test_an_undefined_table_or_column_fails(database: Engine, tmp_path: Path, query: str) -> None:
+    outcome = ask(database, tmp_path, query, equals=1)
     assert outcome.status == "fail"
     assert "nowhere" in outcome.message or "no_such_column" in outcome.message
 
 
-@pytest.mark.parametrize(
-    "query", ["DELETE FROM customers_a", "DROP TABLE customers_a", "CREATE TABLE t (id int)", "SELECT 1; SELECT 2"]
-)
-def test_a_statement_that_writes_is_an_error_and_does_not(engine: Engine, tmp_path: Path, query: str) -> None:
-    assert ask(engine, tmp_path, query, equals=1).status == "error"
-    assert ask(engine, tmp_path, "SELECT count(*) FROM customers_a", equals=3).status == "pass"
+def test_a_statement_that_writes_is_an_error_and_does_not(own_database: Engine, tmp_path: Path) -> None:
+    writing = "DELETE FROM customers_a", "DROP TABLE customers_a", "CREATE TABLE t (id int)", "SELECT 1; SELECT 2"
+    found = {query: ask(own_database, tmp_path, query, equals=1).status for query in writing}
+    assert found == dict.fromkeys(writing, "error")
+    assert ask(own_database, tmp_path, "SELECT count(*) FROM customers_a", equals=3).status == "pass"
 
 
-def test_a_query_of_the_authors_over_its_time_is_an_error(engine: Engine, tmp_path: Path) -> None:
+def test_a_query_of_the_authors_over_its_time_is_an_error(own_database: Engine, tmp_path: Path) -> None:
     forever = {
         "postgres": "SELECT pg_sleep(30)",
         "mariadb": "SELECT count(*) FROM information_schema.columns a, information_schema.columns b,"
         " information_schema.columns c",
         "sqlite": "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
     }
-    outcome = ask(engine, tmp_path, forever[engine.name], equals=1, timeout=0.5)
+    outcome = ask(own_database, tmp_path, forever[own_database.name], equals=1, timeout=0.5)
     assert outcome.status == "error"
     assert "time limit of 0.5 s" in outcome.message
 
@@ -172,8 +188,8 @@ def test_a_query_of_the_authors_over_its_time_is_an_error(engine: Engine, tmp_pa
         ("SELECT CAST(1.50 AS DECIMAL(4,2))", {"equals": 1.5}, "pass"),
     ],
 )
-def test_operators(engine: Engine, tmp_path: Path, query: str, operators: dict[str, Any], status: str) -> None:
-    assert ask(engine, tmp_path, query, **operators).status == status
+def test_operators(database: Engine, tmp_path: Path, query: str, operators: dict[str, Any], status: str) -> None:
+    assert ask(database, tmp_path, query, **operators).status == status
 
 
 @pytest.mark.parametrize(
@@ -188,12 +204,12 @@ def test_operators(engine: Engine, tmp_path: Path, query: str, operators: dict[s
         ([], "fail"),
     ],
 )
-def test_rows_are_the_whole_result(engine: Engine, tmp_path: Path, rows: list[Any], status: str) -> None:
-    assert ask(engine, tmp_path, "SELECT id, email FROM customers_a ORDER BY id", rows=rows).status == status
+def test_rows_are_the_whole_result(database: Engine, tmp_path: Path, rows: list[Any], status: str) -> None:
+    assert ask(database, tmp_path, "SELECT id, email FROM customers_a ORDER BY id", rows=rows).status == status
 
 
-def test_one_value_is_not_looked_for_in_several_rows(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, "SELECT id FROM customers_a ORDER BY id", equals=1, gte=1)
+def test_one_value_is_not_looked_for_in_several_rows(database: Engine, tmp_path: Path) -> None:
+    outcome = ask(database, tmp_path, "SELECT id FROM customers_a ORDER BY id", equals=1, gte=1)
     assert outcome.status == "fail"
     assert outcome.message.splitlines() == [
         "`equals` looks at one value, and the query gave 3 rows; `rows` compares a whole result.",
@@ -201,47 +217,47 @@ def test_one_value_is_not_looked_for_in_several_rows(engine: Engine, tmp_path: P
     ]
 
 
-def test_a_list_that_is_expected_of_one_value_leads_to_rows(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, "SELECT id FROM customers_a WHERE id = 1", equals=[[1]])
+def test_a_list_that_is_expected_of_one_value_leads_to_rows(database: Engine, tmp_path: Path) -> None:
+    outcome = ask(database, tmp_path, "SELECT id FROM customers_a WHERE id = 1", equals=[[1]])
     assert outcome.status == "fail"
     assert outcome.message.endswith("found 1 (integer). `rows` compares rows.")
 
 
-def test_rows_show_the_first_that_differs_with_types(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, "SELECT id FROM customers_a WHERE id = 1", rows=[["1"]])
+def test_rows_show_the_first_that_differs_with_types(database: Engine, tmp_path: Path) -> None:
+    outcome = ask(database, tmp_path, "SELECT id FROM customers_a WHERE id = 1", rows=[["1"]])
     assert outcome.message == "row 1: expected ['1' (text)], found [1 (integer)]."
-    outcome = ask(engine, tmp_path, "SELECT id, email FROM customers_a WHERE id = 1", rows=[])
+    outcome = ask(database, tmp_path, "SELECT id, email FROM customers_a WHERE id = 1", rows=[])
     assert outcome.message == "expected 0 rows, found 1: [[1, 'a@example.com']]."
 
 
-def test_columns_of_one_name_can_not_be_a_mapping(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, "SELECT 1 AS x, 2 AS x", rows=[{"x": 2}])
+def test_columns_of_one_name_can_not_be_a_mapping(database: Engine, tmp_path: Path) -> None:
+    outcome = ask(database, tmp_path, "SELECT 1 AS x, 2 AS x", rows=[{"x": 2}])
     assert outcome.status == "fail"
     assert "not distinct" in outcome.message
-    assert ask(engine, tmp_path, "SELECT 1 AS x, 2 AS x", rows=[[1, 2]]).status == "pass"
+    assert ask(database, tmp_path, "SELECT 1 AS x, 2 AS x", rows=[[1, 2]]).status == "pass"
 
 
-def test_more_rows_than_are_kept_fail_and_are_said(engine: Engine, tmp_path: Path) -> None:
-    if engine.name == "postgres":
+def test_more_rows_than_are_kept_fail_and_are_said(database: Engine, tmp_path: Path) -> None:
+    if database.name == "postgres":
         many = "SELECT generate_series(1, 30000)"
     else:
         many = "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 30000) SELECT n FROM r"
-    if engine.name == "mariadb":
+    if database.name == "mariadb":
         many = "SELECT seq FROM seq_1_to_30000"
-    outcome = ask(engine, tmp_path, many, equals=1)
+    outcome = ask(database, tmp_path, many, equals=1)
     assert outcome.status == "fail"
     assert "gave more than 10,000 rows" in outcome.message
-    outcome = ask(engine, tmp_path, many, rows=[[number] for number in range(1, 10_001)])
+    outcome = ask(database, tmp_path, many, rows=[[number] for number in range(1, 10_001)])
     assert outcome.status == "fail"
     assert "found more than 10,000" in outcome.message
 
 
-def test_booleans_are_what_the_engine_has(engine: Engine, tmp_path: Path) -> None:
-    is_boolean = engine.name == "postgres"
-    assert ask(engine, tmp_path, "SELECT 1 = 1", equals=True).status == "pass"
-    assert ask(engine, tmp_path, "SELECT 1 = 2", equals=False).status == "pass"
-    assert ask(engine, tmp_path, "SELECT 1 = 1", equals=1).status == ("fail" if is_boolean else "pass")
-    assert ask(engine, tmp_path, "SELECT 1", equals=True).status == ("fail" if is_boolean else "pass")
+def test_booleans_are_what_the_engine_has(database: Engine, tmp_path: Path) -> None:
+    is_boolean = database.name == "postgres"
+    assert ask(database, tmp_path, "SELECT 1 = 1", equals=True).status == "pass"
+    assert ask(database, tmp_path, "SELECT 1 = 2", equals=False).status == "pass"
+    assert ask(database, tmp_path, "SELECT 1 = 1", equals=1).status == ("fail" if is_boolean else "pass")
+    assert ask(database, tmp_path, "SELECT 1", equals=True).status == ("fail" if is_boolean else "pass")
 
 
 @pytest.mark.parametrize(
@@ -252,10 +268,10 @@ def test_booleans_are_what_the_engine_has(engine: Engine, tmp_path: Path) -> Non
         ("SELECT TIME '12:30:00'", "12:30:00"),
     ],
 )
-def test_dates_and_times_compare_by_what_they_mean(engine: Engine, tmp_path: Path, query: str, expected: str) -> None:
-    if engine.name == "sqlite":  # it has no such types: text is text
+def test_dates_and_times_compare_by_what_they_mean(database: Engine, tmp_path: Path, query: str, expected: str) -> None:
+    if database.name == "sqlite":  # it has no such types: text is text
         query = query.replace("DATE ", "").replace("TIMESTAMP ", "").replace("TIME ", "").replace("31 12", "31T12")
-    assert ask(engine, tmp_path, query, equals=expected).status == "pass"
+    assert ask(database, tmp_path, query, equals=expected).status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -272,10 +288,9 @@ def test_dates_and_times_compare_by_what_they_mean(engine: Engine, tmp_path: Pat
         ("SELECT 'infinity'::timestamp", "infinity"),
     ],
 )
-def test_types_of_postgresql(cell: PostgresCell, tmp_path: Path, query: str, expected: object) -> None:
-    assert cell.place.database is not None
-    engine = Engine("postgres", cell.place.database, None)
-    outcome = ask(engine, tmp_path, query, equals=expected)
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_types_of_postgresql(database: Engine, tmp_path: Path, query: str, expected: object) -> None:
+    outcome = ask(database, tmp_path, query, equals=expected)
     if "numeric" in query:  # a float can't say it exactly, and is not rounded to fit
         assert outcome.status == "fail"
     else:
@@ -307,8 +322,8 @@ def test_a_service_that_is_no_database_is_an_error(tmp_path: Path) -> None:
     assert "smtp is no database" in outcome.message
 
 
-def test_results_can_be_written(engine: Engine, tmp_path: Path) -> None:
-    outcome = ask(engine, tmp_path, "SELECT id, email, CURRENT_TIMESTAMP, 1.5 FROM customers_a", equals=1)
+def test_results_can_be_written(database: Engine, tmp_path: Path) -> None:
+    outcome = ask(database, tmp_path, "SELECT id, email, CURRENT_TIMESTAMP, 1.5 FROM customers_a", equals=1)
     json.dumps(dict(outcome.details), allow_nan=False)
     assert len(outcome.details["found"]) == 3
 
