@@ -32,11 +32,20 @@ def server(request: pytest.FixtureRequest, shared_containers: ContainerWorld) ->
 
 @pytest.fixture
 def cell(shared_containers: ContainerWorld, server: RunningService) -> Iterator[ServedCell]:
-    made = shared_containers.cell(server, exclusive=True)
-    made.fixture("CREATE TABLE customers (id int PRIMARY KEY, email text); INSERT INTO customers VALUES (1, 'a@b')")
-    made.seal()
-    yield made
-    made.close()
+    yield from laid_out(shared_containers.cell(server, exclusive=True))
+
+
+@pytest.fixture(scope="module")
+def untouched(shared_containers: ContainerWorld, server: RunningService) -> Iterator[ServedCell]:
+    """A cell for all tests without an agent."""
+    yield from laid_out(shared_containers.cell(server))
+
+
+def laid_out(cell: ServedCell) -> Iterator[ServedCell]:
+    cell.fixture("CREATE TABLE customers (id int PRIMARY KEY, email text); INSERT INTO customers VALUES (1, 'a@b')")
+    cell.seal()
+    yield cell
+    cell.close()
 
 
 def agent(cell: ServedCell, *statements: str) -> None:
@@ -87,8 +96,8 @@ def test_what_the_agent_left_is_seen_its_own_tables_too(cell: ServedCell, tmp_pa
 
 
 @pytest.mark.parametrize("query", ["SELECT * FROM nowhere", "SELECT nothing FROM customers"])
-def test_an_undefined_table_or_column_is_the_agents_failure(cell: ServedCell, tmp_path: Path, query: str) -> None:
-    assert ask(cell, tmp_path, query, equals=1).status == "fail"
+def test_an_undefined_table_or_column_is_the_agents_failure(untouched: ServedCell, tmp_path: Path, query: str) -> None:
+    assert ask(untouched, tmp_path, query, equals=1).status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -104,27 +113,16 @@ def test_an_undefined_table_or_column_is_the_agents_failure(cell: ServedCell, tm
         "SELECT LOAD_FILE('/etc/passwd') IS NOT NULL FROM nonsense syntax here",
     ],
 )
-def test_a_check_can_only_read_and_only_its_cells_database(cell: ServedCell, tmp_path: Path, query: str) -> None:
-    assert ask(cell, tmp_path, query, equals=1).status == "error"
-    assert ask(cell, tmp_path, "SELECT count(*) FROM customers", equals=1).status == "pass"
+def test_a_check_can_only_read_and_only_its_cells_database(untouched: ServedCell, tmp_path: Path, query: str) -> None:
+    assert ask(untouched, tmp_path, query, equals=1).status == "error"
+    assert ask(untouched, tmp_path, "SELECT count(*) FROM customers", equals=1).status == "pass"
 
 
-def test_no_file_of_the_server_is_read(cell: ServedCell, tmp_path: Path) -> None:
-    assert ask(cell, tmp_path, "SELECT LOAD_FILE('/etc/passwd')", equals=None).status == "pass"
+def test_no_file_of_the_server_is_read(untouched: ServedCell, tmp_path: Path) -> None:
+    assert ask(untouched, tmp_path, "SELECT LOAD_FILE('/etc/passwd')", equals=None).status == "pass"
 
 
-def test_a_query_over_its_time_fails_by_what_the_agent_made(cell: ServedCell, tmp_path: Path) -> None:
-    agent(
-        cell,
-        "CREATE TABLE n (i int)",
-        "INSERT INTO n WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 500) SELECT i FROM r",
-    )
-    outcome = ask(cell, tmp_path, SECONDS_OF_WORK, equals=0, timeout=1.0)
-    assert outcome.status == "fail"
-    assert "time limit of 1 s" in outcome.message
-
-
-def test_a_view_that_takes_its_time_or_a_locked_table_holds_no_check_up(cell: ServedCell, tmp_path: Path) -> None:
+def test_what_takes_its_time_or_a_locked_table_holds_no_check_up(cell: ServedCell, tmp_path: Path) -> None:
     agent(
         cell,
         "CREATE TABLE n (i int)",
@@ -132,5 +130,8 @@ def test_a_view_that_takes_its_time_or_a_locked_table_holds_no_check_up(cell: Se
         f"CREATE VIEW slow AS {SECONDS_OF_WORK}",
         "LOCK TABLES customers WRITE",
     )
+    outcome = ask(cell, tmp_path, SECONDS_OF_WORK, equals=0, timeout=1.0)
+    assert outcome.status == "fail", "by what the agent made"
+    assert "time limit of 1 s" in outcome.message
     assert "time limit" in ask(cell, tmp_path, "SELECT * FROM slow", equals=0, timeout=1.0).message
     assert ask(cell, tmp_path, "SELECT count(*) FROM customers", equals=1).status == "pass"
