@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from keystone_action.engine.sweep import sweep
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox.containers.sandbox import DockerSandbox
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+from keystone_action.sandbox.containers.setup_commands import _entries
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
@@ -140,7 +143,7 @@ def test_what_changes_nothing_of_the_system_makes_no_image(engine: Any, mode: st
 
 
 @MODES
-def test_the_first_that_fails_is_told_with_its_own_output(engine: Any, mode: str, mark: str) -> None:
+def test_the_first_that_fails_is_told_with_its_own_output(engine: Any, mode: str) -> None:
     async def main() -> None:
         async with world(engine, mode=mode) as (provider, sandbox):
             with pytest.raises(HarnessError) as caught:
@@ -153,6 +156,13 @@ def test_the_first_that_fails_is_told_with_its_own_output(engine: Any, mode: str
             )
             assert entries(sandbox) == ["left"]
             assert own_images(engine, provider) == []
+
+    run_bounded(main)
+
+
+def test_how_it_failed_is_told(engine: Any) -> None:
+    async def main() -> None:
+        async with world(engine) as (provider, _):
             with pytest.raises(
                 HarnessError, match=r"setup.commands\[0\] \(`kill -9 \$\$ …`\) failed in .*: ended by sig"
             ):
@@ -168,83 +178,128 @@ def test_the_first_that_fails_is_told_with_its_own_output(engine: Any, mode: str
     run_bounded(main)
 
 
-@MODES
-def test_equal_commands_are_run_once(engine: Any, mode: str, mark: str) -> None:
-    commands = (f"head -c 16 /dev/urandom | sha256sum >/opt/{mark}", "mkdir -p $HOME/.cache/pip")
+async def once(
+    engine: Any, provider: DockerSandboxes, commands: tuple[str, ...], options: dict[str, Any]
+) -> tuple[DockerSandboxes, str]:
+    """Where they are run for several cells at once: the provider of one, and the first line that all print."""
+    several = await asyncio.gather(*(set_up(provider, *commands, **options) for _ in range(2)))
+    assert len({ready.image.identifier for ready, _ in several}) == 1
+    assert kept(several[0][0])
+    assert own_images(engine, provider) == []
+    printed = []
+    for ready, sandbox in several:
+        done = await sandbox.run(shell("cat /opt/made; readlink /workspace"))
+        first, place = done.stdout.text().splitlines()
+        printed.append(first)
+        assert place == str(sandbox.workspace)
+        await ready.close()
+    assert len(printed[0]) > 60
+    assert printed[0] == printed[1]
+    return several[0][0], printed[0]
 
+
+COMMANDS = ("head -c 16 /dev/urandom | sha256sum >/opt/made", "mkdir -p $HOME/.cache/pip")
+
+
+def test_equal_commands_are_run_once_in_copies(engine: Any, mark: str) -> None:
+    async def main() -> None:
+        async with world(engine, mode="copy") as (provider, _):
+            await once(engine, provider, COMMANDS, {"fingerprint": lambda: mark})
+
+    run_bounded(main)
+
+
+def test_equal_commands_are_run_once(engine: Any, mark: str) -> None:
     def options(content: str = "content", **env: str) -> dict[str, Any]:
         return {"env": env, "fingerprint": lambda: f"{mark}{content}"}
 
     async def main() -> None:
-        async with world(engine, mode=mode) as (provider, _):
-            several = await asyncio.gather(*(set_up(provider, *commands, **options()) for _ in range(3)))
-            assert len({ready.image.identifier for ready, _ in several}) == 1
-            assert kept(several[0][0])
-            assert own_images(engine, provider) == []
-            first = (await several[0][1].run(shell(f"cat /opt/{mark}"))).stdout.text()
-            assert len(first) > 60
-            for ready, sandbox in several:
-                assert (await sandbox.run(shell(f"cat /opt/{mark}; readlink /workspace"))).stdout.text() == (
-                    f"{first}{sandbox.workspace}\n"
-                )
-                await ready.close()
+        async with world(engine, mode="bind") as (provider, _):
+            made, first = await once(engine, provider, COMMANDS, options())
             others = [options(A="1"), options("other content")]
             for other in others:
-                ready, _ = await set_up(provider, *commands, **other)
-                assert ready.image.identifier != several[0][0].image.identifier
-        async with world(engine, mode=mode) as (provider, _):
-            ready, sandbox = await set_up(provider, *commands, **options())
-            assert (await sandbox.run(shell(f"cat /opt/{mark}"))).stdout.text() == first
-            assert ready.image.identifier == several[0][0].image.identifier
-
-    run_bounded(main)
-
-
-@MODES
-@pytest.mark.parametrize(
-    "command",
-    ["touch file", "rm given", "echo x >>given", "chmod 755 given", "touch $HOME/x", "mkdir $TMPDIR/x"],
-)
-def test_what_also_changes_the_cells_directories_is_not_kept(engine: Any, mode: str, command: str, mark: str) -> None:
-    async def main() -> None:
-        async with world(engine, mode=mode) as (provider, sandbox):
-            (sandbox.workspace / "given").write_text("as it was")
-            ready = await provider.with_commands(
-                sandbox, [f"touch /opt/x; {command}"], networks=("none",), fingerprint=lambda: mark
-            )
-            assert not kept(ready)
-            assert own_images(engine, provider) == [ready.image.identifier]
+                ready, _ = await set_up(provider, *COMMANDS, **other)
+                assert ready.image.identifier != made.image.identifier
+        async with world(engine, mode="bind") as (provider, _):
+            ready, sandbox = await set_up(provider, *COMMANDS, **options())
+            assert (await sandbox.run(shell("cat /opt/made"))).stdout.text() == f"{first}\n"
+            assert ready.image.identifier == made.image.identifier
 
     run_bounded(main)
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("mode", "changes"),
     [
-        "echo $PWD >/opt/x",
-        "ln -s $PWD /opt/x",
-        "mkdir -p /opt/a/b && printf 'a%sb' $HOME >/opt/a/b/c",
-        "touch -d 2001-01-01 /opt/x && echo $TOKEN >/opt/x && touch -d 2001-01-01 /opt/x",
-        "echo $TOKEN >>/etc/profile",
+        ("bind", ["touch file", "chmod 755 given", "touch $HOME/x", "mkdir $TMPDIR/x"]),
+        ("copy", ["rm given", "echo x >>given", "touch $HOME/x", "mkdir $TMPDIR/x"]),
     ],
+    ids=["bind", "copy"],
 )
-def test_no_image_is_kept_that_says_something_of_the_cell(engine: Any, command: str, mark: str) -> None:
+def test_what_also_changes_the_cells_directories_is_not_kept(
+    engine: Any, mode: str, changes: list[str], mark: str
+) -> None:
+    async def main() -> None:
+        async with world(engine, mode=mode) as (provider, _):
+
+            async def made(change: str) -> DockerSandboxes:
+                sandbox = await fresh(provider)
+                (sandbox.workspace / "given").write_text("as it was")
+                return await provider.with_commands(
+                    sandbox, [f"touch /opt/x; {change}"], networks=("none",), fingerprint=lambda: f"{mark}{change}"
+                )
+
+            ready = await asyncio.gather(*map(made, changes))
+            assert dict(zip(changes, map(kept, ready), strict=True)) == dict.fromkeys(changes, False)
+            assert sorted(own_images(engine, provider)) == sorted({one.image.identifier for one in ready})
+            assert len({one.image.identifier for one in ready}) == len(changes)
+
+    run_bounded(main)
+
+
+@pytest.mark.parametrize(
+    "change", ["touch file", "rm given", "echo x >>given", "chmod 755 given", "ln -sf other link", "mkdir folder/x"]
+)
+def test_a_change_of_the_workspace_is_seen(tmp_path: Path, change: str) -> None:
+    (tmp_path / "given").write_text("as it was")
+    (tmp_path / "link").symlink_to("given")
+    (tmp_path / "folder").mkdir()
+    before = _entries(tmp_path)
+    assert _entries(tmp_path) == before
+    subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True)
+    assert _entries(tmp_path) != before
+
+
+TELLING = [
+    "echo $PWD >/opt/x",
+    "ln -s $PWD /opt/x",
+    "mkdir -p /opt/a/b && printf 'a%sb' $HOME >/opt/a/b/c",
+    "touch -d 2001-01-01 /opt/x && echo $TOKEN >/opt/x && touch -d 2001-01-01 /opt/x",
+    "echo $TOKEN >>/etc/profile",
+]
+
+
+def test_no_image_is_kept_that_says_something_of_the_cell(engine: Any, mark: str) -> None:
+    secret = f"secret of {mark}"
+
     async def main() -> None:
         async with world(engine) as (provider, _):
-            ready, sandbox = await set_up(
-                provider,
-                command,
-                env={"TOKEN": f"secret of {mark}"},
-                secrets=[f"secret of {mark}"],
-                fingerprint=lambda: mark,
+            made = await asyncio.gather(
+                *(
+                    set_up(provider, command, env={"TOKEN": secret}, secrets=[secret], fingerprint=lambda: mark)
+                    for command in TELLING
+                )
             )
-            assert not kept(ready)
+            identifiers = [ready.image.identifier for ready, _ in made]
+            assert sorted(own_images(engine, provider)) == sorted(identifiers)
+            for command, (ready, _), identifier in zip(TELLING, made, identifiers, strict=True):
+                assert not kept(ready), command
+                assert secret not in str(engine.api.inspect_image(identifier)), command
+                assert secret not in str(engine.api.history(identifier)), command
             # The author's own commands put it there for this cell.
-            assert (await sandbox.run(shell("test -e /opt/x || test -e /opt/a/b/c || cat /etc/profile"))).exit_code == 0
-            secret = f"secret of {mark}"
-            assert secret not in str(engine.api.inspect_image(ready.image.identifier))
-            assert secret not in str(engine.api.history(ready.image.identifier))
-            await ready.close()
+            assert secret in (await made[-1][1].run(shell("cat /etc/profile"))).stdout.text()
+            for ready, _ in made:
+                await ready.close()
             assert own_images(engine, provider) == []
 
     run_bounded(main)
@@ -333,8 +388,9 @@ def test_cancelled_they_leave_nothing(engine: Any, mode: str) -> None:
 
 
 @MODES
-@pytest.mark.parametrize("name", ["it's a $HOME; rm -rf *", 'two\nlines "and" `quotes`', "-rf", "ünï:cöde,ro"])
-def test_the_workspace_may_have_any_name(engine: Any, mode: str, name: str) -> None:
+def test_the_workspace_may_have_any_name(engine: Any, mode: str) -> None:
+    name = '-rf it\'s a $HOME; rm -rf *\ntwo lines "and" `quotes` ünï:cöde,ro'
+
     async def main() -> None:
         async with world(engine, mode=mode) as (provider, _):
             workspace = provider.engine.root / name
