@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import BytecodeCache, Environment
+from jinja2.bccache import Bucket
 from markdown import LINKED_BY_THE_FORGE, tokens
 from samples import SAMPLES, hostile, passing
 from support.sample_parts import run
@@ -16,12 +20,42 @@ from support.sample_parts import run
 from keystone_action.report.author import summary as author_summary
 from keystone_action.report.author.summary import VARIABLES, TemplateProblem, check_template, render_author_summary
 from keystone_action.report.summary import render_summary, summary_variables
+from keystone_action.report.templating import author_markdown_environment
 from keystone_action.scoring.results import SpecChange, SpecChanges
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "templates.md"
 EXTENDS = '{% extends "summary.md.j2" %}\n'
 ENDLESS = "{% for _ in range(9999) %}{% for _ in range(9999) %}" + "spam" * 999 + "{% endfor %}{% endfor %}"
 NAME = "ci/summary.md.j2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Our own templates, which each of these summaries extends, are compiled once for all tests of this file: it takes
+    longer than all else that is tried here."""
+    compiled = CompiledTemplates()
+
+    def environment(text: str, name: str) -> Environment:
+        made = author_markdown_environment(text, name)
+        made.bytecode_cache = compiled
+        return made
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(author_summary, "author_markdown_environment", environment)
+        yield
+
+
+class CompiledTemplates(BytecodeCache):
+    """In memory, by their names and texts."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, Any] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._code.get(f"{bucket.key} {bucket.checksum}")
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._code[f"{bucket.key} {bucket.checksum}"] = bucket.code
 
 
 def head(expression: str) -> str:
