@@ -182,6 +182,7 @@ def test_a_wait_of_our_own_is_not_called_the_servers(model: str) -> None:
     assert "before another try we would wait 20 s" in str(problem.value)
 
 
+@pytest.mark.waits
 @BOTH
 def test_no_answer_in_time(model: str) -> None:
     with ModelServer([answer(2), Reply(fault="hang")]) as server, pytest.raises(JudgeFailed) as problem:

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.fork_server import ForkServer
+from support.fork_server import IMPORTED, ForkServer
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
+
+JUDGES = ("anthropic.resources.messages", "keystone_action.judge.model_judge")
+"""What calls that ask a model import besides."""
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 """An environment in which no container engine answers, whatever this machine has."""
@@ -56,7 +59,7 @@ def keystone(*words: object, directory: Path, environ: dict[str, str] | None = N
     calls has imported what it needs already (see fork_server.py)."""
     called, environment = [str(word) for word in words], {**ENVIRONMENT, **(environ or {})}
     if ForkServer.serves(environ or {}):
-        done = server().run(called, directory, environment, timeout=600)
+        done = server(judges="ANTHROPIC_API_KEY" in environment).run(called, directory, environment, timeout=600)
     else:
         done = started(called, directory, environment)
     return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
@@ -76,9 +79,10 @@ def started(words: Sequence[str], directory: Path, environ: Mapping[str, str]) -
 
 
 @functools.cache
-def server() -> ForkServer:
-    """One for all tests of this process."""
-    return ForkServer(ENVIRONMENT)
+def server(*, judges: bool = False) -> ForkServer:
+    """One for all tests of this process. judges: another, whose calls ask a model: the client of Anthropic takes longer
+    to import than all of ours."""
+    return ForkServer(ENVIRONMENT, imported=(*IMPORTED, *JUDGES) if judges else IMPORTED)
 
 
 def run_spec(directory: Path, text: str, *words: object, environ: dict[str, str] | None = None) -> Called:
