@@ -17,7 +17,7 @@ from keystone_action.command import TRANSCRIPT_LIMIT, Command, Completed, KeptWh
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
-from keystone_action.sandbox.programs import hidden_by_sandbox, ways_to_show
+from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
 from keystone_action.sandbox.shortage import ShortageError
 from keystone_action.spec.models.agents import AgentBase, PythonAgent
 
@@ -127,9 +127,9 @@ def require_found(completed: Completed, program: str, sandbox: Sandbox, help: st
     """Raise HarnessError when the program did not exist: exit 3 by spec 5.1, never the agent's failure."""
     if not completed.not_found:
         return
-    place = sandbox.hidden(program)
+    place = sandbox.find_hidden(program)
     if place is not None:
-        raise HarnessError(f"the agent's program {hidden_by_sandbox(program, place)}", help=ways_to_show(place))
+        raise HarnessError(f"the agent's program {sentence_on_hidden(program, place)}", help=ways_to_show(place))
     raise HarnessError(f"the agent's program {program} is not in this sandbox", help=help or _advice(program))
 
 

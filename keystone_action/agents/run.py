@@ -9,7 +9,7 @@ from keystone_action.agents.output import STDOUT
 from keystone_action.errors import NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
-from keystone_action.sandbox.programs import first_word, hidden_by_sandbox, ways_to_show
+from keystone_action.sandbox.programs import first_word, sentence_on_hidden, ways_to_show
 from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
 
 _NOT_RUN = (126, 127)
@@ -54,7 +54,7 @@ async def _run_command(agent: CommandAgent, sandbox: Sandbox, task: AgentCall) -
 def _advice(command: str, sandbox: Sandbox) -> str:
     """Where the program is that a command starts with, when the sandbox hides it."""
     program = first_word(command)
-    place = None if program is None else sandbox.hidden(program)
+    place = None if program is None else sandbox.find_hidden(program)
     if program is None or place is None:
         return ""
-    return f"{hidden_by_sandbox(program, place)}; {ways_to_show(place)}"
+    return f"{sentence_on_hidden(program, place)}; {ways_to_show(place)}"

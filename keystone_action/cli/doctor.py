@@ -178,7 +178,7 @@ def _shared_files(client: EngineClient, environ: Mapping[str, str]) -> Finding:
     """Tried with an image that is here; nothing is pulled for it."""
     from keystone_action.engine.image import find_image
     from keystone_action.files.run_lock import new_run_id
-    from keystone_action.sandbox.containers.shared import Engine
+    from keystone_action.sandbox.containers.shared import SharedEngine
 
     name = "files for containers"
     if not client.has_image(DEFAULT_BASE):
@@ -186,7 +186,7 @@ def _shared_files(client: EngineClient, environ: Mapping[str, str]) -> Finding:
         return Finding("--", name, text)
     place = environ.get("RUNNER_TEMP") or None
     with tempfile.TemporaryDirectory(prefix="keystone-doctor-", dir=place) as root, ThreadPoolExecutor(2) as threads:
-        engine = Engine(client, False, new_run_id(), Path(root), threads)
+        engine = SharedEngine(client, False, new_run_id(), Path(root), threads)
         engine.begin("auto")
         image = find_image(client, DEFAULT_BASE, engine.labels)
         if engine.source(image, engine.root) is not None:

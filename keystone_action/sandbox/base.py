@@ -31,11 +31,11 @@ class Home:
 Connection = tuple[StreamReader, StreamWriter]
 
 
-class Serving(Protocol):
+class RunningCommand(Protocol):
     """A command that is talked to while it runs."""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended, by itself or at a limit."""
 
     async def addresses(self, port: int) -> tuple[str, ...]:
@@ -66,14 +66,14 @@ class Sandbox(Protocol):
         when it is cancelled. Raises SandboxError when the sandbox itself broke, ShortageError when the command failed
         while the machine ran out of something."""
 
-    def serve(self, command: Command) -> AbstractAsyncContextManager[Serving]:
+    def serve(self, command: Command) -> AbstractAsyncContextManager[RunningCommand]:
         """Start a command and go on while it runs. When the context ends, the command has been stopped."""
 
     def which(self, program: str, search_path: str | None = None) -> str | None:
         """Where PATH has this program inside the sandbox for its user, or None. search_path: the PATH of the command
         that would start it, where that has one of its own."""
 
-    def hidden(self, program: str) -> Path | None:
+    def find_hidden(self, program: str) -> Path | None:
         """Where this machine has a program that the sandbox has not because it hides that place, or None."""
 
     async def close(self) -> None:

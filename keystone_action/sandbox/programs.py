@@ -61,7 +61,7 @@ def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
     return None
 
 
-def hidden_by_sandbox(program: str, place: Path) -> str:
+def sentence_on_hidden(program: str, place: Path) -> str:
     """`claude is not in this sandbox: this machine has it as /root/bin/claude, which the sandbox hides`."""
     return f"{program} is not in this sandbox: this machine has it as {place}, which the sandbox hides"
 
@@ -84,10 +84,10 @@ def listing_of_root(stderr: bytes) -> str:
     )
 
 
-def not_in_sandbox(program: str, hidden: Path | None = None) -> str:
+def sentence_on_missing(program: str, hidden: Path | None = None) -> str:
     """`npm is not in this sandbox; set base: node:22`. hidden: where this machine has it and the sandbox hides it."""
     if hidden is not None:
-        return f"{hidden_by_sandbox(program, hidden)}; {ways_to_show(hidden)}"
+        return f"{sentence_on_hidden(program, hidden)}; {ways_to_show(hidden)}"
     for image, programs in _IMAGES.items():
         if program in programs:
             return f"{program} is not in this sandbox; set base: {image}"

@@ -30,7 +30,7 @@ def give(tree: Path, uid: int, *more: Path) -> None:
         for each in (tree, *more):
             root, descent = stack.enter_context(open_tree(each))
             _own(".", root, os.fstat(root), uid)
-            for directory, name, status in _below_given(descent, uid):
+            for directory, name, status in _give_below(descent, uid):
                 key = (status.st_dev, status.st_ino)
                 names.setdefault(key, []).append((descent, directory, name))
                 counts[key] = status.st_nlink
@@ -44,19 +44,19 @@ def give(tree: Path, uid: int, *more: Path) -> None:
                     os.close(fd)
 
 
-def _below_given(descent: Descent, uid: int) -> Iterator[tuple[str, str, os.stat_result]]:
+def _give_below(descent: Descent, uid: int) -> Iterator[tuple[str, str, os.stat_result]]:
     """Give away what is in a tree; yields what is left to do: files of several names."""
     waiting = [""]
     while waiting:
         directory = waiting.pop()
-        for path, name, status in _entries_given(descent, directory, uid):
+        for path, name, status in _give_entries(descent, directory, uid):
             if stat.S_ISDIR(status.st_mode):
                 waiting.append(path)
             else:
                 yield directory, name, status
 
 
-def _entries_given(descent: Descent, directory: str, uid: int) -> list[tuple[str, str, os.stat_result]]:
+def _give_entries(descent: Descent, directory: str, uid: int) -> list[tuple[str, str, os.stat_result]]:
     """Give away what is in one directory; returns what is left to do: its directories, and files of several names."""
     left = []
     with descent.listing(directory) as (folder, entries):

@@ -89,7 +89,7 @@ class Users:
             f"no free user between {self.first} and {self.first + self.count}: all are leased by running sandboxes"
         )
 
-    def left_behind(self) -> Iterator[Lease]:
+    def leases_left_behind(self) -> Iterator[Lease]:
         """The users of sandboxes that were killed with all that would have cleaned up after them; to be released.
         Raises SandboxError."""
         lock = _open_lock_file()
@@ -110,7 +110,7 @@ def remove_left_behind(users: Users, *, dry_run: bool = False) -> int:
     """Remove what users of killed sandboxes left where all users may write: shared memory, message queues, System V
     objects, files. Returns how many such users there were. dry_run: nothing is removed. Raises SandboxError."""
     found = 0
-    for lease in users.left_behind():
+    for lease in users.leases_left_behind():
         found += 1
         if dry_run:
             lease.abandon()

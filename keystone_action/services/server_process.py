@@ -24,7 +24,7 @@ class ServerProcess(Protocol):
     """A program that was started."""
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it still runs."""
 
     async def wait(self) -> int:

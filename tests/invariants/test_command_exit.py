@@ -10,7 +10,7 @@ from support.context import grade, make_check
 
 from keystone_action.command import Capture, Limits
 from keystone_action.invariants.captured import tail
-from keystone_action.sandbox.programs import first_word, not_in_sandbox
+from keystone_action.sandbox.programs import first_word, sentence_on_missing
 
 pytestmark = pytest.mark.sandbox
 
@@ -177,7 +177,7 @@ def test_the_first_word_is_the_program_or_nothing(command: str | list[str], word
 
 
 def test_a_known_program_comes_with_an_image() -> None:
-    assert not_in_sandbox("npm") == "npm is not in this sandbox; set base: node:22"
+    assert sentence_on_missing("npm") == "npm is not in this sandbox; set base: node:22"
 
 
 def test_a_short_stream_is_shown_whole() -> None:

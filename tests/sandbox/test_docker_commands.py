@@ -15,7 +15,7 @@ from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
 from keystone_action.files.ownership import give_to_owner
 from keystone_action.sandbox.containers.sandboxes import start_docker
-from keystone_action.sandbox.containers.transfer import Bound, CopiedDirectory
+from keystone_action.sandbox.containers.transfer import CopiedDirectory, MountedDirectory
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
@@ -124,7 +124,7 @@ def test_paths_are_the_same_inside_and_last_from_run_to_run(engine: Any, mode: s
             (code / "main.py").write_text("print('from the agent')")
             sandbox = await fresh(provider, readable=[code])
             assert sandbox.workspace_inside == str(sandbox.workspace)
-            assert isinstance(sandbox.transfer, Bound if mode == "bind" else CopiedDirectory)
+            assert isinstance(sandbox.transfer, MountedDirectory if mode == "bind" else CopiedDirectory)
             (sandbox.workspace / "sub").mkdir()
             give_to_owner(sandbox.workspace, sandbox.workspace / "sub")
             (sandbox.workspace / "given").write_text("ours")

@@ -43,7 +43,7 @@ def test_links_that_lead_far_up_from_home_don_t_keep_it_from_the_next_command(en
                 'cd "$HOME"; readlink a/up; readlink "$TMPDIR/down"; test -p pipe; cat "$TMPDIR/two"; stat -c %a:%u one'
             )
             done = await sandbox.run(shell(f"set -e; {look}"))
-            assert sandbox.transfer.untouched() is False
+            assert sandbox.transfer.holds_only_caches() is False
             return done.exit_code, done.stdout.text() + done.stderr.text()
 
     code, printed = run_bounded(main)
@@ -101,7 +101,7 @@ def test_a_file_of_terabytes_is_not_waited_for_and_what_was_lost_is_said(engine:
         async with world(engine, mode="copy") as (_, sandbox):
             (sandbox.workspace / "before").write_text("x")
             done = await sandbox.run(shell("rm before; truncate -s 7T big", timeout=100))
-            return done, await sandbox.run(shell("true")), sandbox.lost
+            return done, await sandbox.run(shell("true")), sandbox.loss
 
     done, next_one, lost = run_bounded(main)
     assert done.limit == "disk: what is left to copy out is larger than 16.0 GiB"
@@ -117,7 +117,7 @@ def test_the_workspace_comes_back_whatever_is_in_home(engine: Any) -> None:
     async def main() -> tuple[Any, str, str]:
         async with world(engine, Limits(disk=20 << 20), mode="copy") as (_, sandbox):
             done = await sandbox.run(shell('echo bad > found; truncate -s 3G "$HOME/big"'))
-            return done, sandbox.lost, (sandbox.workspace / "found").read_text()
+            return done, sandbox.loss, (sandbox.workspace / "found").read_text()
 
     done, lost, found = run_bounded(main)
     assert done.limit is not None

@@ -12,7 +12,7 @@ from support.docker_world import left, run_bounded, shell, world
 from support.process_world import run
 
 from keystone_action.command import Command
-from keystone_action.sandbox.base import Serving
+from keystone_action.sandbox.base import RunningCommand
 
 pytestmark = pytest.mark.docker
 
@@ -33,9 +33,9 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.1)
 
 
-async def listening(serving: Serving) -> tuple[str, ...]:
+async def listening(serving: RunningCommand) -> tuple[str, ...]:
     while not (found := await serving.addresses(8123)):
-        assert not serving.ended
+        assert not serving.has_ended
         await asyncio.sleep(0.1)
     return found
 
@@ -54,7 +54,7 @@ def test_it_is_found_asked_and_ended(engine: Any, mode: str) -> None:
                 reader, _ = await serving.connect("127.0.0.1", 8124)
                 assert await reader.read() == b""
                 completed = await serving.stop()
-                assert serving.ended
+                assert serving.has_ended
                 assert await serving.addresses(8123) == ()
             assert completed.stdout.text() == "listening\n"
             assert completed.signal == 9
@@ -67,7 +67,7 @@ def test_it_is_found_asked_and_ended(engine: Any, mode: str) -> None:
 def test_what_ends_by_itself_is_reported(engine: Any) -> None:
     async def main() -> None:
         async with world(engine) as (_, sandbox), sandbox.serve(shell("echo out; sleep 600 & exit 4")) as serving:
-            await until(lambda: serving.ended)
+            await until(lambda: serving.has_ended)
             completed = await serving.stop()
             assert (completed.exit_code, completed.stdout.text()) == (4, "out\n")
 

@@ -207,10 +207,10 @@ def test_no_free_user_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_report_of_failure_is_an_error_and_never_a_result() -> None:
     with pytest.raises(SandboxError, match="OSError: no"):
-        process_sandbox.completed({"broken": "OSError: no", "gone": True}, b"")
+        process_sandbox.read_report({"broken": "OSError: no", "gone": True}, b"")
     report = {"refusal": None, "gone": False}
     with pytest.raises(SandboxError, match="hang in the kernel"):
-        process_sandbox.completed(report, b"")
+        process_sandbox.read_report(report, b"")
 
 
 def test_a_launcher_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ def test_a_service_runs_until_it_is_asked_to_stop() -> None:
         async with world() as (sandboxes, _):
             service = await sandboxes.spawn_service(["sh", "-c", GRACEFUL], PATH, Path("/"))
             assert await asyncio.to_thread(eventually, lambda: service.tail() == "ready\n")
-            assert service.running
+            assert service.is_running
             assert Path(f"/proc/{service.pid}").exists()
             assert await service.stop(30) == 3
-            assert (service.running, service.tail()) == (False, "ready\nbye\n")
+            assert (service.is_running, service.tail()) == (False, "ready\nbye\n")
             assert await service.stop() == await service.wait() == 3
             quick = await sandboxes.spawn_service(["sh", "-c", GRACEFUL], PATH, Path("/"))
             assert await asyncio.to_thread(eventually, lambda: quick.tail() == "ready\n")
@@ -121,7 +121,7 @@ def test_services_end_with_the_run() -> None:
         async with world() as (sandboxes, _):
             service = await sandboxes.spawn_service(["sleep", mark], PATH, Path("/"))
             assert len(alive(mark)) == 1
-        assert not service.running
+        assert not service.is_running
         assert alive(mark) == []
 
     run(main)

@@ -18,8 +18,8 @@ from support.process_world import ROOT, alive, another, run, shell, token, world
 
 from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Serving
-from keystone_action.sandbox.containers.serving import _BASH, _PYTHON
+from keystone_action.sandbox.base import RunningCommand
+from keystone_action.sandbox.containers.running_command import _BASH, _PYTHON
 from keystone_action.sandbox.listeners import Listener, listeners
 
 SERVER = """
@@ -45,9 +45,9 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def listening(serving: Serving, port: int) -> tuple[str, ...]:
+async def listening(serving: RunningCommand, port: int) -> tuple[str, ...]:
     while not (found := await serving.addresses(port)):
-        assert not serving.ended
+        assert not serving.has_ended
         await asyncio.sleep(0.02)
     return found
 
@@ -71,7 +71,7 @@ def test_it_is_found_asked_and_ended(host: str, family: str) -> None:
                     silent.bind(("127.0.0.1", 0))
                     assert await serving.addresses(silent.getsockname()[1]) == ()
                 completed = await serving.stop()
-                assert serving.ended
+                assert serving.has_ended
                 assert await serving.stop() == completed
                 assert await serving.addresses(port) == ()
             assert completed.stdout.text() == "listening\n"
@@ -84,7 +84,7 @@ def test_it_is_found_asked_and_ended(host: str, family: str) -> None:
 def test_what_ends_by_itself_is_reported_as_by_run() -> None:
     async def main() -> Completed:
         async with world() as (_, sandbox), sandbox.serve(shell("echo out; sleep 600 & exit 4")) as serving:
-            await until(lambda: serving.ended)
+            await until(lambda: serving.has_ended)
             return await serving.stop()
 
     completed = run(main)
@@ -97,7 +97,7 @@ def test_limits_hold_and_time_too() -> None:
             found = []
             for text in ("while :; do sleep 600 & done", "sleep 600"):
                 async with sandbox.serve(shell(text, timeout=3)) as serving:
-                    await until(lambda: serving.ended)
+                    await until(lambda: serving.has_ended)
                     found.append(await serving.stop())
             return found
 
@@ -122,7 +122,7 @@ def test_nothing_is_left_whatever_ends_the_context() -> None:
             assert (await sandbox.run(shell("echo next"))).stdout.text() == "next\n"
             async with sandbox.serve(shell("sleep 600")) as serving:
                 await sandbox.close()
-                await until(lambda: serving.ended)
+                await until(lambda: serving.has_ended)
 
     run(main)
 

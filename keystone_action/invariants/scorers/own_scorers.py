@@ -17,7 +17,7 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.values.strict_json import parse
 from keystone_action.sandbox.base import Sandbox
-from keystone_action.sandbox.programs import not_in_sandbox
+from keystone_action.sandbox.programs import sentence_on_missing
 
 PYTHON = "python3"
 ANSWER_LIMIT = 4 << 20
@@ -57,7 +57,7 @@ async def ask(
     order: what it is asked, see `scorer_program.py`. timeout: seconds. Raises NotAnswered.
     """
     if sandbox.which(PYTHON) is None:
-        raise NotAnswered(not_in_sandbox(PYTHON))
+        raise NotAnswered(sentence_on_missing(PYTHON))
     # A name that nothing of the agent's can have taken, made after all of its processes are gone.
     token = secrets.token_hex(8)
     private, answer = f".keystone-check-{token}", f".keystone-answer-{secrets.token_hex(16)}"

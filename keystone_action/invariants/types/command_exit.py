@@ -12,7 +12,7 @@ from pydantic import Field
 from keystone_action.command import Command, Completed
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
-from keystone_action.sandbox.programs import first_word, not_in_sandbox
+from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, Text
 from keystone_action.spec.models.shapes import TextOrList
 
@@ -122,7 +122,7 @@ class CommandExit(Check):
             return passed(f"{what} ended with exit code {code}.", log=log, **details)
         program = first_word(self.command)
         if (code == _NOT_FOUND or completed.not_found) and program is not None and program in missing:
-            return broken(not_in_sandbox(program, missing[program]), log=log, **details)
+            return broken(sentence_on_missing(program, missing[program]), log=log, **details)
         if completed.not_found:
             return failed(f"{what} can't be started: there is no program {program!r}.", log=log, **details)
         return failed(f"{what} {ending(completed)}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details)

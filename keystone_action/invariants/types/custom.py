@@ -17,7 +17,7 @@ from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase,
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.values.strict_json import parse
 from keystone_action.sandbox.base import Sandbox
-from keystone_action.sandbox.programs import not_in_sandbox
+from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.shapes import TextOrList
 
@@ -119,7 +119,7 @@ class Custom(Check):
         if interpreter is None:
             return broken(self._no_interpreter())
         if "/" not in interpreter[0] and sandbox.which(interpreter[0]) is None:
-            return broken(not_in_sandbox(interpreter[0]))
+            return broken(sentence_on_missing(interpreter[0]))
         document = _keystone_context(
             context,
             workspace=sandbox.workspace_inside,

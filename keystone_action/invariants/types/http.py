@@ -21,8 +21,8 @@ from keystone_action.invariants.http.exchange import BadRequest, BadResponse, Ht
 from keystone_action.invariants.http.expected import Expect
 from keystone_action.invariants.http.probe import Probe
 from keystone_action.invariants.tests.graded_copy import CannotPrepare, GradedCopy, prepare
-from keystone_action.sandbox.base import Serving
-from keystone_action.sandbox.programs import first_word, not_in_sandbox
+from keystone_action.sandbox.base import RunningCommand
+from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, StrictModel, Template, Text
 from keystone_action.spec.models.shapes import TextOrList
 
@@ -123,11 +123,11 @@ class Http(Check):
         async with copy.sandbox.serve(Command(argv, env=environment, timeout=limit)) as server:
             addresses = await _ready(server, port, min(self.ready_timeout, limit))
             if not addresses:
-                by_itself = server.ended
+                by_itself = server.has_ended
                 completed = await server.stop()
                 return self._never_listened(completed, context, copy, port, min(self.ready_timeout, limit), by_itself)
             result = await Probe(self.expect, self.retries, deadline).run(
-                lambda: _ask(server, port, request), lambda: server.ended
+                lambda: _ask(server, port, request), lambda: server.has_ended
             )
             completed = await server.stop()
         ended = f"\nThe server was stopped at a limit: {completed.limit}." if completed.limit else ""
@@ -157,7 +157,7 @@ class Http(Check):
         program = first_word(self.start)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
-            return broken(not_in_sandbox(program, context.missing_programs[program]), log=whole(completed))
+            return broken(sentence_on_missing(program, context.missing_programs[program]), log=whole(completed))
         if completed.limit is not None:
             why = f"was stopped at a limit ({completed.limit}) before it listened on its port"
         elif by_itself and not completed.timed_out:
@@ -196,17 +196,17 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def _ready(server: Serving, port: int, limit: float) -> tuple[str, ...]:
+async def _ready(server: RunningCommand, port: int, limit: float) -> tuple[str, ...]:
     """Where it listens; nothing when it ends or does not within the limit."""
     with anyio.move_on_after(limit):
-        while not server.ended:
+        while not server.has_ended:
             if found := await server.addresses(port):
                 return found
             await anyio.sleep(_LOOK_PAUSE)
     return ()
 
 
-async def _ask(server: Serving, port: int, request: bytes) -> Response:
+async def _ask(server: RunningCommand, port: int, request: bytes) -> Response:
     """By the first address that answers at all. Raises BadResponse, OSError, SandboxError."""
     problem: Exception = BadResponse("does not listen any more")
     for address in await server.addresses(port):

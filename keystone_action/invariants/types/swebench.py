@@ -26,7 +26,7 @@ from keystone_action.invariants.tests.graded_copy import (
 from keystone_action.invariants.tests.junit import BadReport
 from keystone_action.invariants.tests.planted_modules import ModuleRule
 from keystone_action.invariants.tests.pytest_results import PytestResults
-from keystone_action.sandbox.programs import not_in_sandbox
+from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.spec.globs import escape
 from keystone_action.spec.models.base import Duration, PlainText, ShellCommand
 
@@ -110,7 +110,7 @@ class Swebench(Check):
         invocation = pytest_run.parse(self.cmd_prefix)
         assert invocation is not None
         if copy.sandbox.which(invocation.python) is None:
-            return broken(not_in_sandbox(invocation.python))
+            return broken(sentence_on_missing(invocation.python))
         limit = self.timeout_s or context.timeout
         completed, results = await pytest_run.run(
             copy,

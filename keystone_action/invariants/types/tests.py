@@ -28,7 +28,7 @@ from keystone_action.invariants.tests.graded_copy import (
 from keystone_action.invariants.tests.junit import BadReport, CaseCounts, total
 from keystone_action.invariants.tests.planted_modules import ModuleRule
 from keystone_action.invariants.tests.run_keys import Keys
-from keystone_action.sandbox.programs import first_word, not_in_sandbox
+from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
 
@@ -153,7 +153,7 @@ class Tests(Check):
 
     async def _by_pytest(self, context: CheckContext, copy: GradedCopy, invocation: pytest_run.Invocation) -> Outcome:
         if copy.sandbox.which(invocation.python) is None:
-            return broken(not_in_sandbox(invocation.python))
+            return broken(sentence_on_missing(invocation.python))
         limit = self.timeout_s or context.timeout
         completed, results = await pytest_run.run(
             copy, invocation, (), environment=context.check_environment, timeout=limit
@@ -199,7 +199,7 @@ class Tests(Check):
         program = first_word(self.cmd)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
-            return broken(not_in_sandbox(program, context.missing_programs[program]), log=whole(completed))
+            return broken(sentence_on_missing(program, context.missing_programs[program]), log=whole(completed))
         runs = await anyio.to_thread.run_sync(keys.runs, unittest_runs.read_report)
         node_runs = await anyio.to_thread.run_sync(of_node.runs, node.read_report)
         problem = runs.problem(expected=unittest_runs.starts(self.cmd)) or node_runs.problem()

@@ -129,6 +129,6 @@ async def missing_words(under_way: CellUnderWay) -> None:
 
     def look() -> None:
         missing = (one for one in first_words(under_way.invariants) if sandbox.which(one, search_path) is None)
-        under_way.missing_programs = {word: sandbox.hidden(word) for word in missing}
+        under_way.missing_programs = {word: sandbox.find_hidden(word) for word in missing}
 
     await apart(look, inline=under_way.image is None)

@@ -18,7 +18,7 @@ from keystone_action.engine.layers import commit_kept, digest_of, find_layer
 from keystone_action.engine.plan import ContainerPlan
 from keystone_action.engine.transfers import put
 from keystone_action.errors import HarnessError, SandboxError
-from keystone_action.sandbox.containers.shared import Engine
+from keystone_action.sandbox.containers.shared import SharedEngine
 
 SCRIPT_FILE = "/.keystone-setup"
 OPEN_NETWORK = "bridge"
@@ -73,7 +73,7 @@ done
 
 
 async def with_packages_layer(
-    engine: Engine,
+    engine: SharedEngine,
     image: Image,
     packages: Sequence[str],
     env: Mapping[str, str],
@@ -119,7 +119,7 @@ def _script(packages: Sequence[str], env: Mapping[str, str]) -> bytes:
 
 
 def _run(
-    engine: Engine,
+    engine: SharedEngine,
     image: Image,
     script: bytes,
     digest: str,

@@ -17,7 +17,7 @@ from keystone_action.engine.image import Image
 from keystone_action.engine.plan import ContainerPlan
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.base import Home
-from keystone_action.sandbox.containers.serving import DockerServing
+from keystone_action.sandbox.containers.running_command import ContainerCommand
 from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, CopiedDirectory, Places, Transfer
 from keystone_action.sandbox.shortage import Supplies
 
@@ -77,16 +77,16 @@ class DockerSandbox:
         }
 
     @property
-    def lost(self) -> str:
+    def loss(self) -> str:
         """Why `workspace` is not what the last command left there; empty when it is."""
-        return self.transfer.lost
+        return self.transfer.loss
 
     def which(self, program: str, search_path: str | None = None) -> str | None:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
         return self._find(program, self.environment["PATH"] if search_path is None else search_path)
 
-    def hidden(self, program: str) -> Path | None:  # noqa: ARG002 - as the protocol has it
-        """See `Sandbox.hidden`: what this machine has is nothing to an image."""
+    def find_hidden(self, program: str) -> Path | None:  # noqa: ARG002 - as the protocol has it
+        """See `Sandbox.find_hidden`: what this machine has is nothing to an image."""
         return None
 
     def _find(self, program: str, search_path: str, *, only_ours: bool = False) -> str | None:
@@ -129,14 +129,14 @@ class DockerSandbox:
         return completed
 
     @contextlib.asynccontextmanager
-    async def serve(self, command: Command) -> AsyncIterator[DockerServing]:
+    async def serve(self, command: Command) -> AsyncIterator[ContainerCommand]:
         """See `Sandbox.serve`. In a sandbox that copies, the workspace is as the command left it after its end."""
         import anyio
 
         async with self.turn:
             run = self._container(command)
             completed = asyncio.ensure_future(self._run(command, run))
-            serving = DockerServing(completed, self.image.client, self.transfer.user, self.image.search_path, run)
+            serving = ContainerCommand(completed, self.image.client, self.transfer.user, self.image.search_path, run)
             try:
                 yield serving
             finally:
@@ -149,20 +149,20 @@ class DockerSandbox:
         if not self._has_directory(command.cwd):
             # An engine would make it, as root.
             return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)
-        if self.lost:
-            return could_not_start(f"keystone: {self.lost}\n", 126)
+        if self.loss:
+            return could_not_start(f"keystone: {self.loss}\n", 126)
         program, path = command.argv[0], command.env.get("PATH", self.environment["PATH"])
         # A program that takes itself away was there: only a look before can tell.
         was_ours = await asyncio.to_thread(self._find, program, path, only_ours=True) is not None
-        done = await self.live(run)
+        done = await self.run_container(run)
         if command.as_root:
-            await self.live(self._giving_back())
+            await self.run_container(self._chown_run())
         unclear = done.exit_code in (126, 127) and not done.not_found and not was_ours
         if unclear and await asyncio.to_thread(self._find, program, path) is None:
             return not_found(done, program)
         return done
 
-    async def live(self, run: Run) -> Completed:
+    async def run_container(self, run: Run) -> Completed:
         """A container's life as one of this sandbox's: it is over when the sandbox is closed. Raises SandboxError."""
         if self._closed:
             raise SandboxError("the sandbox has been closed")
@@ -226,9 +226,9 @@ class DockerSandbox:
         """After root's commands were broken off: what they made is the user's, where we can't take it ourselves.
         Raises SandboxError."""
         if self.transfer.mounts and os.geteuid() != 0:
-            await self.live(self._giving_back())
+            await self.run_container(self._chown_run())
 
-    def _giving_back(self) -> Run:
+    def _chown_run(self) -> Run:
         """What root made belongs to the sandbox's user again."""
         user = self.transfer.user
         # Not the directory that holds HOME and TMPDIR: its owner may put other directories in their place.

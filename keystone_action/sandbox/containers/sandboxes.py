@@ -1,7 +1,7 @@
 """The Docker sandbox: each command runs in a fresh container of one image, unprivileged, limited by the engine.
 
 DockerSandboxes ── DockerSandbox ── Run ── one container
-                        └ Transfer: bind mounts (`Bound`) or archives (`CopiedDirectory`)
+                        └ Transfer: bind mounts (`MountedDirectory`) or archives (`CopiedDirectory`)
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from keystone_action.sandbox.base import Home, Sandbox, SandboxProvider
 from keystone_action.sandbox.containers.packages import OPEN_NETWORK, with_packages_layer
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox
 from keystone_action.sandbox.containers.setup_commands import SetupCommands, run_commands
-from keystone_action.sandbox.containers.shared import Engine, Mode
-from keystone_action.sandbox.containers.transfer import Bound, CopiedDirectory, Places, Transfer
+from keystone_action.sandbox.containers.shared import Mode, SharedEngine
+from keystone_action.sandbox.containers.transfer import CopiedDirectory, MountedDirectory, Places, Transfer
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
@@ -57,7 +57,7 @@ async def start_docker(
     Raises SandboxError: no engine, no such image, no `sh` in it, no bind mounts though insisted on.
     """
     used = client if client is not None else await asyncio.to_thread(connect, os.environ)
-    engine = Engine(used, client is None, run_id, root, ThreadPoolExecutor(_THREADS, "keystone-docker"))
+    engine = SharedEngine(used, client is None, run_id, root, ThreadPoolExecutor(_THREADS, "keystone-docker"))
     try:
         await engine.thread(partial(engine.begin, mode))
         found = await engine.thread(partial(find_image, used, image, engine.labels))
@@ -79,7 +79,7 @@ class DockerSandboxes:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SharedEngine,
         image: Image,
         host: SandboxProvider,
         *,
@@ -234,7 +234,9 @@ class DockerSandboxes:
             named[1] = f"{named[1]}/{places.private.name}"
             lease = engine.users.lease() if engine.users else None
             try:
-                return Bound(engine.client, places, named, lease.uid if lease else os.geteuid(), lease, limits.disk)
+                return MountedDirectory(
+                    engine.client, places, named, lease.uid if lease else os.geteuid(), lease, limits.disk
+                )
             except OSError as error:
                 if lease is not None:
                     lease.release()

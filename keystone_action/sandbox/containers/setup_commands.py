@@ -40,7 +40,7 @@ from keystone_action.files.descent import walk_down
 from keystone_action.files.snapshot import PATHS_LIMIT
 from keystone_action.sandbox.containers.packages import SCRIPT_FILE, exports
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox, must_be_text
-from keystone_action.sandbox.containers.shared import Engine
+from keystone_action.sandbox.containers.shared import SharedEngine
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
@@ -72,33 +72,33 @@ class SetupCommands:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class SetupImage:
     """The image that a sandbox is in after its commands. own: made for it alone, else one that others use too."""
 
     image: Image
     own: bool
 
 
-async def run_commands(engine: Engine, sandbox: DockerSandbox, commands: SetupCommands) -> Made:
+async def run_commands(engine: SharedEngine, sandbox: DockerSandbox, commands: SetupCommands) -> SetupImage:
     """Run them; the sandbox's next commands see everything that they left.
     Raises HarnessError with the end of both streams for the first command that fails; SandboxError."""
     if commands.fingerprint is None:
-        return await _Running(engine, sandbox, commands).run()
+        return await _SetupRun(engine, sandbox, commands).run()
     content = await engine.thread(commands.fingerprint)
     told = _command_environment(sandbox, commands)
     digest = digest_of("commands", _VERSION, sandbox.image.identifier, commands.texts, told, content)
     async with engine.layers.setdefault(digest, asyncio.Lock()):
         # A cell that waited for an image which could not be kept must not wait for the next one too.
-        if digest not in engine.not_kept:
+        if digest not in engine.setups_not_kept:
             found = await engine.thread(partial(find_layer, engine.client, sandbox.image, digest, engine.found_layers))
             if found is not None:
-                return Made(sandbox.move(found), own=False)
-            running = _Running(engine, sandbox, commands, digest)
+                return SetupImage(sandbox.move(found), own=False)
+            running = _SetupRun(engine, sandbox, commands, digest)
             made = await running.run()
             if made.own:
-                engine.not_kept.add(digest)
+                engine.setups_not_kept.add(digest)
             return made
-    return await _Running(engine, sandbox, commands).run()
+    return await _SetupRun(engine, sandbox, commands).run()
 
 
 def _command_environment(sandbox: DockerSandbox, commands: SetupCommands) -> list[tuple[str, str]]:
@@ -128,11 +128,11 @@ def _entries(workspace: Path) -> Entries | None:
     return found
 
 
-class _Running:
+class _SetupRun:
     """One run of the commands. digest: by which the result may be kept."""
 
     def __init__(
-        self, engine: Engine, sandbox: DockerSandbox, commands: SetupCommands, digest: str | None = None
+        self, engine: SharedEngine, sandbox: DockerSandbox, commands: SetupCommands, digest: str | None = None
     ) -> None:
         self._kept = False
         self._engine = engine
@@ -143,19 +143,19 @@ class _Running:
         self._mark = f"keystone-{secrets.token_hex(8)}"
         self._made: str | None = None
 
-    async def run(self) -> Made:
+    async def run(self) -> SetupImage:
         """See `run_commands`."""
         try:
             async with self._sandbox.turn:
                 if self._digest is not None:
                     self._before = await self._engine.thread(self._content)
-                done = await self._sandbox.live(self._container())
+                done = await self._sandbox.run_container(self._container())
             self._must_have_worked(done)
             if self._made is None:
-                return Made(self._sandbox.image, own=False)
+                return SetupImage(self._sandbox.image, own=False)
             made = self._made
             image = await self._engine.thread(partial(learned, self._engine.client, self._sandbox.image, made))
-            return Made(self._sandbox.move(image), own=not self._kept)
+            return SetupImage(self._sandbox.move(image), own=not self._kept)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._undo()
@@ -238,7 +238,7 @@ class _Running:
     def _keep(self, client: EngineClient, container: str, changed: list[str]) -> bool:
         """Make it an image that is found again, if it says nothing of this cell and nothing else was done."""
         sandbox = self._sandbox
-        if self._digest is None or self._before is None or not sandbox.transfer.untouched():
+        if self._digest is None or self._before is None or not sandbox.transfer.holds_only_caches():
             return False
         if self._content() != self._before:
             return False

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Engine:
+class SharedEngine:
     """root: where HOME and TMPDIR lie. owner: marks our containers among all of the run's. Closed once, at the end."""
 
     client: EngineClient
@@ -54,7 +54,7 @@ class Engine:
     """By the content of a setup: held while its image is made."""
     found_layers: dict[str, Image] = field(default_factory=dict)
     """By the content of a setup: its image, which needs no second look."""
-    not_kept: set[str] = field(default_factory=set)
+    setups_not_kept: set[str] = field(default_factory=set)
     """Setups whose image, as it turned out, can't be found again."""
     runs: set[Run] = field(default_factory=set)
     opened: int = 0

@@ -67,12 +67,12 @@ class Places:
 
 
 class Transfer(Protocol):
-    """All of it blocks. user: who runs inside. mounts: what containers are made with. lost: why we don't have the
+    """All of it blocks. user: who runs inside. mounts: what containers are made with. loss: why we don't have the
     workspace as it was left; empty when we have."""
 
     user: int
     mounts: tuple[Mount, ...]
-    lost: str
+    loss: str
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """Before the start. extras: further pieces of an archive that go to the container's root."""
@@ -86,7 +86,7 @@ class Transfer(Protocol):
     def collect(self, container: str) -> str | None:
         """`fetch`, and the sentence for the disk limit if that was reached."""
 
-    def untouched(self) -> bool:
+    def holds_only_caches(self) -> bool:
         """Whether HOME and TMPDIR, as far as fetched, hold nothing but caches."""
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ def disk_sentence(used: int, allowed: int) -> str | None:
     return f"disk: {human(used)} used, {human(allowed)} allowed" if used >= allowed else None
 
 
-class Bound:
+class MountedDirectory:
     """By bind mounts. sources: where the engine's machine has each of the places, in their order."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Bound:
         lease: Lease | None,
         disk: int | None,
     ) -> None:
-        self.user, self.lost = user, ""
+        self.user, self.loss = user, ""
         pairs = list(zip(places.all, sources, strict=True))
         self.mounts = tuple(Mount(source, str(path), read_only=path in places.readable) for path, source in pairs)
         self._client = client
@@ -162,7 +162,7 @@ class Bound:
         """See `Transfer`."""
         return self.look(container)
 
-    def untouched(self) -> bool:
+    def holds_only_caches(self) -> bool:
         """See `Transfer`."""
         return _only_caches(entry.name for place in self._places.of_user for entry in place.iterdir())
 
@@ -200,7 +200,7 @@ class CopiedDirectory:
     def __init__(
         self, client: EngineClient, places: Places, missing_parents: Sequence[str], user: int, disk: int | None
     ) -> None:
-        self.user, self.lost = user, ""
+        self.user, self.loss = user, ""
         self.mounts: tuple[Mount, ...] = ()
         self._client = client
         self._places = places
@@ -209,14 +209,14 @@ class CopiedDirectory:
         self._saved = places.private.with_name(f"{places.private.name}.tar")
         self._stopped = False
         if places.has_home and self._saved.exists():
-            self._without_temporary()
+            self._remove_temporary()
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
         self._stopped = False
-        put(self._client, container, self._going_on(itertools.chain(self._layout(), *extras)))
+        put(self._client, container, self._until_stopped(itertools.chain(self._layout(), *extras)))
         if self._saved.exists():
-            put(self._client, container, self._going_on(_read(self._saved)))
+            put(self._client, container, self._until_stopped(_read(self._saved)))
 
     def _layout(self) -> Iterator[bytes]:
         yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
@@ -257,16 +257,16 @@ class CopiedDirectory:
             return f"disk: what is left to copy out is larger than {human(most)}"
         except OSError as error:
             raise SandboxError(f"can't copy the workspace out of its container: {error}") from error
-        return f"paths: {self.lost}" if self.lost else None
+        return f"paths: {self.loss}" if self.loss else None
 
     def _take_workspace(self, container: str, most: int, limit: int) -> None:
-        """What can't be had must not be taken for what was there before: `lost` says so."""
-        self.lost = f"the workspace was left larger than the {human(most)} that are copied out of its container"
+        """What can't be had must not be taken for what was there before: `loss` says so."""
+        self.loss = f"the workspace was left larger than the {human(most)} that are copied out of its container"
         if self._disk is None and self._claims_more(container, most):
             raise TooLarge
         with contextlib.closing(self._get(container, self._places.workspace)) as pieces:
             below = unpack(pieces, self._places.workspace, limit=limit)
-        self.lost = _TOO_LONG if len(os.fsencode(self._places.workspace)) + 1 + below > _LONGEST_PATH else ""
+        self.loss = _TOO_LONG if len(os.fsencode(self._places.workspace)) + 1 + below > _LONGEST_PATH else ""
 
     def _claims_more(self, container: str, most: int) -> bool:
         try:
@@ -274,7 +274,7 @@ class CopiedDirectory:
         except TooDeep:
             return False
 
-    def untouched(self) -> bool:
+    def holds_only_caches(self) -> bool:
         """See `Transfer`."""
         with tarfile.open(self._saved, encoding="utf-8", errors="surrogateescape") as archive:
             # Each is `<private>/home/name/…`.
@@ -285,13 +285,13 @@ class CopiedDirectory:
 
     def _get(self, container: str, path: Path) -> Generator[bytes, None, None]:
         with contextlib.closing(fetch(self._client, container, str(path))) as pieces:
-            yield from self._going_on(pieces)
+            yield from self._until_stopped(pieces)
 
     def stop(self) -> None:
         """See `Transfer`."""
         self._stopped = True
 
-    def _going_on(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
+    def _until_stopped(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
         """An agent may leave more files than there is time for once a run is cancelled."""
         for piece in pieces:
             if self._stopped:
@@ -318,7 +318,7 @@ class CopiedDirectory:
         """See `Transfer`. TMPDIR is taken out when another one begins with it."""
         return Home(self._places.private, self.close)
 
-    def _without_temporary(self) -> None:
+    def _remove_temporary(self) -> None:
         """What was saved of another sandbox is its HOME alone. Raises SandboxError."""
         unfinished = self._saved.with_suffix(".part")
         temporary = _name(self._places.private / TEMPORARY)

@@ -22,7 +22,7 @@ _Sets = ctypes.c_uint32 * 6
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def bound_to_none() -> None:
+def empty_bounding_set() -> None:
     """Let no program that this thread executes get a capability. Before becoming another user, since it takes one;
     without it there is nothing to bound. Raises OSError."""
     for number in range(_MOST):

@@ -27,19 +27,19 @@ _STOP_TIMEOUT = 30.0
 class Channel:
     """Our end of the socket to one supervisor. When it closes, the supervisor ends its command.
 
-    lasting: what the supervisor has taken on, for good, with its first request.
+    lasting_part: what the supervisor has taken on, for good, with its first request.
     """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
-        self.lasting: wire.Lasting | None = None
+        self.lasting_part: wire.LastingPart | None = None
         self._received = bytearray()
         self._socket = end
 
     async def request(self, request: wire.CommandRequest, passed: list[int]) -> None:
         """Have a command started; `passed` are the descriptors that go along. Raises OSError when the supervisor is
         gone."""
-        self.lasting = wire.lasting(request)
+        self.lasting_part = wire.lasting_part(request)
         data = wire.MARK + wire.pack(request)
         sent = socket.send_fds(self._socket, [data], passed)
         if sent < len(data):
@@ -79,7 +79,7 @@ class Channel:
         with contextlib.suppress(OSError):  # it is gone already
             self._socket.shutdown(socket.SHUT_WR)
 
-    async def ended(self) -> None:
+    async def wait_until_closed(self) -> None:
         """Until the other side has closed, its last messages unread: then nothing of the command is left."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
@@ -153,8 +153,8 @@ class LauncherClient:
 
     async def supervisor(self, request: wire.CommandRequest | None = None) -> Channel:
         """A channel to a supervisor that is free to serve this request. Raises SandboxError."""
-        suited = (None, wire.lasting(request)) if request else ()
-        for channel in [each for each in self._idle if each.lasting in suited]:
+        suited = (None, wire.lasting_part(request)) if request else ()
+        for channel in [each for each in self._idle if each.lasting_part in suited]:
             self._idle.remove(channel)
             if channel.is_alive():
                 return channel

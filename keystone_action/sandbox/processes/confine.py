@@ -59,7 +59,7 @@ def take_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _priority - 10)
 
 
-class Refused(Exception):  # noqa: N818 - not an error of ours: the command can't be started, and why
+class CommandRefused(Exception):  # noqa: N818 - not an error of ours: the command can't be started, and why
     """The command can't be started. code: what a shell would exit with. not_found: there is no such program."""
 
     def __init__(self, message: str, code: int, *, not_found: bool = False) -> None:
@@ -78,7 +78,8 @@ class NoRoom(Exception):  # noqa: N818 - an outcome: it may be tried again
 
 
 def spawn(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> int:
-    """Start the command. Returns its process number. Raises Refused, NoRoom, or OSError where confining it failed."""
+    """Start the command. Returns its process number. Raises CommandRefused, NoRoom, or OSError where confining it
+    failed."""
     outcome: list[int | BaseException] = []
     done = _thread.allocate_lock()
     done.acquire()
@@ -175,21 +176,21 @@ def _start(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> int
     return process.pid
 
 
-def _refusal(error: OSError, request: CommandRequest, program: str, path: str) -> Refused | NoRoom:
+def _refusal(error: OSError, request: CommandRequest, program: str, path: str) -> CommandRefused | NoRoom:
     """What it means that the command could not be started."""
     if isinstance(error, FileNotFoundError):
         if "/" not in program:
-            return Refused(f"{program}: not found in PATH ({path})", NOT_FOUND, not_found=True)
+            return CommandRefused(f"{program}: not found in PATH ({path})", NOT_FOUND, not_found=True)
         there = (Path(request["cwd"]) / program).exists()
         why = "its interpreter does not exist" if there else "no such program"
-        return Refused(f"{program}: {why}", NOT_FOUND, not_found=True)
+        return CommandRefused(f"{program}: {why}", NOT_FOUND, not_found=True)
     if isinstance(error, PermissionError):
-        return Refused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True)
+        return CommandRefused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True)
     if error.errno == errno.EAGAIN and _has_its_share(request):
-        return Refused(f"can't run {program}: its {request['pids']} processes are all running", NOT_EXECUTABLE)
+        return CommandRefused(f"can't run {program}: its {request['pids']} processes are all running", NOT_EXECUTABLE)
     if error.errno is not None and error.errno in process_cap.OUT_OF_SOMETHING:
         return NoRoom(error.errno)
-    return Refused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE)
+    return CommandRefused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE)
 
 
 def _has_its_share(request: CommandRequest) -> bool:
@@ -204,17 +205,17 @@ def _check_directory(directory: str, inside: str) -> None:
     except OSError as error:
         if not caused_by_agent(error):
             raise
-        raise Refused(f"can't enter the directory {directory}: {error.strerror}", NOT_EXECUTABLE) from None
+        raise CommandRefused(f"can't enter the directory {directory}: {error.strerror}", NOT_EXECUTABLE) from None
     if real != inside and not real.startswith(inside.rstrip("/") + "/"):
-        raise Refused(f"the directory {directory} leads out of {inside}, to {real}", NOT_EXECUTABLE)
+        raise CommandRefused(f"the directory {directory} leads out of {inside}, to {real}", NOT_EXECUTABLE)
     if not os.access(real, os.X_OK, effective_ids=True):
-        raise Refused(f"can't enter the directory {directory}: permission denied", NOT_EXECUTABLE)
+        raise CommandRefused(f"can't enter the directory {directory}: permission denied", NOT_EXECUTABLE)
 
 
 def take_on_for_good(request: CommandRequest) -> None:
     """Take on, in the supervisor itself, what its commands inherit: limits, which set from outside would come too late
     on a busy machine, and what takes the kernel long to give up. None of it can be taken back, so a supervisor serves
-    requests only that agree in it (`wire.lasting`)."""
+    requests only that agree in it (`wire.lasting_part`)."""
     global _taken_on  # noqa: PLW0603 - of this process, like what it takes on
     if not _taken_on:
         _limit(request)
@@ -230,7 +231,7 @@ def _give_up(request: CommandRequest) -> None:
     seccomp.leave_session_keyring()
     confined, filtered = _is_confined(request), _is_filtered(request)
     if confined:
-        capabilities.bound_to_none()
+        capabilities.empty_bounding_set()
     if confined or filtered:
         landlock.no_new_privileges()
     if filtered:

@@ -56,7 +56,7 @@ class Launcher:
         while True:
             for descriptor, _ in poller.poll(_PAUSE * 1000 if self._waiting else None):
                 if descriptor == self._wakeup:
-                    self._children_ended()
+                    self._on_child_end()
                 elif not self._take_order():
                     self._finish()
                     return
@@ -89,7 +89,7 @@ class Launcher:
         self._supervisors[pid] = channel
         return True
 
-    def _children_ended(self) -> None:
+    def _on_child_end(self) -> None:
         killing.drain(self._wakeup)
         self._reap()
 

@@ -19,7 +19,7 @@ from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
-from keystone_action.sandbox.processes.serving import ProcessServing, Stopper
+from keystone_action.sandbox.processes.running_command import Stopper, SupervisedCommand
 from keystone_action.sandbox.processes.wire import CommandRequest, Message
 from keystone_action.sandbox.programs import listing_of_root
 from keystone_action.sandbox.shortage import Supplies
@@ -88,8 +88,8 @@ class ProcessSandbox:
             raise_unless_agent(error, f"looking for {path.name}")
             return False
 
-    def hidden(self, program: str) -> Path | None:
-        """See `Sandbox.hidden`: looked for as we would find it ourselves."""
+    def find_hidden(self, program: str) -> Path | None:
+        """See `Sandbox.find_hidden`: looked for as we would find it ourselves."""
         if not program or self.which(program) is not None:
             return None
         places = [str(self.workspace)] if "/" in program else own_search_path().split(":")
@@ -102,14 +102,14 @@ class ProcessSandbox:
         return os.access(path, os.X_OK) if self.uid is None else policy.user_may_execute(path, self.uid)
 
     @contextlib.asynccontextmanager
-    async def serve(self, command: Command) -> AsyncIterator[ProcessServing]:
+    async def serve(self, command: Command) -> AsyncIterator[SupervisedCommand]:
         """See `Sandbox.serve`."""
         import anyio
 
         stopper = Stopper()
         completed = asyncio.ensure_future(self._run(command, stopper))
         try:
-            yield ProcessServing(completed, stopper, self.uid)
+            yield SupervisedCommand(completed, stopper, self.uid)
         finally:
             with anyio.CancelScope(shield=True):
                 await stopper.stop()
@@ -140,7 +140,7 @@ class ProcessSandbox:
             raise SandboxError("the sandbox's supervisor was killed")
         for one in whole:
             await one.written()
-        return completed(*answer)
+        return read_report(*answer)
 
     async def _run_supervisor(
         self, request: CommandRequest, passed: list[int], stopper: Stopper | None
@@ -153,10 +153,10 @@ class ProcessSandbox:
         try:
             await channel.request(request, passed)
             if stopper:
-                await stopper.started(channel)
+                await stopper.begin(channel)
             answer = await channel.receive()
             # One that was asked to stop may find that in its channel after its report.
-            again = answer is not None and answer[0]["again"] and not (stopper and stopper.sent)
+            again = answer is not None and answer[0]["again"] and not (stopper and stopper.has_sent)
         except OSError as error:
             raise SandboxError("the sandbox's supervisor was killed") from error
         except BaseException:
@@ -164,7 +164,7 @@ class ProcessSandbox:
             raise
         finally:
             if stopper:
-                stopper.over()
+                stopper.finish()
             self._running.discard(channel)
             if not self._running:
                 self._quiet.set()
@@ -260,10 +260,10 @@ async def _end(channel: Channel) -> None:
 
     channel.hang_up()
     with anyio.CancelScope(shield=True):
-        await channel.ended()
+        await channel.wait_until_closed()
 
 
-def completed(report: Message, blob: bytes) -> Completed:
+def read_report(report: Message, blob: bytes) -> Completed:
     """A supervisor's report as what callers get. Raises SandboxError when it tells of a failure of ours."""
     if "broken" in report:
         raise SandboxError(report["broken"])

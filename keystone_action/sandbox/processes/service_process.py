@@ -89,7 +89,7 @@ class ServiceProcess:
         return int(report["exit_code"]) if report["exit_code"] is not None else 128 + int(report["signal"])
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it still runs (as far as the event loop has heard)."""
         return not self._ended.done()
 
@@ -108,7 +108,7 @@ class ServiceProcess:
 
     async def send_signal(self, number: int) -> None:
         """Send its first process a signal, if it still runs."""
-        if self.running:
+        if self.is_running:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 await self._channel.send({"signal": int(number)})
 
@@ -118,7 +118,7 @@ class ServiceProcess:
         if timeout > 0:
             await self.send_signal(number)
             await asyncio.wait([self._ended], timeout=timeout)
-        if self.running:
+        if self.is_running:
             self._channel.hang_up()
         return await self.wait()
 

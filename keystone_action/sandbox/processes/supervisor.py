@@ -154,17 +154,17 @@ class Supervisor:
         while True:
             try:
                 self._pid = confine.spawn(self._request, stdin, stdout, stderr)
-            except confine.Refused as refused:
+            except confine.CommandRefused as refused:
                 self._refusal = {"refused": refused.message, "code": refused.code, "not_found": refused.not_found}
             except confine.NoRoom:
-                if time.monotonic() > given_up or self._hung_up():
+                if time.monotonic() > given_up or self._has_hung_up():
                     raise
                 time.sleep(_PAUSE)
                 continue
             self._started = time.monotonic()
             return
 
-    def _hung_up(self) -> bool:
+    def _has_hung_up(self) -> bool:
         """Whether nobody waits for the command any more."""
         with contextlib.suppress(BlockingIOError):
             return not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -184,7 +184,7 @@ class Supervisor:
         deadline = self._started + timeout if timeout is not None else None
         next_look = self._started + FIRST_LOOK if self._watch.active else None
         self.reap()
-        while self._going():
+        while self._is_going():
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 self._timed_out = True
@@ -205,7 +205,7 @@ class Supervisor:
             for stream in self._streams:
                 os.close(stream.descriptor)
 
-    def _going(self) -> bool:
+    def _is_going(self) -> bool:
         ended = self._refusal is not None or self._status is not None
         return not (ended or self._timed_out or self._limit or self.abandoned)
 

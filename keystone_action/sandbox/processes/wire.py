@@ -54,10 +54,10 @@ class CommandRequest(TypedDict):
     service: bool
 
 
-Lasting = tuple[int | None, int | None, bool, bool, bool, bool]
+LastingPart = tuple[int | None, int | None, bool, bool, bool, bool]
 
 
-def lasting(request: CommandRequest) -> Lasting:
+def lasting_part(request: CommandRequest) -> LastingPart:
     """What a supervisor takes on for good with its first request: the limits (disk, pids), and what decides of
     privileges and system calls. It can serve another request for which all this is equal."""
     user, confined_files = request["uid"] is not None, request["rules"] is not None

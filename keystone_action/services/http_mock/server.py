@@ -93,7 +93,7 @@ class MockServer:
         return self.thread.defects
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether `start` was called, and `stop` wasn't since."""
         return self.thread.loop is not None
 
@@ -127,7 +127,7 @@ class MockServer:
 
     async def close(self, port: int) -> None:
         """Stop serving a port and end its connections. Harmless when it isn't served."""
-        if self.running:
+        if self.is_running:
             await self.thread.call(self._close(port))
 
     async def _close(self, port: int) -> None:

@@ -109,7 +109,7 @@ class EmbeddedPostgres:
 
         self._one_at_a_time = self._one_at_a_time or anyio.Lock()
         async with self._one_at_a_time:
-            if not self._server.running:
+            if not self._server.is_running:
                 number = len(self._ended) + 1
                 fresh = self._new_server(self._directory.with_name(f"{self._directory.name}-{number}"))
                 await self._start(fresh)

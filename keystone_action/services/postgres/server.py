@@ -154,7 +154,7 @@ class PostgresServer:
         import anyio
         import psycopg
 
-        while self._process is not None and self._process.running:
+        while self._process is not None and self._process.is_running:
             try:
                 await anyio.to_thread.run_sync(self._make_maintenance_database)
             except psycopg.OperationalError:
@@ -194,9 +194,9 @@ class PostgresServer:
         return keywords(HOST, self.port, user, password, database)
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it was started and has not ended since."""
-        return self._process is not None and self._process.running
+        return self._process is not None and self._process.is_running
 
     async def stop(self) -> None:
         """End it at once: its data is not kept. Never raises."""

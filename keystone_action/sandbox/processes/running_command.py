@@ -21,17 +21,17 @@ class Stopper:
     """Ends a command before its time, with its report: the first process is killed, and then all that is left."""
 
     def __init__(self) -> None:
-        self.sent = False
+        self.has_sent = False
         self._asked = False
         self._channel: Channel | None = None
 
-    async def started(self, channel: Channel) -> None:
+    async def begin(self, channel: Channel) -> None:
         """Its supervisor has the command."""
         self._channel = channel
         if self._asked:
             await self._send()
 
-    def over(self) -> None:
+    def finish(self) -> None:
         """Its report has come: the supervisor may serve somebody else."""
         self._channel = None
 
@@ -41,14 +41,14 @@ class Stopper:
         await self._send()
 
     async def _send(self) -> None:
-        if self._channel is not None and not self.sent:
-            self.sent = True
+        if self._channel is not None and not self.has_sent:
+            self.has_sent = True
             with contextlib.suppress(OSError):  # it ended meanwhile
                 await self._channel.send({"signal": int(signal.SIGKILL)})
 
 
-class ProcessServing:
-    """See `Serving`. uid: whose sockets count, None where all processes are of our own user."""
+class SupervisedCommand:
+    """See `RunningCommand`. uid: whose sockets count, None where all processes are of our own user."""
 
     def __init__(self, completed: asyncio.Future[Completed], stopper: Stopper, uid: int | None) -> None:
         self._completed = completed
@@ -56,13 +56,13 @@ class ProcessServing:
         self._uid = uid
 
     @property
-    def ended(self) -> bool:
-        """See `Serving.ended`."""
+    def has_ended(self) -> bool:
+        """See `RunningCommand.has_ended`."""
         return self._completed.done()
 
     async def addresses(self, port: int) -> tuple[str, ...]:
-        """See `Serving.addresses`. Raises SandboxError when the port is somebody else's: another program took it since
-        it was found free."""
+        """See `RunningCommand.addresses`. Raises SandboxError when the port is somebody else's: another program took it
+        since it was found free."""
         found = list(_look(port))
         own = [one for one in found if self._uid is None or one.uid == self._uid]
         if found and not own:
@@ -70,11 +70,11 @@ class ProcessServing:
         return tuple(dict.fromkeys(address for one in own for address in one.addresses))
 
     async def connect(self, address: str, port: int) -> Connection:
-        """See `Serving.connect`."""
+        """See `RunningCommand.connect`."""
         return await asyncio.open_connection(address, port)
 
     async def stop(self) -> Completed:
-        """See `Serving.stop`."""
+        """See `RunningCommand.stop`."""
         await self._stopper.stop()
         return await asyncio.shield(self._completed)
 

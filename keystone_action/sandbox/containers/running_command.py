@@ -60,8 +60,8 @@ exec nc "$1" "$2"
 _HAS_TUNNEL = "read -r go; command -v python3 || command -v bash || command -v nc"
 
 
-class DockerServing:
-    """See `Serving`. user: who programs beside it run as, the same as it. search_path: where the image has its own
+class ContainerCommand:
+    """See `RunningCommand`. user: who it runs as, and programs beside it too. search_path: where the image has its own
     programs."""
 
     def __init__(
@@ -75,24 +75,24 @@ class DockerServing:
         self._has_tunnel = False
 
     @property
-    def ended(self) -> bool:
-        """See `Serving.ended`."""
+    def has_ended(self) -> bool:
+        """See `RunningCommand.has_ended`."""
         return self._completed.done()
 
     async def addresses(self, port: int) -> tuple[str, ...]:
-        """See `Serving.addresses`."""
-        if self._run.identifier is None or self.ended:
+        """See `RunningCommand.addresses`."""
+        if self._run.identifier is None or self.has_ended:
             return ()
         rows = await self._answer(_LOOK, f"{port:04X}", " ".join(TABLES))
         found = listeners(rows.splitlines(), port)
         return tuple(dict.fromkeys(address for one in found for address in one.addresses))
 
     async def connect(self, address: str, port: int) -> Connection:
-        """See `Serving.connect`."""
+        """See `RunningCommand.connect`."""
         if not self._has_tunnel:
             self._has_tunnel = bool(await self._answer(_HAS_TUNNEL))
         if not self._has_tunnel:
-            if self.ended:
+            if self.has_ended:
                 raise ConnectionRefusedError("it has ended")
             raise SandboxError(
                 "a server in a container of this image can't be reached: the image has neither python3 nor bash nor nc",
@@ -132,7 +132,7 @@ class DockerServing:
     async def _ends(self) -> bool:
         """Whether the container has just ended: an engine refuses programs in it a little before we hear of that."""
         await asyncio.wait([self._completed], timeout=_END_SECONDS)
-        return self.ended
+        return self.has_ended
 
     def _beside(self, script: str, *arguments: str) -> Streams:
         """A program beside the command: the connection that is its streams, in frames. Blocks. Raises SandboxError."""
@@ -149,7 +149,7 @@ class DockerServing:
         return streams
 
     async def stop(self) -> Completed:
-        """See `Serving.stop`."""
+        """See `RunningCommand.stop`."""
         self._run.finish()
         return await asyncio.shield(self._completed)
 
