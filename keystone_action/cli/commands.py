@@ -30,7 +30,8 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     from keystone_action.files.run_lock import run_lock
     from keystone_action.report import console
 
-    _refuse_later_options(call)
+    if call.max_cost_usd is not None:
+        raise NotSupportedYet("--max-cost-usd")
     options = _options(call, directory, environ)
     kind = _format(call, environ)
     report = sys.stdout if kind == "plain" else None
@@ -179,15 +180,6 @@ def parameters(pairs: list[tuple[str, str]]) -> dict[str, str]:
         if found.setdefault(name, value) != value:
             raise UsageError(f"--param {name} is given twice, as {found[name]!r} and {value!r}")
     return found
-
-
-def _refuse_later_options(call: argparse.Namespace) -> None:
-    later = {
-        "--max-cost-usd": call.max_cost_usd is not None,
-    }
-    for option, used in later.items():
-        if used:
-            raise NotSupportedYet(option)
 
 
 def _copy_summary(source: Path, target: Path) -> None:

@@ -30,7 +30,7 @@ def open_directory(root_fd: int, relative: str, flags: int = os.O_RDONLY) -> int
 
 def _open_without_links(fd: int, chunk: list[str], flags: int) -> int:
     try:
-        return openat2(fd, os.fsencode("/".join(chunk)), flags, 0, BENEATH | NO_SYMLINKS)
+        return openat2(fd, os.fsencode("/".join(chunk)), flags, BENEATH | NO_SYMLINKS)
     except OSError as error:
         if error.errno not in {errno.ENOSYS, errno.EPERM}:
             raise
@@ -64,11 +64,11 @@ class _OpenHow(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def openat2(directory: int, path: bytes, flags: int, mode: int, resolve: int) -> int:
-    """The system call of Linux 5.6. Raises OSError; ENOSYS where there is none."""
+def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
+    """The system call of Linux 5.6, to open what is there. Raises OSError; ENOSYS where there is none."""
     if _libc is None or b"\0" in path:
         raise OSError(errno.ENOSYS if _libc is None else errno.EINVAL, "openat2")
-    how = _OpenHow(flags, mode if flags & os.O_CREAT else 0, resolve)
+    how = _OpenHow(flags, 0, resolve)
     while True:
         fd = int(_libc.syscall(_OPENAT2, directory, path, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
         if fd >= 0:

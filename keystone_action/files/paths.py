@@ -74,7 +74,7 @@ def resolve_inside(root: Path, relative: str) -> Path:
         walk.close()
 
 
-def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY) -> int:
     """A file descriptor for `relative` below `root`, without a race: the caller closes it.
 
     O_CLOEXEC, O_NONBLOCK and O_NOCTTY are always added. Raises PathEscape, PathMissing, PathUnreadable.
@@ -84,7 +84,7 @@ def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY, mode: int =
     _refuse_literal(relative)
     root_fd = _open_root(root)
     try:
-        fd = openat2(root_fd, os.fsencode(relative or "."), flags, mode, BENEATH | NO_MAGIC_LINKS)
+        fd = openat2(root_fd, os.fsencode(relative or "."), flags, BENEATH | NO_MAGIC_LINKS)
     except OSError as error:
         # EXDEV also stands for an absolute link that points back into the root: the walk tells them apart.
         if error.errno not in {errno.EXDEV, errno.ENOSYS, errno.ENAMETOOLONG, errno.EPERM, errno.EAGAIN, errno.EINVAL}:
@@ -95,7 +95,7 @@ def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY, mode: int =
         os.close(root_fd)
     walk = _Walk(root, relative)
     try:
-        return walk.open(flags, mode)
+        return walk.open(flags)
     finally:
         walk.close()
 
@@ -231,19 +231,17 @@ class _Walk:
                 return [*self.names, part, *rest]
         return self.names
 
-    def open(self, flags: int, mode: int) -> int:
-        """The real place opened with `flags`; it may be created when they say so."""
+    def open(self, flags: int) -> int:
+        """The real place opened with `flags`."""
         names = self.resolve()
-        if self.missing and len(names) > len(self.names) + 1:
+        if self.missing:
             raise PathMissing(f"{display_path(self.relative)} does not exist")
         try:
-            if self.missing:  # the last one
-                return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=self.here)
             if not names:
-                return os.open(".", flags, mode, dir_fd=self.top)
+                return os.open(".", flags, dir_fd=self.top)
             above = open_directory(self.top, "/".join(names[:-1]), _O_PATH)
             try:
-                return os.open(names[-1], flags | os.O_NOFOLLOW, mode, dir_fd=above)
+                return os.open(names[-1], flags | os.O_NOFOLLOW, dir_fd=above)
             finally:
                 os.close(above)
         except OSError as error:

@@ -74,13 +74,13 @@ class Event:
             return f"whether this pull request comes from a fork is not known ({self.problem})"
         return ""
 
-    def refuse_foreign_code(self, *, allowed: bool = False) -> None:
+    def refuse_foreign_code(self) -> None:
         """Raises UsageError when code of a fork would run beside secrets and a token that may write.
 
-        An event of this kind that can't be read is refused too: nothing then says whose code it is. allowed: the input
-        allow-pull-request-target. Of a comment on a pull request `of_commented_pull` is asked before.
+        An event of this kind that can't be read is refused too: nothing then says whose code it is. Of a comment on a
+        pull request `of_commented_pull` is asked before.
         """
-        if allowed or self.name not in _TRUSTED_CONTEXT or not (self.is_fork or self.problem or self.commented):
+        if self.name not in _TRUSTED_CONTEXT or not (self.is_fork or self.problem or self.commented):
             return
         why = self.problem or f"whose pull request #{self.commented} is was not asked"
         whose = "the code of a fork" if self.is_fork else f"code of unknown origin ({why})"

@@ -38,7 +38,6 @@ MAX_CONTEXT = 255
 """Characters of a status' name."""
 MAX_SHARDS = 256
 """Jobs that GitHub makes of one matrix."""
-_NOT_YET = ("max-cost-usd",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +110,8 @@ IsCommitted = Callable[[Path, Path], bool]
 def read_settings(reader: InputReader, *, is_committed: IsCommitted = lambda *_: False) -> Settings:
     """Asks the reader for every input there is. What is wrong is in `reader.problems`, with a default in its place.
     is_committed: asked of results that are there already, only to say who has left them."""
-    _refuse_what_this_version_lacks(reader)
+    if (cost := reader.text("max-cost-usd")) is not None:
+        reader.not_yet("max-cost-usd", cost)
     workspace = reader.workspace()
     directory = reader.directory("working-directory", workspace)
     mode: Mode = reader.choice("mode", ("run", "plan", "merge", "comment"))
@@ -155,13 +155,6 @@ def read_settings(reader: InputReader, *, is_committed: IsCommitted = lambda *_:
         verbose=reader.environ.get("RUNNER_DEBUG") == "1",
         warnings=reader.unknown(),
     )
-
-
-def _refuse_what_this_version_lacks(reader: InputReader) -> None:
-    for name in _NOT_YET:
-        value = reader.text(name)
-        if value is not None:
-            reader.not_yet(name, value)
 
 
 def _comment_key(reader: InputReader) -> str:

@@ -96,16 +96,14 @@ class InputReader:
             return None
         return number
 
-    def choice(self, name: str, choices: tuple[ChoiceT, ...], *, not_yet: tuple[str, ...] = ()) -> ChoiceT:
+    def choice(self, name: str, choices: tuple[ChoiceT, ...]) -> ChoiceT:
         """One of the choices; the first is the default."""
         value = self.text(name)
         for choice in choices:
             if value == choice:
                 return choice
-        if value in not_yet:
-            self.not_yet(name, value or "")
-        elif value is not None:
-            self.problem(name, "one of " + ", ".join((*choices, *not_yet)))
+        if value is not None:
+            self.problem(name, "one of " + ", ".join(choices))
         return choices[0]
 
     def duration(self, name: str) -> float | None:

@@ -158,7 +158,6 @@ def test_packages_are_there_for_every_sandbox_and_closed_to_it() -> None:
                 directory=packages,
                 limits=Limits(),
                 environment={"PIP_NO_INDEX": "1"},
-                timeout=120,
             )
             assert found.directory == packages
             sandbox = await world.open(packages)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.check_types import CHECKS, HEAD, TYPES
 
-from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.base import CheckModel
@@ -304,14 +304,12 @@ class Lazy(Mapping[str, type[CheckModel]]):
     """A registry that knows more than it lists, as the real one does."""
 
     def __getitem__(self, name: str) -> type[CheckModel]:
-        if name == "tests":
-            raise NotSupportedYet("the check type 'tests'")
         if name == "broken":
             raise UsageError("the check type 'broken' can't be imported", help="Repair it.")
         return TYPES[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in TYPES or name in ("tests", "broken")
+        return name in TYPES or name == "broken"
 
     def __iter__(self) -> Iterator[str]:
         return iter(TYPES)
@@ -323,16 +321,14 @@ class Lazy(Mapping[str, type[CheckModel]]):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("tests", "check type 'tests' is not supported yet; this version has file_exists"),
         ("broken", "the check type 'broken' can't be imported; Repair it."),
-        ("mine", "check type 'mine' is not supported yet; later"),
         ("[a]", "expected the name of a check type"),
     ],
 )
 def test_a_lazy_registry_reports_at_the_type(write: Write, name: str, expected: str) -> None:
     path = write(HEAD + f"invariants:\n  a:\n    check: {{type: {name}}}\n")
     with pytest.raises(SpecError) as caught:
-        load(path, Lazy(), known_unsupported={"mine": "later"})
+        load(path, Lazy())
     (found,) = caught.value.diagnostics
     assert (found.line, found.column) == (7, 19)
     assert expected in found.sentence

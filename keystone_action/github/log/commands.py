@@ -101,9 +101,9 @@ class LogCommands:
         """A warning annotation without a place."""
         self.annotate(Annotation("warning", message, title))
 
-    def notice(self, message: str, *, title: str = "Keystone") -> None:
+    def notice(self, message: str) -> None:
         """A notice annotation without a place."""
-        self.annotate(Annotation("notice", message, title))
+        self.annotate(Annotation("notice", message))
 
     def group(self, title: str) -> None:
         """Opens a folded part of the log; groups don't nest, so an open one is closed first."""

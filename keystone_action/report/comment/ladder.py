@@ -16,12 +16,14 @@ COMMENT_LIMIT = 65_536
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _DETAILS = re.compile(r"<(/?)details\b", re.IGNORECASE)
 
+_NOTICE = "\n\n> [!WARNING]\n> **Cut here:** this place takes no more. The whole report is in `report.html`.\n"
 
-def fit(render: Callable[[Level], Iterable[str]], limit: int, *, whole: str = "report.html") -> str:
+
+def fit(render: Callable[[Level], Iterable[str]], limit: int) -> str:
     """The document at the highest level of detail that takes at most `limit` bytes of UTF-8.
 
     render: the pieces of the document for a level; it is not asked for more than fit. When the failures alone are
-    too large, they are cut at a line, what is open is closed and a notice says that the rest is in `whole`. The
+    too large, they are cut at a line, what is open is closed and a notice says that the rest is in `report.html`. The
     first line is never lost while it fits into limit itself.
     """
     text = ""
@@ -29,7 +31,7 @@ def fit(render: Callable[[Level], Iterable[str]], limit: int, *, whole: str = "r
         text, complete = _take(render(level), limit)
         if complete:
             return text
-    return cut(text, limit, notice=_notice(whole))
+    return cut(text, limit, notice=_NOTICE)
 
 
 def cut(text: str, limit: int, *, notice: str) -> str:
@@ -61,10 +63,6 @@ def _take(pieces: Iterable[str], limit: int) -> tuple[str, bool]:
 
 def _bytes(text: str) -> int:
     return len(text.encode(errors="replace"))
-
-
-def _notice(whole: str) -> str:
-    return f"\n\n> [!WARNING]\n> **Cut here:** this place takes no more. The whole report is in `{whole}`.\n"
 
 
 class _Open:

@@ -43,7 +43,6 @@ async def make_environment(
     directory: Path,
     limits: Limits,
     environment: Mapping[str, str] | None = None,
-    timeout: float | None = None,
 ) -> PythonEnvironment:
     """Install packages (requirement specifiers as pip takes them) into a new virtual environment in `directory`.
 
@@ -55,9 +54,9 @@ async def make_environment(
     await anyio.to_thread.run_sync(lambda: directory.mkdir(parents=True, exist_ok=True))
     sandbox = await provider.open(directory, limits=limits, environment=dict(environment or {}))
     try:
-        path = await _make(sandbox, timeout)
+        path = await _make(sandbox)
         argv = ("venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--")
-        done = await sandbox.run(Command((*argv, *packages), timeout=timeout))
+        done = await sandbox.run(Command((*argv, *packages)))
         if not done.succeeded:
             raise HarnessError(f"setup.packages: pip could not install {', '.join(packages)}: {done.failure()}")
     finally:
@@ -68,17 +67,17 @@ async def make_environment(
     return PythonEnvironment(directory, {"PATH": f"{home}/bin:{path}", "VIRTUAL_ENV": home})
 
 
-async def _make(sandbox: Sandbox, timeout: float | None) -> str:
+async def _make(sandbox: Sandbox) -> str:
     """Make the virtual environment; returns the PATH of the sandbox."""
     if sandbox.which("python3") is None:
         raise HarnessError("setup.packages: python3 is not in this sandbox", help=_DEBIAN)
-    done = await sandbox.run(Command(("python3", "-m", "venv", "venv"), timeout=timeout))
+    done = await sandbox.run(Command(("python3", "-m", "venv", "venv")))
     if not done.succeeded:
         raise HarnessError(
             f"setup.packages: python3 -m venv failed in this sandbox: {done.failure()}",
             help=f"it needs the modules venv and ensurepip; {_DEBIAN}",
         )
-    done = await sandbox.run(Command(("sh", "-c", 'printf %s "$PATH"'), timeout=timeout))
+    done = await sandbox.run(Command(("sh", "-c", 'printf %s "$PATH"')))
     return done.stdout.text()
 
 

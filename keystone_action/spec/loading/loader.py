@@ -97,7 +97,6 @@ def load(
     path: Path,
     check_types: Mapping[str, type[CheckModel]],
     *,
-    known_unsupported: Mapping[str, str] | None = None,
     given_parameters: Collection[str] = (),
     dialects: Dialects | None = None,
     agent: str | None = None,
@@ -105,8 +104,8 @@ def load(
 ) -> LoadedSpec:
     """Load a spec file.
 
-    check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy. known_unsupported:
-    further check types that are refused, with what to do instead. given_parameters: names that the call gives
+    check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy.
+    given_parameters: names that the call gives
     (`--param`), which the spec may use without declaring them. dialects: other formats that the file may be in. agent:
     `module:Class` of the call (`--agent`), for dialects. clone: gets repositories that a dialect needs, if there is a
     way to.
@@ -115,7 +114,7 @@ def load(
     """
     directory = path.parent.resolve()
     root = enclosing_root(directory)
-    reader = CheckReader(check_types, known_unsupported or {})
+    reader = CheckReader(check_types)
     with _without_collector():
         merged = read_merged(path, root)
         source = TranslationSource(merged, path, root, agent, clone)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
-from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import listing, nearest, show
 from keystone_action.spec.models.base import CheckModel
 
@@ -20,7 +20,6 @@ class CheckReader:
     where an alias was upgraded (`upgraded` keeps those mappings alive)."""
 
     types: Mapping[str, type[CheckModel]]
-    unsupported: Mapping[str, str] = field(default_factory=dict)
     found: dict[str, type[CheckModel]] = field(default_factory=dict)
     renamed: dict[int, dict[str, str]] = field(default_factory=dict)
     upgraded: list[Any] = field(default_factory=list)
@@ -50,8 +49,6 @@ class CheckReader:
     def _model(self, name: str) -> type[CheckModel]:
         if name in self.found:
             return self.found[name]
-        if name in self.unsupported:
-            raise _error(f"check type {show(name)} is not supported yet", help=self.unsupported[name], at="type")
         if name not in self.types:
             known = list(self.types)
             close = nearest(name, known)
@@ -59,14 +56,9 @@ class CheckReader:
             raise _error(f"unknown check type {show(name)}", expected=expected, suggestion=close, at="type")
         try:
             self.found[name] = self.types[name]
-        except NotSupportedYet:
-            raise _error(f"check type {show(name)} is not supported yet", help=self._has(), at="type") from None
         except UsageError as error:
             raise _error(error.message, help=error.help, at="type") from None
         return self.found[name]
-
-    def _has(self) -> str:
-        return f"this version has {listing(self.types)}"
 
     def _remember(self, document: dict[str, Any], upgraded: dict[str, Any]) -> None:
         names = {
