@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,8 @@ from keystone_action.evidence.trace import Usage
 from keystone_action.evidence.trace_readers import builder as building
 from keystone_action.evidence.trace_readers import lines as reading_lines
 from keystone_action.evidence.trace_readers.lines import LINE_LIMIT
-from keystone_action.evidence.trace_readers.reading import READERS, read_trace
+from keystone_action.evidence.trace_readers.reading import read_trace
+from keystone_action.spec.models.agents import TraceFormat
 
 NUMBERS = {
     "claude": lambda n: {"type": "result", "subtype": "success", "total_cost_usd": n, "usage": {}},
@@ -32,7 +34,7 @@ FINE = {
     "keystone": span("tool_call", "1", tool="Bash", phase="start", input={}),
     "otel": {"name": "x", "attributes": {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "Bash"}},
 }
-FORMATS = sorted(READERS)
+FORMATS = sorted(get_args(TraceFormat))
 
 
 @pytest.mark.parametrize("source", FORMATS)

@@ -4,10 +4,11 @@ not understood."""
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from keystone_action.evidence.trace import TOOL_KINDS, Message, Permission, ToolCall, ToolKind, Trace, Usage
 from keystone_action.evidence.trace_readers.values import NAME_LIMIT, MalformedTrace, bound_value, kept_text, size_of
@@ -216,6 +217,26 @@ _NAMES: dict[ToolKind, str] = {
 }
 _KINDS = {name.lower(): kind for kind, names in _NAMES.items() for name in (*names.split(), kind)}
 _KINDS |= {name.replace("_", ""): kind for name, kind in _KINDS.items()}
+
+
+class TraceReader(ABC):
+    """One format: reads into the builder it was made with. Its file has the format's name; `reading` finds it there.
+
+    tells_answer: whether such a transcript holds the agent's final answer.
+    """
+
+    tells_answer: ClassVar[bool] = True
+
+    @abstractmethod
+    def __init__(self, builder: TraceBuilder) -> None: ...
+
+    @abstractmethod
+    def event(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; False when it is not understood. Raises MalformedTrace."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Called once, after the last event. Raises MalformedTrace."""
 
 
 def tool_kind(name: str, told: Any = None) -> ToolKind:

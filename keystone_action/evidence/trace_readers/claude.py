@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import TraceBuilder
+from keystone_action.evidence.trace_readers.builder import TraceBuilder, TraceReader
 from keystone_action.evidence.trace_readers.values import (
     amount,
     as_arguments,
@@ -27,7 +27,7 @@ _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 _SYNTHETIC = "<synthetic>"
 
 
-class ClaudeReader:
+class ClaudeReader(TraceReader):
     """Of permissions only the denied ones are told, and only by a `result`."""
 
     def __init__(self, builder: TraceBuilder) -> None:

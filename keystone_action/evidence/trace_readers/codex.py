@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder
+from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder, TraceReader
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, identifier, mapping, text, tokens
 
 _STATUS: dict[str, Status] = {"completed": "ok", "failed": "error", "declined": "error"}
 _SHELLS = ("sh", "bash", "zsh", "dash")
 
 
-class CodexReader:
+class CodexReader(TraceReader):
     """Tokens are those of `turn.completed`, which counts the whole thread; there is no cost. An `error` item may be a
     mere warning: what failed says `turn.failed`."""
 

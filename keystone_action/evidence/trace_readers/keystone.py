@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder
+from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder, TraceReader
 from keystone_action.evidence.trace_readers.values import (
     amount,
     as_arguments,
@@ -25,7 +25,7 @@ _ENDS = ("end", "complete")
 _Cost = tuple[int | None, int | None, float | None]
 
 
-class KeystoneReader:
+class KeystoneReader(TraceReader):
     """The events of one span are one call: the beginning and the end are joined by `span_id`, or without one by the
     tool's name in the order they came. The cost of a span is that of its last event that has one."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import ARGUMENT_LIMIT, Status, TraceBuilder
+from keystone_action.evidence.trace_readers.builder import ARGUMENT_LIMIT, Status, TraceBuilder, TraceReader
 from keystone_action.evidence.trace_readers.values import (
     MalformedTrace,
     as_arguments,
@@ -45,8 +45,10 @@ class _Span:
     failed: bool
 
 
-class OtelReader:
+class OtelReader(TraceReader):
     """A span that comes twice is one span, the later one."""
+
+    tells_answer = False
 
     def __init__(self, builder: TraceBuilder) -> None:
         self._trace = builder

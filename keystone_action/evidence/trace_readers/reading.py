@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, Protocol
+from importlib import import_module
+from typing import BinaryIO
 
 from keystone_action.evidence.trace import Trace, Usage
-from keystone_action.evidence.trace_readers.builder import TraceBuilder
-from keystone_action.evidence.trace_readers.claude import ClaudeReader
-from keystone_action.evidence.trace_readers.codex import CodexReader
-from keystone_action.evidence.trace_readers.keystone import KeystoneReader
+from keystone_action.evidence.trace_readers.builder import TraceBuilder, TraceReader
 from keystone_action.evidence.trace_readers.lines import TooManyLines, objects_of
-from keystone_action.evidence.trace_readers.otel import OtelReader
-from keystone_action.evidence.trace_readers.touchstone import TouchstoneReader
 from keystone_action.evidence.trace_readers.values import MalformedTrace
 from keystone_action.spec.limits import MOST_COUNTED
 
 
-class Reader(Protocol):
-    """One format. Reads into the builder it was made with."""
-
-    def event(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; False when it is not understood. Raises MalformedTrace."""
-
-    def finish(self) -> None:
-        """Called once, after the last event. Raises MalformedTrace."""
-
-
-READERS: dict[str, Callable[[TraceBuilder], Reader]] = {
-    "keystone": KeystoneReader,
-    "touchstone": TouchstoneReader,
-    "claude": ClaudeReader,
-    "codex": CodexReader,
-    "otel": OtelReader,
-}
+def reader_of(source: str) -> type[TraceReader]:
+    """The class in the file of a format (`TraceFormat` of the spec), which has its name."""
+    module = import_module(f"{__package__}.{source}")
+    return next(
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, TraceReader) and one.__module__ == module.__name__
+    )
 
 
 def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
-    """Read `file` to its end. source: a format of READERS. what: the transcript's name in sentences.
+    """Read `file` to its end. source: a `TraceFormat`. what: the transcript's name in sentences.
 
     What can't be counted with is a trace with a `problem` and nothing else: senseless numbers, more entries than fit,
     nothing that this format has. Raises OSError of the file.
     """
     builder = TraceBuilder(source)
-    reader = READERS[source](builder)
+    reader = reader_of(source)(builder)
     number = events = 0
     try:
         for number, event in objects_of(file, builder.skip_line):  # noqa: B007 - told in the sentence below

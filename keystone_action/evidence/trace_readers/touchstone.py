@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder
+from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder, TraceReader
 from keystone_action.evidence.trace_readers.values import (
     amount,
     as_arguments,
@@ -23,7 +23,7 @@ _ALLOWED = dict.fromkeys(("allow", "allowed", "approve", "approved", "accept", "
 _ALLOWED |= dict.fromkeys(("deny", "denied", "reject", "rejected"), False)
 
 
-class TouchstoneReader:
+class TouchstoneReader(TraceReader):
     """Usage is cumulative: of each figure the latest holds. This is also the form in which we write traces, with a
     first line of type `trace`."""
 

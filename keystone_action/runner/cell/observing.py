@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 TRACE_LIMIT = TRANSCRIPT_LIMIT
 """Bytes of a transcript that are read."""
-_WITHOUT_ANSWERS = frozenset({"otel"})
 
 
 def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Trace | None:
@@ -49,7 +48,9 @@ def take_answer(agent: AgentBase, run: AgentRun, trace: Trace | None) -> AgentRu
     declared = agent.trace
     if trace is None or declared is None or declared.path is not None or agent.output != "stdout":
         return run
-    if declared.format in _WITHOUT_ANSWERS:
+    from keystone_action.evidence.trace_readers.reading import reader_of
+
+    if not reader_of(declared.format).tells_answer:
         return run
     problem = trace.problem or ("" if trace.final_output else "the trace on stdout tells no final answer")
     answer = "" if problem else trace.final_output
