@@ -52,7 +52,7 @@ class ContainerStep:
         while not happened():
             assert self.running, f"the step ended before {what}:\n{self.raw_log}"
             assert time.monotonic() < deadline, f"{what} did not happen:\n{self.raw_log}"
-            time.sleep(0.05)
+            time.sleep(0.2)  # what is asked may be a look at every process
 
     def wait(self, timeout: float = 300) -> StepResult:
         """Its result, once it has ended."""
