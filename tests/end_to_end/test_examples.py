@@ -1,8 +1,10 @@
-"""Every example, run as a user runs it, in its passing and its failing variant."""
+"""Every example, run as a user runs it, in its passing and its failing variant: one call for all that come to the same
+exit code."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import ROOT, Called, keystone
@@ -11,6 +13,9 @@ from support.model_server import ModelServer, answer
 from tools.github_page.recorded import document
 
 EXAMPLES = ROOT / "examples"
+NAMES = ("reconcile", "fix-tests", "custom-check")
+TOUCHSTONE = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
+Cells = dict[str, dict[str, Any]]
 
 
 def run_example(spec: Path, output: Path, environ: dict[str, str] | None = None) -> Called:
@@ -19,39 +24,61 @@ def run_example(spec: Path, output: Path, environ: dict[str, str] | None = None)
     return called
 
 
+def run_all(file: str, directory: Path, code: int) -> tuple[Called, Cells]:
+    """The variants of this name in one call, and their cells by the example's name."""
+    specs = [EXAMPLES / name / file for name in NAMES]
+    called = keystone("run", *specs, "--output", "out", directory=directory)
+    assert called.code == code, called.out + called.err
+    assert len(called.cells) == len(NAMES)
+    return called, dict(zip(NAMES, called.cells, strict=True))
+
+
+@pytest.fixture(scope="module")
+def passing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Called, Cells]:
+    return run_all("keystone.yaml", tmp_path_factory.mktemp("passing"), 0)
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Cells:
+    return run_all("broken.keystone.yaml", tmp_path_factory.mktemp("failing"), 1)[1]
+
+
+def checks_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The invariants of a cell, by name."""
+    return {entry["name"]: entry for entry in cell["invariants"]}
+
+
 def test_every_example_has_both_variants():
     found = {path.parent.name for path in EXAMPLES.glob("*/keystone.yaml")}
     assert found == {"reconcile", "fix-tests", "custom-check"}
     assert found == {path.parent.name for path in EXAMPLES.glob("*/broken.keystone.yaml")}
 
 
-@pytest.mark.parametrize("name", ["reconcile", "fix-tests", "custom-check"])
-def test_passing_variant(name, tmp_path):
-    called = run_example(EXAMPLES / name / "keystone.yaml", tmp_path)
-    assert called.code == 0, called.out + called.err
+@pytest.mark.parametrize("name", NAMES)
+def test_passing_variant(name: str, passing: tuple[Called, Cells]):
+    called, cells = passing
     assert called.document["verdict"] == "pass"
     for file in ("results.json", "journal.jsonl", "summary.md", "report.html", "junit.xml"):
         assert (called.output / file).stat().st_size > 0
-    statuses = {name: entry["status"] for name, entry in called.checks.items()}
+    statuses = {name: entry["status"] for name, entry in checks_of(cells[name]).items()}
     skipped = {"email_quality": "skip"} if name == "reconcile" else {}
     assert statuses == dict.fromkeys(statuses, "pass") | skipped
     if name == "reconcile":
-        assert_pictured("pass", called)
+        assert_pictured("pass", cells[name])
 
 
-def assert_pictured(name: str, called: Called) -> None:
+def assert_pictured(name: str, found: dict[str, Any]) -> None:
     """That a recorded run, which the README shows, is what happens today: python -m tools.github_page.recorded"""
     (cell,) = document(name)["specs"][0]["cells"]
     timeless = ("name", "type", "status", "score", "weight", "gate", "message", "description")
     recorded = [{key: check[key] for key in timeless} for check in cell["invariants"]]
-    assert recorded == [{key: check[key] for key in timeless} for check in called.checks.values()]
-    assert cell["agent"]["output"] == called.cells[0]["agent"]["output"]
-    assert (cell["verdict"], cell["composite"]) == (called.cells[0]["verdict"], called.cells[0]["composite"])
+    assert recorded == [{key: check[key] for key in timeless} for check in found["invariants"]]
+    assert cell["agent"]["output"] == found["agent"]["output"]
+    assert (cell["verdict"], cell["composite"]) == (found["verdict"], found["composite"])
 
 
-def test_without_a_key_the_skipped_judge_is_said_in_the_head(tmp_path):
-    called = run_example(EXAMPLES / "reconcile" / "keystone.yaml", tmp_path)
-    head = (called.output / "summary.md").read_text().partition("\n| ")[0]
+def test_without_a_key_the_skipped_judge_is_said_in_the_head(passing: tuple[Called, Cells]):
+    head = (passing[0].output / "summary.md").read_text().partition("\n| ")[0]
     assert "email_quality" in head
     assert "ANTHROPIC_API_KEY" in head
 
@@ -67,9 +94,8 @@ def test_reconcile_is_judged_when_there_is_a_key(tmp_path):
     assert called.document["judge_usage"]["input_tokens"] > 0
 
 
-def test_reconcile_has_every_check_type_of_the_readme(tmp_path):
-    called = run_example(EXAMPLES / "reconcile" / "keystone.yaml", tmp_path)
-    assert {entry["type"] for entry in called.checks.values()} == {
+def test_reconcile_has_every_check_type_of_the_readme(passing: tuple[Called, Cells]):
+    assert {entry["type"] for entry in passing[1]["reconcile"]["invariants"]} == {
         "command_exit",
         "custom",
         "file_absent",
@@ -81,23 +107,21 @@ def test_reconcile_has_every_check_type_of_the_readme(tmp_path):
     }
 
 
-def test_reconcile_fails_by_its_gate(tmp_path):
-    called = run_example(EXAMPLES / "reconcile" / "broken.keystone.yaml", tmp_path)
-    assert called.code == 1, called.out + called.err
-    (cell,) = called.cells
+def test_reconcile_fails_by_its_gate(failing: Cells):
+    cell = failing["reconcile"]
     assert (cell["verdict"], cell["composite"]) == ("fail", 0.0)
     assert "reconciliation_clean" in cell["reason"]
-    assert called.checks["reconciliation_clean"]["status"] == "fail"
+    checks = checks_of(cell)
+    assert checks["reconciliation_clean"]["status"] == "fail"
     # The agent's e-mail claims success; only the database tells the truth.
-    assert called.checks["email_sent_once"]["status"] == "pass"
-    assert_pictured("fail", called)
+    assert checks["email_sent_once"]["status"] == "pass"
+    assert_pictured("fail", cell)
 
 
-def test_fix_tests_fails_by_its_composite(tmp_path):
-    called = run_example(EXAMPLES / "fix-tests" / "broken.keystone.yaml", tmp_path)
-    assert called.code == 1, called.out + called.err
-    assert called.cells[0]["composite"] == pytest.approx(1.2 / 1.7)
-    statuses = {name: entry["status"] for name, entry in called.checks.items()}
+def test_fix_tests_fails_by_its_composite(failing: Cells):
+    cell = failing["fix-tests"]
+    assert (cell["verdict"], cell["composite"]) == ("fail", pytest.approx(1.2 / 1.7))
+    statuses = {name: entry["status"] for name, entry in checks_of(cell).items()}
     assert statuses == {
         "tests_pass": "pass",
         "no_debug_output": "fail",
@@ -106,12 +130,12 @@ def test_fix_tests_fails_by_its_composite(tmp_path):
     }
 
 
-def test_custom_check_fails_by_its_gate(tmp_path):
-    called = run_example(EXAMPLES / "custom-check" / "broken.keystone.yaml", tmp_path)
-    assert called.code == 1, called.out + called.err
-    assert called.checks["api_responses_valid"]["status"] == "pass"
-    assert called.checks["summary_correct"]["status"] == "fail"
-    assert "99999" in called.checks["summary_correct"]["message"]
+def test_custom_check_fails_by_its_gate(failing: Cells):
+    assert failing["custom-check"]["verdict"] == "fail"
+    checks = checks_of(failing["custom-check"])
+    assert checks["api_responses_valid"]["status"] == "pass"
+    assert checks["summary_correct"]["status"] == "fail"
+    assert "99999" in checks["summary_correct"]["message"]
 
 
 def test_agents_of_examples_import_nothing_of_ours():
@@ -134,18 +158,16 @@ def test_the_schema_for_editors_accepts_every_example():
 
 
 def test_the_touchstone_case_tells_its_models_apart(tmp_path):
-    case = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
-    both = run_example(case, tmp_path)
+    both = run_example(TOUCHSTONE, tmp_path)
     assert both.code == 1, both.out + both.err
     verdicts = {cell["params"]["model"]: cell["verdict"] for cell in both.cells}
     assert verdicts == {"careful": "pass", "careless": "fail"}
-    one = keystone("run", case, "--param", "model=careful", "--output", tmp_path / "one", directory=tmp_path)
-    assert one.code == 0, one.out + one.err
 
 
 def test_the_touchstone_case_has_every_kind_of_grader_that_runs_offline(tmp_path):
-    case = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
-    called = keystone("run", case, "--param", "model=careful", "--output", tmp_path / "out", directory=tmp_path)
+    words = ("--param", "model=careful", "--output", tmp_path / "out")
+    called = keystone("run", TOUCHSTONE, *words, directory=tmp_path)
+    assert called.code == 0, called.out + called.err
     assert {name: (one["status"], one["weight"]) for name, one in called.checks.items()} == {
         "implemented": ("pass", 0.0),
         "tests": ("pass", 4.0),
