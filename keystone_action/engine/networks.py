@@ -221,7 +221,7 @@ class Networks:
         return await ask(join, f"the network {network.name} can't be joined")
 
     @asynccontextmanager
-    async def joined(self, name: str) -> AsyncIterator[None]:
+    async def membership(self, name: str) -> AsyncIterator[None]:
         """Our own container is in a network of others as long as this lasts, so that what is in it is reached. Where
         it is in already, or we run on the engine's machine, nothing changes. Raises ServiceError."""
         import anyio

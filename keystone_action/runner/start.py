@@ -65,7 +65,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     if run.containers is not None:
         stack.push_async_callback(run_shielded, run.containers.close)
         if options.docker_network is not None:
-            await stack.enter_async_context(run.containers.networks.joined(options.docker_network))
+            await stack.enter_async_context(run.containers.networks.membership(options.docker_network))
     starter = Starter(provider, run.containers)
     stack.push_async_callback(run_shielded, starter.close)
     run.service_defects = lambda: starter.defects

@@ -20,7 +20,7 @@ from keystone_action.services.mysql import catalogue as mysql_catalogue
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.postgres import catalogue as postgres_catalogue
 from keystone_action.services.postgres.reader import PostgresReader
-from keystone_action.services.redefinitions import CatalogueWatch, Looked
+from keystone_action.services.redefinitions import CatalogueLook, CatalogueWatch
 from keystone_action.spec.models.hosts import parse_host
 from keystone_action.spec.models.services import ExternalService
 
@@ -68,7 +68,7 @@ class External(ServiceKind[ExternalService]):
             except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that isn't there yet
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise ServiceError(
-                        f"service {self.name}: nothing answered at {self._target.shown} within "
+                        f"service {self.name}: nothing answered at {self._target.public_url} within "
                         f"{self._definition.ready_timeout:g} s; the last try said: {one_line(error)}"
                     ) from None
             await anyio.sleep(_PAUSE_SECONDS)
@@ -94,7 +94,7 @@ class External(ServiceKind[ExternalService]):
             relay = await way.enter_async_context(opened)
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
-        for_agent = self._target.through(self.name, relay.port)
+        for_agent = self._target.by_relay(self.name, relay.port)
         network.hosts[for_agent.host] = network.host_address
         return for_agent
 
@@ -120,7 +120,7 @@ class ExternalPlace(Place):
     def __init__(self, name: str, target: ExternalAddress, *, exclusive: bool) -> None:
         shared = f"service {name} is external: its state is shared by all cells and never reset"
         self._target = target
-        self._watch, self._role = target.asking()
+        self._watch, self._role = target.watch_and_role()
         notices = () if exclusive else (shared,)
         super().__init__(name, target.address, target.address, database=self._reader(), notices=notices)
 
@@ -130,9 +130,9 @@ class ExternalPlace(Place):
             return None
         if self._target.kind == "postgresql":
             return PostgresReader(
-                keywords, lambda: watch.path, prepare=watch.stand_in, changes=watch.changes, lent=role.lent
+                keywords, lambda: watch.path, prepare=watch.stand_in, changes=watch.changes, lend=role.lend
             )
-        return MysqlReader(keywords, watch.changes, role.lent)
+        return MysqlReader(keywords, watch.changes, role.lend)
 
     async def look(self) -> None:
         """What its user sees now stood before the agent. Raises ServiceError."""
@@ -180,11 +180,11 @@ class ExternalPlace(Place):
 @dataclass(frozen=True)
 class ExternalAddress:
     """An address taken apart. kind: the URL's scheme without driver and synonyms. keywords: what the database's
-    client connects with. shown: the URL without credentials."""
+    client connects with. public_url: the URL without credentials."""
 
     kind: str
     address: Address
-    shown: str
+    public_url: str
     keywords: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -226,11 +226,11 @@ class ExternalAddress:
         leading = [name for name, _ in parse_qsl(urlsplit(self.address.url).query) if name in _LEADING]
         if leading:
             raise ServiceError(
-                f"a container reaches {self.shown} by a relay, which its parameter {leading[0]} would pass by",
+                f"a container reaches {self.public_url} by a relay, which its parameter {leading[0]} would pass by",
                 help="Name host and port before the path of the url.",
             )
 
-    def through(self, alias: str, port: int) -> Address:
+    def by_relay(self, alias: str, port: int) -> Address:
         """The same by a relay at this port, to which containers resolve the alias and the host's own name: that is
         kept where it is one, since certificates and virtual hosts are chosen by it."""
         parts = urlsplit(self.address.url)
@@ -265,7 +265,7 @@ class ExternalAddress:
         else:
             raise TypeError("it is no database")
 
-    def asking(self) -> tuple[CatalogueWatch, OwnRole | None]:
+    def watch_and_role(self) -> tuple[CatalogueWatch, OwnRole | None]:
         """How checks of one cell ask, a role where it is a database: nothing was looked at and none made yet."""
         role: OwnRole
         if self.kind == "postgresql":
@@ -278,9 +278,9 @@ class ExternalAddress:
             role = MysqlRole(self.keywords)
         else:
             return CatalogueWatch(self.look), None
-        return CatalogueWatch(lambda path: role.again(lambda: self.look(path))), role
+        return CatalogueWatch(lambda path: role.retry(lambda: self.look(path))), role
 
-    def look(self, path: tuple[str, ...] | None = None) -> Looked:
+    def look(self, path: tuple[str, ...] | None = None) -> CatalogueLook:
         """What stands in a database; of anything else nothing. path: the schemas that its user's names are looked up
         in, None = as it is now. Raises the client's errors."""
         if self.kind == "postgresql":

@@ -39,7 +39,7 @@ class OwnRole(ABC):
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self.connection = connection
         self.refusal = "nobody has tried to make a role yet"
-        self._made: set[str] = set()
+        self._roles: set[str] = set()
         self._lock = threading.Lock()
 
     def try_out(self) -> None:
@@ -47,7 +47,7 @@ class OwnRole(ABC):
         called before the agent starts. Never raises."""
         try:
             self._drop_left_over()
-            with self._for_a_while() as fields:
+            with self._temporary_role() as fields:
                 self._prove(fields)
         except RefusedError as reason:
             self.refusal = str(reason)
@@ -57,14 +57,14 @@ class OwnRole(ABC):
             self.refusal = ""
 
     @contextmanager
-    def lent(self) -> Iterator[Mapping[str, Any]]:
+    def lend(self) -> Iterator[Mapping[str, Any]]:
         """What a query connects with: a new role of ours, or the URL's user where there can be none. Raises the
         client's errors; QueryFailed where the agent took away the right to make one."""
         if self.refusal:
             yield self.connection
             return
         try:
-            with self._for_a_while() as fields:
+            with self._temporary_role() as fields:
                 yield fields
         except RefusedError as reason:
             raise QueryFailed(
@@ -75,37 +75,37 @@ class OwnRole(ABC):
         """What is still there, of queries that were cut off. Never raises: what can't be dropped now is dropped when
         this database is next used, six hours later or more."""
         with self._lock:
-            left = list(self._made)
+            left = list(self._roles)
         for name in left:
             with contextlib.suppress(*self.errors):
                 self._drop(name)
-                self._made.discard(name)
+                self._roles.discard(name)
 
     @contextmanager
-    def _for_a_while(self) -> Iterator[Mapping[str, Any]]:
+    def _temporary_role(self) -> Iterator[Mapping[str, Any]]:
         name, password = self._make_one()
         try:
             yield {**self.connection, "user": name, "password": password}
         finally:
             with contextlib.suppress(*self.errors):
-                self.again(lambda: self._drop(name))
-                self._made.discard(name)
+                self.retry(lambda: self._drop(name))
+                self._roles.discard(name)
 
     def _make_one(self) -> tuple[str, str]:
         def make() -> tuple[str, str]:
             name, password = new_name(), secrets.token_urlsafe(32)
             with self._lock:
-                self._made.add(name)
+                self._roles.add(name)
             try:
                 self._make(name, password)
             except RefusedError:
-                self._made.discard(name)
+                self._roles.discard(name)
                 raise
             return name, password
 
-        return self.again(make)
+        return self.retry(make)
 
-    def again(self, call: Callable[[], T]) -> T:
+    def retry(self, call: Callable[[], T]) -> T:
         """What this gives; once more where another session was in the way: one that ends sessions of the URL's user,
         or another cell's that grants the same at the same time."""
         for _ in range(_TRIES - 1):

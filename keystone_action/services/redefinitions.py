@@ -38,7 +38,7 @@ class CatalogueEntry:
     bytes: int = 0
     columns: Mapping[str, Column] = field(default_factory=dict)
 
-    def recast(self, before: CatalogueEntry) -> str:
+    def changed_column(self, before: CatalogueEntry) -> str:
         """A phrase for a column that stood before and compares otherwise now; empty when there is none."""
         for name, column in sorted(self.columns.items()):
             was = before.columns.get(name, column)
@@ -79,7 +79,7 @@ def stand_in(shadows: Iterable[Shadow], query: str) -> str | None:
 Name = tuple[str, str]
 """Schema, or database, and name."""
 Catalogue = Mapping[Name, CatalogueEntry]
-Looked = tuple[Catalogue, tuple[str, ...], frozenset[Shadow]]
+CatalogueLook = tuple[Catalogue, tuple[str, ...], frozenset[Shadow]]
 """A catalogue, the schemas that a name without one is looked up in, and what stands in for something built-in."""
 _NONE = CatalogueEntry("")
 
@@ -93,8 +93,8 @@ class CatalogueChanges:
     now: Catalogue
     path: tuple[str, ...]
     shadows: tuple[Shadow, ...] = ()
-    redefined: Mapping[Name, str] = field(init=False)
-    made: Set[Name] = field(init=False)
+    redefinitions: Mapping[Name, str] = field(init=False)
+    names_by_agent: Set[Name] = field(init=False)
 
     def __post_init__(self) -> None:
         redefined = {name: sentence for name in self.now if (sentence := self._difference(name))}
@@ -103,21 +103,21 @@ class CatalogueChanges:
                 redefined[name] = (
                     f"the agent removed {_show_name(gone)}, so that {_show_name(name)} is read in its place"
                 )
-        object.__setattr__(self, "redefined", redefined)
+        object.__setattr__(self, "redefinitions", redefined)
         filled = {name for name, entry in self.now.items() if entry.bytes > self.before.get(name, _NONE).bytes}
-        object.__setattr__(self, "made", filled | redefined.keys() | (self.now.keys() - self.before.keys()))
+        object.__setattr__(self, "names_by_agent", filled | redefined.keys() | (self.now.keys() - self.before.keys()))
 
     def _difference(self, name: Name) -> str:
         now, before = self.now[name], self.before.get(name)
         what = f"{now.kind} {_show_name(name)}"
         if before is None:
-            hidden = self._later_on_the_path(name, self.before) or self._overloaded_by(name)
+            hidden = self._later_on_the_path(name, self.before) or self._overloads_of(name)
             return f"the agent made {what}, which can be read in the place of {_show_name(hidden[0])}" if hidden else ""
         if before.kind != now.kind:
             return f"the agent replaced the {before.kind} {_show_name(name)} by a {now.kind}"
         if added := sorted(now.traits - before.traits):
             return f"the agent gave the {what} {', '.join(added)}"
-        if recast := now.recast(before):
+        if recast := now.changed_column(before):
             return f"the agent gave, in the {what}, {recast}"
         return f"the agent redefined the {what}" if before.text != now.text else ""
 
@@ -128,7 +128,7 @@ class CatalogueChanges:
         later = self.path[self.path.index(name[0]) + 1 :]
         return [(schema, name[1]) for schema in later if (schema, name[1]) in catalogue]
 
-    def _overloaded_by(self, name: Name) -> list[Name]:
+    def _overloads_of(self, name: Name) -> list[Name]:
         """Routines of this name with other arguments, that stood before: a call of them may mean this one now."""
         if self.now[name].kind != ROUTINE:
             return []
@@ -138,7 +138,7 @@ class CatalogueChanges:
             if entry.kind == ROUTINE and plain_name(one) == plain_name(name) and one[0] in (name[0], *self.path)
         )
 
-    def read_by(self, query: str) -> set[Name]:
+    def names_in(self, query: str) -> set[Name]:
         """All that a query names, and what that is made of."""
         by_word: dict[str, list[Name]] = {}
         others: list[Name] = []
@@ -162,11 +162,11 @@ class CatalogueChanges:
 
     def redefinition(self, read: Set[Name]) -> str | None:
         """A sentence when the agent redefined some of what is read; None when it did not."""
-        return next((sentence for name, sentence in sorted(self.redefined.items()) if name in read), None)
+        return next((sentence for name, sentence in sorted(self.redefinitions.items()) if name in read), None)
 
-    def made_by_agent(self, read: Set[Name]) -> bool:
+    def is_by_agent(self, read: Set[Name]) -> bool:
         """Whether some of what is read is new, filled or redefined: what is slow about it may be the agent's doing."""
-        return not read.isdisjoint(self.made)
+        return not read.isdisjoint(self.names_by_agent)
 
 
 def _show_name(name: Name) -> str:
@@ -185,9 +185,9 @@ class CatalogueWatch:
     """One cell's view of a database whose catalogue can be looked up: taken down by `seal`, looked up once more when a
     check asks. look: what it raises comes through. It is told the path of the first look by the second."""
 
-    def __init__(self, look: Callable[[tuple[str, ...] | None], Looked]) -> None:
+    def __init__(self, look: Callable[[tuple[str, ...] | None], CatalogueLook]) -> None:
         self._look = look
-        self._before: Looked | None = None
+        self._before: CatalogueLook | None = None
         self._changes: CatalogueChanges | None = None
         self._lock = threading.Lock()
         self.path: tuple[str, ...] = ()
@@ -208,6 +208,6 @@ class CatalogueWatch:
         """A sentence when the agent made something that gives this query another meaning; None otherwise."""
         return stand_in(self.changes().shadows, query)
 
-    def _compare(self, before: Looked) -> CatalogueChanges:
+    def _compare(self, before: CatalogueLook) -> CatalogueChanges:
         catalogue, _, shadows = self._look(self.path)
         return CatalogueChanges(before[0], catalogue, self.path, tuple(sorted(shadows - before[2])))

@@ -48,9 +48,9 @@ def inside():
 async def main():
     networks = Networks(client, sys.argv[1])
     seen = [inside()]
-    async with networks.joined(sys.argv[2]):
+    async with networks.membership(sys.argv[2]):
         seen.append(inside())
-        async with networks.joined(sys.argv[2]):
+        async with networks.membership(sys.argv[2]):
             seen.append(inside())
         seen.append(inside())
     print(json.dumps([*seen, inside()]))
@@ -212,7 +212,7 @@ def test_a_network_of_others_is_joined_while_we_need_it(containers: ContainerWor
 @pytest.mark.docker
 def test_a_network_of_others_that_is_not_there_is_said(containers: ContainerWorld) -> None:
     async def join() -> None:
-        async with containers.networks.joined("no-such-network-of-anybody"):
+        async with containers.networks.membership("no-such-network-of-anybody"):
             pass
 
     with pytest.raises(ServiceError, match="no-such-network-of-anybody can't be joined"):

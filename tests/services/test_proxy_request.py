@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.services.egress.proxy_request import NotUnderstood, ProxyRequest, parse_request
+from keystone_action.services.egress.proxy_request import ProxyRequest, UnreadableRequest, parse_request
 
 
 def request(line: str, *fields: str) -> ProxyRequest:
@@ -93,7 +93,7 @@ def test_urls(target: str, line: bytes, host: object) -> None:
     ],
 )
 def test_what_is_refused_for_its_form(line: str, problem: str) -> None:
-    with pytest.raises(NotUnderstood, match=problem):
+    with pytest.raises(UnreadableRequest, match=problem):
         request(line)
 
 
@@ -102,7 +102,7 @@ def test_what_is_refused_for_its_form(line: str, problem: str) -> None:
     ["no colon", "Name : value", " folded: value", "\tfolded", ": nameless", "a\x00: b", "a: b\nc: d", "a: b\rc: d"],
 )
 def test_heads_that_two_readers_could_read_as_two_are_refused(field: str) -> None:
-    with pytest.raises(NotUnderstood, match="name: value"):
+    with pytest.raises(UnreadableRequest, match="name: value"):
         request("GET http://good.example/ HTTP/1.1", field)
 
 
@@ -110,7 +110,7 @@ def test_heads_that_two_readers_could_read_as_two_are_refused(field: str) -> Non
 def test_any_bytes_are_a_request_or_refused(head: bytes) -> None:
     try:
         found = parse_request(head + b"\r\n\r\n")
-    except NotUnderstood:
+    except UnreadableRequest:
         return
     assert found.authority.isascii()
 
@@ -119,7 +119,7 @@ def test_any_bytes_are_a_request_or_refused(head: bytes) -> None:
 def test_what_is_passed_on_names_the_host_that_was_judged(text: str) -> None:
     try:
         found = request(f"GET http://{text}/x HTTP/1.1", "Host: other.example")
-    except NotUnderstood:
+    except UnreadableRequest:
         return
     host = found.head.split(b"\r\n")[1]
     shown = found.authority.removesuffix(":80") if found.port == 80 else found.authority

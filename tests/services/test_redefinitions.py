@@ -18,7 +18,7 @@ PATH = ("public",)
 
 def told(now: Catalogue, query: str) -> str | None:
     changes = CatalogueChanges(BEFORE, now, PATH)
-    return changes.redefinition(changes.read_by(query))
+    return changes.redefinition(changes.names_in(query))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_a_query_does_not_read_and_what_did_not_change_is_no_matter() -> No
 def test_nothing_is_said_before_a_catalogue_was_taken_down() -> None:
     looks: list[Catalogue] = [BEFORE, {**BEFORE, ("public", "unrelated"): CatalogueEntry("view", "select 2")}]
     watch = CatalogueWatch(lambda _: (looks.pop(0), PATH, frozenset()))
-    assert watch.changes().redefined == {}
+    assert watch.changes().redefinitions == {}
     watch.seal()
-    assert list(watch.changes().redefined) == [("public", "unrelated")]
+    assert list(watch.changes().redefinitions) == [("public", "unrelated")]
     assert looks == []

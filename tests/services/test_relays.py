@@ -147,7 +147,7 @@ def test_each_relay_of_a_service_ends_with_its_block() -> None:
     ],
 )  # fmt: skip
 def test_an_address_by_a_relay(url: str, port: int, expected: str) -> None:
-    found = ExternalAddress.from_url("svc", url).through("svc", port)
+    found = ExternalAddress.from_url("svc", url).by_relay("svc", port)
     assert found.url == expected
     assert found.port == port
     assert found.host in expected

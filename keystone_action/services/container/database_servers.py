@@ -92,12 +92,12 @@ class DatabaseServers(Generic[S]):
             async with undoing(partial(self._remove, server)):
                 yield Seat(server, shared=False, by_env=True)
             return
-        server = await self._running(self._shared)
+        server = await self._running_server(self._shared)
         async with self._host.sharing(scope.network, server.container.id, self._definition.name):
             by_env = scope.exclusive and self._definition.isolation != "database"
             yield Seat(server, shared=True, by_env=by_env)
 
-    async def _running(self, server: S) -> S:
+    async def _running_server(self, server: S) -> S:
         """The shared server, or a new one where it has ended: the cells that were under way have lost theirs, the
         others have not. Raises ServiceError."""
         import anyio

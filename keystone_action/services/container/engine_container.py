@@ -79,7 +79,7 @@ class ServiceContainer:
         except ServiceError as error:
             with anyio.CancelScope(shield=True):
                 await self.remove()
-            raise _understood(error, self.plan) from None
+            raise _with_advice(error, self.plan) from None
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.remove()
@@ -136,7 +136,7 @@ class ServiceContainer:
         state = self._state()
         problem, advice = _end(state, when)
         if problem and (state.get("OOMKilled") or state.get("ExitCode") != 0):
-            raise self.failed(problem, advice)
+            raise self.failure_blocking(problem, advice)
 
     async def _refresh(self) -> State:
         import anyio.to_thread
@@ -191,7 +191,7 @@ class ServiceContainer:
         self._ended = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
         return self._ended
 
-    def failed(self, problem: str, advice: str = "") -> ServiceError:
+    def failure_blocking(self, problem: str, advice: str = "") -> ServiceError:
         """A ServiceError about this service, with how it ended, if it has, and what it printed last. Blocking."""
         if not advice:
             with contextlib.suppress(ServiceError):
@@ -205,7 +205,7 @@ class ServiceContainer:
         """The same, without blocking."""
         import anyio.to_thread
 
-        return await anyio.to_thread.run_sync(self.failed, problem, advice)
+        return await anyio.to_thread.run_sync(self.failure_blocking, problem, advice)
 
     async def address_in(self, network: ContainerNetwork) -> str:
         """Its address in a network that it has joined. Raises ServiceError."""
@@ -254,7 +254,7 @@ def _end(state: State, when: str) -> tuple[str, str]:
     return f"ended {when}, with exit code {state.get('ExitCode', 'unknown')}{said}", _END_ADVICE
 
 
-def _understood(error: ServiceError, plan: ServiceContainerPlan) -> ServiceError:
+def _with_advice(error: ServiceError, plan: ServiceContainerPlan) -> ServiceError:
     """The engine's most frequent refusals, with what to do."""
     if "executable file not found" in error.message or "no such file or directory" in error.message:
         advice = f"Set `command` to a program that image {plan.image} has."

@@ -38,7 +38,7 @@ class GenericContainer(ServiceKind[ContainerService]):
         self._definition = definition
         self._host = host
         self._shared: ServiceContainer | None = None
-        self._running: set[ServiceContainer] = set()
+        self._containers: set[ServiceContainer] = set()
 
     @classmethod
     def build(cls, definition: ContainerService, surroundings: Surroundings) -> GenericContainer:
@@ -91,18 +91,18 @@ class GenericContainer(ServiceKind[ContainerService]):
             with anyio.CancelScope(shield=True):
                 await container.remove()
             raise
-        self._running.add(container)
+        self._containers.add(container)
         return container
 
     async def _remove(self, container: ServiceContainer) -> None:
-        self._running.discard(container)
+        self._containers.discard(container)
         await container.remove()
 
     async def stop(self) -> None:
         """See RunningService."""
-        running, self._running = self._running, set()
+        containers, self._containers = self._containers, set()
         self._shared = None
-        await remove_all(running)
+        await remove_all(containers)
 
 
 class ContainerPlace(Place):
@@ -149,7 +149,7 @@ async def wait_until_ready(container: ServiceContainer, definition: ContainerSer
     async def ready() -> str:
         missing = await closed_port(container.address, definition.ports)
         if not missing and definition.wait_for is not None:
-            return await unmet(container, definition.wait_for)
+            return await unmet_condition(container, definition.wait_for)
         return missing
 
     async def healthy() -> str:
@@ -164,7 +164,7 @@ async def wait_until_ready(container: ServiceContainer, definition: ContainerSer
     await container.must_run("just after it was started")
 
 
-async def unmet(container: ServiceContainer, wait_for: str) -> str:
+async def unmet_condition(container: ServiceContainer, wait_for: str) -> str:
     """Empty when the command succeeds inside, else what it said. Raises ServiceError when it can't be run at all."""
     exit_code, printed = await container.run(["/bin/sh", "-c", wait_for])
     if exit_code == 0:

@@ -39,7 +39,7 @@ class GuardedListener:
     async def open(self, port: int = 0) -> None:
         """Listen at this port where it is free, else at any other. Raises ServiceError."""
         try:
-            self._socket = _listening(self._address, port)
+            self._socket = _open_socket(self._address, port)
         except OSError as error:
             raise no_port(self._address, error) from error
         self.port = self._socket.getsockname()[1]
@@ -54,9 +54,9 @@ class GuardedListener:
                 continue
             task = loop.create_task(self._serve(accepted))
             self._connections.add(task)
-            task.add_done_callback(self._over)
+            task.add_done_callback(self._on_end)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
         self._slots.release()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -74,7 +74,7 @@ class GuardedListener:
             if isinstance(error, OSError):
                 return  # the client went away
             raise
-        async with hung_up(writer):
+        async with closing_writer(writer):
             await self._handle(reader, writer)
 
     async def close(self) -> None:
@@ -90,7 +90,7 @@ class GuardedListener:
 
 
 @asynccontextmanager
-async def hung_up(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+async def closing_writer(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
     """Closes it at the end: what was written is still sent, for some seconds, but not when we are cancelled. That the
     other end went away ends the block and is no error."""
     try:
@@ -104,7 +104,7 @@ async def hung_up(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
         writer.transport.abort()
 
 
-async def both_ways(
+async def pass_both_ways(
     here: Connection,
     there: Connection,
     *,
@@ -144,7 +144,7 @@ def _first(errors: BaseExceptionGroup[OSError]) -> OSError:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _listening(address: str, port: int) -> socket.socket:
+def _open_socket(address: str, port: int) -> socket.socket:
     try:
         made = socket.create_server((address, port), backlog=_BACKLOG)
     except OSError as error:

@@ -19,9 +19,15 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import Denied, EgressLog, EgressPolicy, EgressRecord
-from keystone_action.services.egress.guarded_listener import CHUNK, Connection, GuardedListener, both_ways, hung_up
+from keystone_action.services.egress.guarded_listener import (
+    CHUNK,
+    Connection,
+    GuardedListener,
+    closing_writer,
+    pass_both_ways,
+)
 from keystone_action.services.egress.outside import Outside
-from keystone_action.services.egress.proxy_request import NotUnderstood, ProxyRequest, parse_request
+from keystone_action.services.egress.proxy_request import ProxyRequest, UnreadableRequest, parse_request
 from keystone_action.services.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -135,7 +141,7 @@ class EgressCell:
         return self._log.failure
 
     @property
-    def denied(self) -> int:
+    def denied_count(self) -> int:
         """How many requests were denied."""
         return self._log.denied
 
@@ -189,7 +195,7 @@ class EgressCell:
             request = parse_request(head)
             egress.host, egress.port, egress.method = str(request.host), request.port, request.method
             onward = await self._reach(request, egress)
-        except NotUnderstood as error:
+        except UnreadableRequest as error:
             egress.host, egress.method, egress.reason = error.target, error.method, f"not understood: {error}"
             return _Refusal(400, f"This request is refused: {error}.")
         except Denied as error:
@@ -198,7 +204,7 @@ class EgressCell:
         except _UnreachableError as error:
             egress.reason = f"{egress.reason}; {error}"
             return _Refusal(502, f"{request.authority} can't be reached: {error}.")
-        async with hung_up(onward[1]):
+        async with closing_writer(onward[1]):
             await self._tunnel(request, client, onward, egress)
         return None
 
@@ -247,7 +253,7 @@ class EgressCell:
 
         try:
             async with asyncio.timeout(IDLE_SECONDS) as idle:
-                await both_ways(client, onward, sent=sent, received=received)
+                await pass_both_ways(client, onward, sent=sent, received=received)
         except OSError as error:
             idled = f"ended after {IDLE_SECONDS:g} s without a byte"
             egress.reason += f"; {idled}" if idle.expired() else f"; broke off ({_describe_error(error)})"

@@ -21,7 +21,7 @@ _HOP_BY_HOP = frozenset(
 _NEVER_DROPPED = frozenset({b"content-length", b"transfer-encoding"})
 
 
-class NotUnderstood(Exception):  # noqa: N818 - it is an answer, not an error
+class UnreadableRequest(Exception):  # noqa: N818 - it is an answer, not an error
     """A request that is refused for its form. str() is a sentence for the client. method, target: as it wrote them."""
 
     def __init__(self, problem: str, method: str = "", target: str = "") -> None:
@@ -47,11 +47,11 @@ class ProxyRequest:
 
 
 def parse_request(head: bytes) -> ProxyRequest:
-    """head: up to and with its empty line. Raises NotUnderstood."""
+    """head: up to and with its empty line. Raises UnreadableRequest."""
     first, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     line = _LINE.fullmatch(first)
     if line is None:
-        raise NotUnderstood("expected a request line of HTTP/1.1", target=first.decode("latin-1"))
+        raise UnreadableRequest("expected a request line of HTTP/1.1", target=first.decode("latin-1"))
     method, target = line[1].decode("ascii"), line[2].decode("ascii")
     try:
         fields = [_field(one) for one in rest]
@@ -61,7 +61,7 @@ def parse_request(head: bytes) -> ProxyRequest:
         authority, path = _absolute(target)
         host, port = _authority(authority, 80)
     except ValueError as error:
-        raise NotUnderstood(str(error), method, target) from None
+        raise UnreadableRequest(str(error), method, target) from None
     request = ProxyRequest(method, host, port, b"")
     name = request.authority if port != 80 else request.authority.removesuffix(":80")
     return ProxyRequest(method, host, port, _onward(method, path, name, fields))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.services.base import undoing
-from keystone_action.services.egress.guarded_listener import Connection, GuardedListener, both_ways, hung_up
+from keystone_action.services.egress.guarded_listener import Connection, GuardedListener, closing_writer, pass_both_ways
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.loop_thread import LoopThread
 
@@ -62,8 +62,8 @@ class Relay:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(CONNECT_SECONDS):
             onward_reader, onward = await self._connect()
-        async with hung_up(onward):
-            await both_ways((reader, writer), (onward_reader, onward))
+        async with closing_writer(onward):
+            await pass_both_ways((reader, writer), (onward_reader, onward))
 
     async def _connect(self) -> Connection:
         """To the first address that takes it. Raises OSError."""
@@ -80,7 +80,7 @@ class Relays:
     """Those of one service. thread: one to share [its own, when the first is opened]."""
 
     def __init__(self, thread: LoopThread | None = None) -> None:
-        self._owned = thread is None
+        self._owns_thread = thread is None
         self._thread = thread if thread is not None else LoopThread("keystone-relay", "the relay to services")
 
     @asynccontextmanager
@@ -93,7 +93,7 @@ class Relays:
 
     async def stop(self) -> None:
         """End a thread of its own. Never raises."""
-        if self._owned:
+        if self._owns_thread:
             self._thread.stop(_nothing)
 
 

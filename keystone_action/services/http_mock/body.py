@@ -32,14 +32,14 @@ class BodyError(Exception):
 class BodyReader:
     """Takes the pieces of one body as they come.
 
-    received: bytes on the wire (after transfer coding). kept: the first KEEP bytes, decoded. cut: decoded bytes that
+    received_bytes: on the wire (after transfer coding). content: the first KEEP bytes, decoded. cut: decoded bytes that
     were not kept.
     """
 
     def __init__(self, content_encoding: str = "") -> None:
         """Raises BodyError(415) for a coding that we can't remove."""
-        self.received = 0
-        self.kept = bytearray()
+        self.received_bytes = 0
+        self.content = bytearray()
         self.cut = 0
         names = [name.strip().lower() for name in content_encoding.split(",")]
         self._stages = [_Inflater(name) for name in reversed(names) if name not in ("", "identity")]
@@ -48,8 +48,8 @@ class BodyReader:
 
     def feed(self, data: bytes) -> None:
         """Raises BodyError(413) above REFUSE and BodyError(400) for a body that can't be decoded."""
-        self.received += len(data)
-        if self.received > REFUSE:
+        self.received_bytes += len(data)
+        if self.received_bytes > REFUSE:
             raise BodyError(413, f"the body is larger than {REFUSE >> 20} MiB")
         if self._stages:
             self._inflate(data, 0)
@@ -66,18 +66,18 @@ class BodyReader:
             self._inflate(piece, stage + 1)
 
     def _keep(self, data: bytes) -> None:
-        room = KEEP - len(self.kept)
+        room = KEEP - len(self.content)
         if len(data) <= room:
-            self.kept += data
+            self.content += data
             return
-        self.kept += data[:room]
+        self.content += data[:room]
         self.cut += len(data) - room
-        if len(self.kept) + self.cut > REFUSE:
+        if len(self.content) + self.cut > REFUSE:
             raise BodyError(413, f"the decoded body is larger than {REFUSE >> 20} MiB")
 
     def finish(self) -> None:
         """Raises BodyError(400) when a coded body ended too early."""
-        if self.received and any(not stage.finished for stage in self._stages):
+        if self.received_bytes and any(not stage.finished for stage in self._stages):
             raise BodyError(400, "the body ends within its content coding")
 
 

@@ -101,7 +101,7 @@ class MockCell:
     def respond(self, raw: RawRequest) -> MockReply:
         """Record, then answer. A request that can't be recorded is not answered by its route."""
         request = MockRequest(raw)
-        reply = self._state.answer(request) if raw.refused is None else refusal(*raw.refused)
+        reply = self._state.answer(request) if raw.refusal is None else refusal(*raw.refusal)
         if self._written > LAST_RECORD:
             self.failure = f"more than {LAST_RECORD >> 30} GiB of requests were sent; the last ones are not recorded"
             return refusal(507, self.failure)

@@ -46,7 +46,7 @@ class Application(Protocol):
         """A client sent bytes that are not a request."""
 
 
-class _Outgoing(NamedTuple):
+class _OutgoingReply(NamedTuple):
     """keep_alive: what `Connection:` says, None for nothing."""
 
     reply: MockReply
@@ -64,8 +64,8 @@ class MockConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(_READ))
         self._parser = httptools.HttpRequestParser(self)
-        self._arrived: list[tuple[RawRequest, bool, bool]] = []
-        self._outgoing: deque[_Outgoing] = deque()
+        self._requests: list[tuple[RawRequest, bool, bool]] = []
+        self._replies: deque[_OutgoingReply] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
         self._deaf = False  # whatever still comes is thrown away
@@ -112,7 +112,7 @@ class MockConnection(asyncio.BufferedProtocol):
         self._eof = True
         self._end_of_input()
         self._flush()
-        if not self._outgoing and self._transport is not None:
+        if not self._replies and self._transport is not None:
             self._transport.close()
         return True
 
@@ -125,7 +125,7 @@ class MockConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._outgoing.clear()
+        self._replies.clear()
 
     def _end_of_input(self) -> None:
         if self._open:
@@ -181,19 +181,19 @@ class MockConnection(asyncio.BufferedProtocol):
 
     def _continue(self) -> None:
         # Behind other replies it is left out, as it may be: clients then send without it.
-        if not (self._deaf or self._outgoing or self._arrived) and self._transport is not None:
+        if not (self._deaf or self._replies or self._requests) and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         if self._deaf or self._body is None:
             return
-        before = len(self._body.kept)
+        before = len(self._body.content)
         try:
             self._body.feed(data)
         except BodyError as error:
             self._refuse(error.status, error.sentence)
             return
-        grown = len(self._body.kept) - before
+        grown = len(self._body.content) - before
         self._reserved += grown
         if not self._application.reserve(grown):
             self._refuse(503, "the requests that are open at the same time hold too much memory")
@@ -210,35 +210,35 @@ class MockConnection(asyncio.BufferedProtocol):
         self._open = False
         keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self._deaf = not keep_alive
-        self._arrived.append((self._request(None), keep_alive, False))
+        self._requests.append((self._request(None), keep_alive, False))
 
     def _refuse(self, status: int, sentence: str) -> None:
         if self._deaf:
             return
         self._open = False
         self._deaf = True
-        self._arrived.append((self._request((status, sentence)), False, True))
+        self._requests.append((self._request((status, sentence)), False, True))
 
-    def _request(self, refused: tuple[int, str] | None) -> RawRequest:
+    def _request(self, refusal: tuple[int, str] | None) -> RawRequest:
         body = self._body
-        method = self._parser.get_method().decode("ascii", "replace") if self._headers or refused is None else ""
-        request = RawRequest(method, self._target.decode("latin-1"), self._headers, refused=refused)
-        if body is not None and body.received:
-            request.body, request.body_bytes, request.cut = body.kept, body.received, body.cut
+        method = self._parser.get_method().decode("ascii", "replace") if self._headers or refusal is None else ""
+        request = RawRequest(method, self._target.decode("latin-1"), self._headers, refusal=refusal)
+        if body is not None and body.received_bytes:
+            request.body, request.body_bytes, request.cut = body.content, body.received_bytes, body.cut
         return request
 
     # Answering.
 
     def _respond(self) -> None:
-        arrived, self._arrived = self._arrived, []
+        arrived, self._requests = self._requests, []
         for request, keep_alive, linger in arrived:
             if request.method:
                 reply = self._application.respond(request)
             else:
                 self._application.not_http()
-                reply = refusal(*(request.refused or (400, "")))
+                reply = refusal(*(request.refusal or (400, "")))
             said = False if not keep_alive else None if self._parser.get_http_version() == "1.1" else True
-            self._outgoing.append(_Outgoing(reply, said, request.method == "HEAD", not keep_alive, linger))
+            self._replies.append(_OutgoingReply(reply, said, request.method == "HEAD", not keep_alive, linger))
         if self._reserved and not self._open:
             self._application.reserve(-self._reserved)
             self._reserved = 0
@@ -248,33 +248,33 @@ class MockConnection(asyncio.BufferedProtocol):
         if transport is not None and transport.is_closing():
             # A client that went away: asyncio would say so in a line of its log for each write.
             self._forget_replies()
-        while self._outgoing and self._writable and self._timer is None and transport is not None:
-            if self._outgoing[0].reply.delay:
+        while self._replies and self._writable and self._timer is None and transport is not None:
+            if self._replies[0].reply.delay:
                 loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(self._outgoing[0].reply.delay, self._after_delay)
-            elif self._send(transport, self._outgoing.popleft()) or transport.is_closing():
+                self._timer = loop.call_later(self._replies[0].reply.delay, self._after_delay)
+            elif self._send(transport, self._replies.popleft()) or transport.is_closing():
                 return
         if transport is None or self._deaf:
             return
-        if len(self._outgoing) > _PIPELINE:
+        if len(self._replies) > _PIPELINE:
             transport.pause_reading()
         elif not transport.is_reading():
             transport.resume_reading()
 
     def _after_delay(self) -> None:
         self._timer = None
-        first = self._outgoing.popleft()
+        first = self._replies.popleft()
         if self._transport is not None and not self._send(self._transport, first):
             self._flush()
 
-    def _send(self, transport: asyncio.Transport, outgoing: _Outgoing) -> bool:
+    def _send(self, transport: asyncio.Transport, outgoing: _OutgoingReply) -> bool:
         """True when this was the last thing on the connection."""
         reply = outgoing.reply
         if reply.fault is not None:
             self._fail(transport, reply.fault)
             return True
         transport.write(reply.encode(keep_alive=outgoing.keep_alive, head_only=outgoing.head_only))
-        last = outgoing.close or (self._eof and not self._outgoing)
+        last = outgoing.close or (self._eof and not self._replies)
         if last and outgoing.linger and not self._eof:
             # Closing with unread bytes would reset the connection, and the client never see why.
             transport.write_eof()
@@ -285,7 +285,7 @@ class MockConnection(asyncio.BufferedProtocol):
 
     def _fail(self, transport: asyncio.Transport, fault: str) -> None:
         self._deaf = True
-        self._outgoing.clear()
+        self._replies.clear()
         if fault == "reset":
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             transport.abort()

@@ -16,7 +16,7 @@ Texts = dict[str, str | list[str]]
 @dataclass(slots=True)
 class RawRequest:
     """What the parser read. target: as sent. body: decoded bytes that were kept; body_bytes: what came in; cut: decoded
-    bytes not kept. refused: (status, sentence) when it can't be answered by a route."""
+    bytes not kept. refusal: (status, sentence) when it can't be answered by a route."""
 
     method: str
     target: str
@@ -24,7 +24,7 @@ class RawRequest:
     body: bytes | bytearray = b""
     body_bytes: int = 0
     cut: int = 0
-    refused: tuple[int, str] | None = None
+    refusal: tuple[int, str] | None = None
 
 
 @dataclass

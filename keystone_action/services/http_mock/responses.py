@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.services.http_mock.templates import ReplyTemplate, TemplateFailed, has_template, unescape
+from keystone_action.services.http_mock.templates import ReplyFailed, ReplyTemplate, has_template, unescape
 
 if TYPE_CHECKING:
     from keystone_action.spec.models.services import MockResponse
@@ -119,7 +119,7 @@ class ResponsePlan:
         try:
             headers, text, document = self._template.render(request or {})
             content = self._content(text, document)
-        except (TemplateFailed, ValueError, TypeError, RecursionError) as error:
+        except (ReplyFailed, ValueError, TypeError, RecursionError) as error:
             return refusal(500, f"the response's template failed: {error}")
         return self._reply(tuple(headers.items()), content)
 

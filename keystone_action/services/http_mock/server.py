@@ -45,7 +45,7 @@ class MockListener:
         self.application = application
         self.address = address
         self.connections: set[MockConnection] = set()
-        self.sockets = _listening(address)
+        self.sockets = _open_sockets(address)
         self.port: int = self.sockets[0].getsockname()[1]
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.tasks: list[asyncio.Task[None]] = []
@@ -59,7 +59,7 @@ class MockListener:
         return self.application.admits(peers.owner(peer, (HOST, self.port)))
 
 
-def _listening(address: str | None) -> list[socket.socket]:
+def _open_sockets(address: str | None) -> list[socket.socket]:
     """Sockets on the same port of both addresses."""
     attempt = 0
     while True:

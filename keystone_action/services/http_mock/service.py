@@ -28,7 +28,7 @@ class HttpMock(ServiceKind[HttpMockService]):
         files of responses are read from there, now. Raises UsageError that names the route."""
         self._model = model
         self._server = server if server is not None else MockServer()
-        self._owned = server is None
+        self._owns_server = server is None
         self._table = RouteTable(model, directory if directory is not None else Path())
 
     @classmethod
@@ -83,7 +83,7 @@ class HttpMock(ServiceKind[HttpMockService]):
 
     async def stop(self) -> None:
         """A server that others share goes on until `MockServer.stop`. Never raises."""
-        if self._owned:
+        if self._owns_server:
             self._server.stop()
 
 

@@ -30,7 +30,7 @@ _EXPRESSION = re.compile(r"\s*\{\{((?:(?!\}\}|\{\{|\{%).)*)\}\}\s*", re.DOTALL)
 Render = Callable[[Mapping[str, Any]], Any]
 
 
-class TemplateFailed(Exception):  # noqa: N818 - an outcome: the client gets a 500 that says so
+class ReplyFailed(Exception):  # noqa: N818 - an outcome: the client gets a 500 that says so
     """A template that could not be rendered; the message is a sentence."""
 
 
@@ -79,7 +79,7 @@ class ReplyTemplate:
         self._document = _compile(document, where, typed=True)
 
     def render(self, request: Mapping[str, Any]) -> tuple[dict[str, str], str | None, Any]:
-        """(headers, text, document), every template rendered. Raises TemplateFailed."""
+        """(headers, text, document), every template rendered. Raises ReplyFailed."""
         return self._headers(request), self._text(request), self._document(request)
 
 
@@ -113,10 +113,10 @@ def _text(text: str, where: str, *, typed: bool) -> Render:
 def _guard(render: Callable[[], Any]) -> Any:
     try:
         return render()
-    except TemplateFailed:
+    except ReplyFailed:
         raise
     except Exception as error:
-        raise TemplateFailed(str(error) or type(error).__name__) from error
+        raise ReplyFailed(str(error) or type(error).__name__) from error
 
 
 def _bound(pieces: Iterator[str]) -> str:
@@ -126,9 +126,9 @@ def _bound(pieces: Iterator[str]) -> str:
     for piece in pieces:
         size += len(piece)
         if size > OUTPUT_LIMIT:
-            raise TemplateFailed(f"it gives more than {OUTPUT_LIMIT >> 20} Mi characters")
+            raise ReplyFailed(f"it gives more than {OUTPUT_LIMIT >> 20} Mi characters")
         if time.monotonic() > deadline:
-            raise TemplateFailed(f"it takes longer than {TIME_LIMIT:g} s")
+            raise ReplyFailed(f"it takes longer than {TIME_LIMIT:g} s")
         kept.append(piece)
     return "".join(kept)
 
@@ -160,10 +160,10 @@ def _environment() -> SandboxedEnvironment:
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             if operator == "**" and (abs(left) > 2**32 or abs(right) > 64):
-                raise TemplateFailed("a power in it is too large")
+                raise ReplyFailed("a power in it is too large")
             for many, times in ((left, right), (right, left)):
                 if hasattr(many, "__len__") and isinstance(times, int) and len(many) * times > OUTPUT_LIMIT:
-                    raise TemplateFailed(f"it gives more than {OUTPUT_LIMIT >> 20} Mi characters")
+                    raise ReplyFailed(f"it gives more than {OUTPUT_LIMIT >> 20} Mi characters")
             return super().call_binop(context, operator, left, right)
 
     # Not escaped as HTML: most responses are JSON or text. keep_trailing_newline: a body is sent as it is written.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from keystone_action.services.mysql import catalogue as mysql_catalogue
-from keystone_action.services.redefinitions import Looked
+from keystone_action.services.redefinitions import CatalogueLook
 
 _LOCK_SECONDS = 1
 _LAST_LOCK_SECONDS = 10
@@ -82,7 +82,7 @@ class CellDatabase:
             while cursor.nextset():
                 pass
 
-    def look(self, _path: tuple[str, ...] | None = None) -> Looked:
+    def look(self, _path: tuple[str, ...] | None = None) -> CatalogueLook:
         """What stands in the database, and its name; built-in functions come first here. Raises pymysql's errors."""
         with self.server.admin() as admin:
             catalogue = mysql_catalogue.look(admin)

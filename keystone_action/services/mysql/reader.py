@@ -37,12 +37,12 @@ _WORD = re.compile(r"[A-Za-z]+")
 @dataclass(frozen=True)
 class MysqlReader:
     """A `Database`. connection: keywords of `pymysql.connect` (host, port, user, password, database). changes: what
-    the agent made and redefined; may raise pymysql's errors. lent: as whom a query is asked, in the place of the
+    the agent made and redefined; may raise pymysql's errors. lend: gives whom a query is asked as, in place of the
     connection's user; may raise pymysql's errors and QueryFailed."""
 
     connection: Mapping[str, Any]
     changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
-    lent: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
+    lend: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or database, where the agent redefined
@@ -55,11 +55,11 @@ class MysqlReader:
         limit = None
         try:
             changes = self.changes()
-            read = changes.read_by(sql)
+            read = changes.names_in(sql)
             if not redefined and (sentence := changes.redefinition(read)):
                 raise QueryFailed(sentence, by_agent=True)
             with (
-                self.lent() if self.lent is not None else nullcontext(self.connection) as fields,
+                self.lend() if self.lend is not None else nullcontext(self.connection) as fields,
                 self._connect(fields, timeout) as connection,
                 self._limit(fields, timeout, connection) as limit,
             ):
@@ -68,11 +68,11 @@ class MysqlReader:
                 result = _rows(connection, sql)
                 # BENCHMARK() and SLEEP() give a number when they are interrupted, and no error.
                 if time.monotonic() - began >= timeout:
-                    raise _too_late(timeout, by_agent=changes.made_by_agent(read))
+                    raise _too_late(timeout, by_agent=changes.is_by_agent(read))
                 return result
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
             if limit is not None and (limit.is_over or _is_late(error)):
-                theirs = changes.made_by_agent(read)
+                theirs = changes.is_by_agent(read)
                 raise _too_late(timeout, by_agent=theirs) from None
             raise _failure(error) from None
         except (ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
-from keystone_action.services.container.service import unmet
+from keystone_action.services.container.service import unmet_condition
 from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql.cells import CellDatabase, quote_name
 
@@ -76,7 +76,7 @@ class MysqlInContainer:
 
         async def ready() -> str:
             missing = await anyio.to_thread.run_sync(self._ask)
-            return missing or (await unmet(self.container, wait_for) if wait_for is not None else "")
+            return missing or (await unmet_condition(self.container, wait_for) if wait_for is not None else "")
 
         await self.container.start(network, cell=cell)
         try:

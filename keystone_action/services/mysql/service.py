@@ -120,7 +120,7 @@ class MysqlPlace(Place):
         try:
             self._cell.settle()
         except (pymysql.err.MySQLError, OSError) as error:
-            raise self._server.container.failed(f"went away: {one_line(error)}") from None
+            raise self._server.container.failure_blocking(f"went away: {one_line(error)}") from None
 
     async def _run(self, what: str, call: Callable[[], None]) -> None:
         import anyio.to_thread

@@ -64,11 +64,11 @@ _HAND_OVER = f"""
 
 
 class Server(Protocol):
-    """A server whose superuser is ours alone. template: the database that those of cells are copies of. untouched:
+    """A server whose superuser is ours alone. template: the database that those of cells are copies of. template_state:
     what stands in each copy of it that was just made, once that is known; always None where the template has
     something to be handed over to each cell's role."""
 
-    untouched: Before | None
+    template_state: StateBefore | None
 
     @property
     def template(self) -> str: ...
@@ -82,7 +82,7 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class StateBefore:
     """What stood before the agent: the schemas that names are looked up in, stored settings, shadows, and what the
     names stood for."""
 
@@ -105,7 +105,7 @@ class CellDatabase:
     # A name that says nothing: what the agent made could give this role another answer.
     reader: str = field(default_factory=lambda: f"cell_{secrets.token_hex(6)}")
     reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    before: Before = field(default_factory=lambda: Before(("public",), (), frozenset()))
+    before: StateBefore = field(default_factory=lambda: StateBefore(("public",), (), frozenset()))
     changes: CatalogueChanges = field(default=NOTHING)
     _shadows: list[Shadow] | None = field(default=None)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -130,18 +130,18 @@ class CellDatabase:
                 "REVOKE ALL ON DATABASE {database} FROM PUBLIC",
                 "GRANT CONNECT ON DATABASE {database} TO {reader}",
             )
-        self._find_untouched()
+        self._find_state()
 
-    def _find_untouched(self) -> None:
+    def _find_state(self) -> None:
         # Copies of one template differ in nothing but the names of their roles, which a unique one's path can't find a
         # schema by: only the first has to be looked into.
-        if self.unique and self.server.untouched is not None:
-            self.before = self.server.untouched
+        if self.unique and self.server.template_state is not None:
+            self.before = self.server.template_state
             return
         handed_over = self.server.template != PRISTINE and self._hand_over()
         self.remember()
         if self.unique and not handed_over:
-            self.server.untouched = self.before
+            self.server.template_state = self.before
 
     def _hand_over(self) -> bool:
         """Whether there was anything to hand over."""
@@ -179,7 +179,7 @@ class CellDatabase:
             session.execute("SET search_path = pg_catalog")
             settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
             shadows = postgres_catalogue.shadows(session, schemas)
-            self.before = Before(schemas, settings, shadows, postgres_catalogue.look(session))
+            self.before = StateBefore(schemas, settings, shadows, postgres_catalogue.look(session))
         self._shadows = None
 
     def run_script(self, script: str) -> None:

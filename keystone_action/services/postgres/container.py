@@ -12,7 +12,7 @@ from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
-from keystone_action.services.postgres.embedded import named_by_env
+from keystone_action.services.postgres.embedded import read_credentials
 from keystone_action.services.postgres.server_in_container import MAINTENANCE, TEMPLATE, PostgresInContainer
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def credentials_of_image(service: str, env: Mapping[str, str]) -> PostgresCreden
                 f"service {service}: env {name} names a file in the container, which can't be read from here",
                 help=f"Set {name.removesuffix('_FILE')}; a secret of the spec keeps its value out of the file.",
             )
-    return named_by_env(service, env, reserved=_RESERVED)
+    return read_credentials(service, env, reserved=_RESERVED)
 
 
 def port_of(definition: PostgresService | ContainerService, variable: str, default: int) -> int:
@@ -95,4 +95,4 @@ def port_of(definition: PostgresService | ContainerService, variable: str, defau
 
 def _failure(server: Server, problem: str) -> ServiceError:
     assert isinstance(server, PostgresInContainer)
-    return server.container.failed(problem)
+    return server.container.failure_blocking(problem)

@@ -110,7 +110,7 @@ class RetiredDatabases:
     """The databases of cells that are over, of one service."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, CellDatabase]] = deque()
+        self._databases: deque[tuple[int, CellDatabase]] = deque()
 
     async def add(self, place: PostgresPlace) -> None:
         """Close a cell's database to everybody, and drop it where its names are for the next cell, or too much is kept.
@@ -123,9 +123,9 @@ class RetiredDatabases:
             if not cell.unique:
                 await anyio.to_thread.run_sync(cell.drop)
                 return
-            self._waiting.append((await anyio.to_thread.run_sync(cell.retire), cell))
-            while self._waiting and sum(size for size, _ in self._waiting) > KEPT_BYTES:
-                _, oldest = self._waiting.popleft()
+            self._databases.append((await anyio.to_thread.run_sync(cell.retire), cell))
+            while self._databases and sum(size for size, _ in self._databases) > KEPT_BYTES:
+                _, oldest = self._databases.popleft()
                 await anyio.to_thread.run_sync(oldest.drop)
         except psycopg.Error:
             return

@@ -45,11 +45,11 @@ def credentials_from_env(service: str, env: Mapping[str, str]) -> PostgresCreden
             f"service {service}: POSTGRES_HOST_AUTH_METHOD {method!r} means nothing to the embedded PostgreSQL",
             help=f"It knows {', '.join(sorted(_AUTH_METHODS))}.",
         )
-    return named_by_env(service, env, reserved=_RESERVED_DATABASES)
+    return read_credentials(service, env, reserved=_RESERVED_DATABASES)
 
 
-def named_by_env(service: str, env: Mapping[str, str], *, reserved: Collection[str]) -> PostgresCredentials:
-    """The names alone. Raises UsageError for those that PostgreSQL, or we, reserve."""
+def read_credentials(service: str, env: Mapping[str, str], *, reserved: Collection[str]) -> PostgresCredentials:
+    """User, password and database. Raises UsageError for names that PostgreSQL, or we, reserve."""
     user = env.get("POSTGRES_USER") or "postgres"
     database = env.get("POSTGRES_DB") or user
     for what, name in (("POSTGRES_USER", user), ("POSTGRES_DB", database)):
@@ -80,7 +80,7 @@ class EmbeddedPostgres:
         self._directory = directory  # a further server has one beside it
         self._spawner = spawner
         self._server = self._new_server(directory)
-        self._ended: list[PostgresServer] = []
+        self._ended_servers: list[PostgresServer] = []
         self._one_at_a_time: anyio.Lock | None = None
 
     def _new_server(self, directory: Path) -> PostgresServer:
@@ -102,7 +102,7 @@ class EmbeddedPostgres:
         except OSError as error:
             raise ServiceError(f"service {self.name}: the embedded PostgreSQL can't be started: {error}") from error
 
-    async def _running(self) -> PostgresServer:
+    async def _running_server(self) -> PostgresServer:
         """The server, or a new one where it has ended: the cells that were under way have lost theirs, the next have
         not. Raises ServiceError."""
         import anyio
@@ -110,10 +110,10 @@ class EmbeddedPostgres:
         self._one_at_a_time = self._one_at_a_time or anyio.Lock()
         async with self._one_at_a_time:
             if not self._server.is_running:
-                number = len(self._ended) + 1
+                number = len(self._ended_servers) + 1
                 fresh = self._new_server(self._directory.with_name(f"{self._directory.name}-{number}"))
                 await self._start(fresh)
-                self._ended.append(self._server)  # its cells tell what it printed last
+                self._ended_servers.append(self._server)  # its cells tell what it printed last
                 self._server = fresh
             return self._server
 
@@ -122,7 +122,7 @@ class EmbeddedPostgres:
         """See RunningService. With one cell at a time exactly the names of `env`, unless `isolation: database`."""
         by_env = scope.exclusive and self._definition.isolation != "database"
         wanted = self._credentials if by_env else PostgresCredentials.of_a_cell()
-        server = await self._running()
+        server = await self._running_server()
         for_agent = for_host = wanted.address(HOST, server.port)
         async with AsyncExitStack() as way:
             if scope.network is not None and scope.in_network:
@@ -146,7 +146,7 @@ class EmbeddedPostgres:
     async def stop(self) -> None:
         """See RunningService."""
         await self._relays.stop()
-        for server in (*self._ended, self._server):
+        for server in (*self._ended_servers, self._server):
             await server.stop()
 
 

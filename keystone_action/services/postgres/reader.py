@@ -73,15 +73,15 @@ class PostgresReader:
     connection: libpq keywords (host, port, user, password, dbname, …). search_path: the schemas that names without
     one are looked up in. prepare: called with each query before it runs; it returns a sentence when what the agent
     left would make the query mean something else, and may raise OSError or psycopg errors. changes: asked after that
-    what the agent made and redefined. lent: as whom a query is asked, in the place of the connection's user; may raise
-    psycopg errors and QueryFailed.
+    what the agent made and redefined. lend: gives whom a query is asked as, in place of the connection's user; may
+    raise psycopg errors and QueryFailed.
     """
 
     connection: Mapping[str, Any]
     search_path: Callable[[], Sequence[str]]
     prepare: Callable[[str], str | None] = field(default=lambda _query: None)
     changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
-    lent: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
+    lend: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or schema, where the agent redefined
@@ -92,11 +92,11 @@ class PostgresReader:
         try:
             problem = self.prepare(sql)
             if problem is None and not redefined:
-                problem = self.changes().redefinition(self.changes().read_by(sql))
+                problem = self.changes().redefinition(self.changes().names_in(sql))
             if problem is not None:
                 raise QueryFailed(problem, by_agent=True)
             with (
-                self.lent() if self.lent is not None else nullcontext(self.connection) as fields,
+                self.lend() if self.lend is not None else nullcontext(self.connection) as fields,
                 self._connect(fields, timeout) as connection,
                 self._limit(fields, timeout, connection) as limit,
             ):
@@ -114,7 +114,7 @@ class PostgresReader:
             raise QueryFailed(f"a value can't be read: {error}") from None
 
     def _too_late(self, sql: str, timeout: float) -> QueryFailed:
-        theirs = self.changes().made_by_agent(self.changes().read_by(sql))
+        theirs = self.changes().is_by_agent(self.changes().names_in(sql))
         return QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
 
     def _limit(self, own: Mapping[str, Any], seconds: float, connection: psycopg.Connection[Any]) -> QueryLimit:
@@ -188,14 +188,14 @@ def _register_lenient_loaders(connection: psycopg.Connection[Any]) -> None:
     from psycopg.types import datetime as kinds
 
     def lenient(base: Any) -> Any:
-        class Lenient(base):  # type: ignore[misc]
+        class LenientLoader(base):  # type: ignore[misc]
             def load(self, data: Any) -> Any:
                 try:
                     return super().load(data)
                 except (DataError, ValueError, OverflowError):
                     return bytes(data).decode("utf-8", "replace")
 
-        return Lenient
+        return LenientLoader
 
     for name, base in {
         "date": kinds.DateLoader,

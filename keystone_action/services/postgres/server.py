@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import ServiceError
 from keystone_action.files.removal import remove_tree
 from keystone_action.services.postgres.binaries import reachable_binaries
-from keystone_action.services.postgres.cells import PRISTINE, Before
+from keystone_action.services.postgres.cells import PRISTINE, StateBefore
 from keystone_action.services.postgres.reader import keywords, session_options
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 
@@ -63,7 +63,7 @@ class PostgresServer:
     def __init__(self, name: str, directory: Path, spawner: Spawner, *, trusted_role: str | None = None) -> None:
         self.name = name
         self.template = PRISTINE
-        self.untouched: Before | None = None
+        self.template_state: StateBefore | None = None
         self.superuser = f"keystone_{secrets.token_hex(6)}"
         self.port = 0
         self._password = secrets.token_urlsafe(32)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
-from keystone_action.services.container.service import unmet
+from keystone_action.services.container.service import unmet_condition
 from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.databases import PostgresCredentials
 from keystone_action.services.postgres.passwords import scram_verifier
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from keystone_action.engine.networks import ContainerNetwork
-    from keystone_action.services.postgres.cells import Before
+    from keystone_action.services.postgres.cells import StateBefore
 
 MAINTENANCE = "keystone"
 """Our own database where there is no `template1`; else that one, which every server has and nobody needs once there
@@ -49,7 +49,7 @@ class PostgresInContainer:
         self.container = container
         self.port = port
         self.template = TEMPLATE
-        self.untouched: Before | None = None
+        self.template_state: StateBefore | None = None
         self._by_image = by_image
         self._superuser = f"keystone_{secrets.token_hex(6)}"
         self._password = secrets.token_urlsafe(32)
@@ -66,7 +66,7 @@ class PostgresInContainer:
 
         async def ready() -> str:
             missing = await anyio.to_thread.run_sync(self._ask)
-            return missing or (await unmet(self.container, wait_for) if wait_for is not None else "")
+            return missing or (await unmet_condition(self.container, wait_for) if wait_for is not None else "")
 
         await self.container.start(network, cell=cell)
         try:

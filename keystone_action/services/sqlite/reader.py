@@ -68,7 +68,7 @@ class SqliteReader:
             raise QueryFailed(f"{self.path}: what SQLite said of its tables can't be read") from None
         if not redefined and (sentence := changes.redefinition(read)):
             raise QueryFailed(sentence, by_agent=True)
-        theirs = changes.made_by_agent(read)
+        theirs = changes.is_by_agent(read)
         if not ended:
             raise QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
         try:
@@ -104,7 +104,7 @@ class SqliteReader:
         sizes = (copy.size if copy else 0 for copy in (self._before, self._copy))
         before, now = (_entries(lines[0][key] or {}, size) for key, size in zip(("before", "now"), sizes, strict=True))
         changes, reads = CatalogueChanges(before, now, (_SCHEMA,)), lines[0]["reads"]
-        return changes, changes.read_by(sql) if reads is None else {(_SCHEMA, name.lower()) for name in reads}
+        return changes, changes.names_in(sql) if reads is None else {(_SCHEMA, name.lower()) for name in reads}
 
     def _result(self, answer: Mapping[str, Any], *, theirs: bool) -> QueryResult:
         if "rows" in answer:
