@@ -1,15 +1,18 @@
-"""What spec.md says of agents and checks, for cells in containers: by the real command on a live engine."""
+"""What spec.md says of agents and checks, for cells in containers: by the real command on a live engine. Agents that
+come to the same exit code share one call, each with a spec of its own."""
 
 from __future__ import annotations
 
 import io
 import json
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import keystone, run_spec, spec
+from support.command_line import Called, keystone, run_spec, spec
 from support.images import PYTHON
 
 pytestmark = pytest.mark.docker
@@ -32,32 +35,23 @@ def checks(text: str, **named: str) -> str:
     return text.partition("invariants:")[0] + f"invariants:\n{entries}"
 
 
-def test_the_agent_s_environment(tmp_path: Path, engine, inside) -> None:
-    """1.1: "The agent sees: cwd = the workspace, `KEYSTONE_PROMPT`, `KEYSTONE_PROMPT_FILE`, `KEYSTONE_WORKSPACE`,
-    `KEYSTONE_SERVICE_<NAME>_{HOST,PORT,URL}` (upper case, dashes as `_`), its `env`, a minimal `PATH/HOME/LANG/TMPDIR`,
-    and nothing else." An image's own ENV is part of the image, and the engine names the host."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "agent.py").write_text(
-        "import json, os, pathlib\n"
-        "seen = {'env': dict(os.environ), 'cwd': os.getcwd(), 'dir': os.listdir(os.environ['KEYSTONE_AGENT_DIR'])}\n"
-        "try:\n    (pathlib.Path(os.environ['KEYSTONE_AGENT_DIR']) / 'x').touch()\n"
-        "except OSError as error:\n    seen['refused'] = type(error).__name__\n"
-        "print(json.dumps(seen))\n"
-    )
-    agent = "{type: command, command: [python3, '{{ agent.dir }}/agent.py'], dir: code, env: {MINE: '{{ env.HOSTS }}'}}"
-    text = inside(agent, services="[{name: my-api, type: http_mock}]", setup="{env: {SET: up}}")
-    called = run_spec(tmp_path, text, environ={"HOSTS": "value", "OTHER": "secret", "GITHUB_TOKEN": "secret"})
-    assert called.code == 0, called.err
-    seen = json.loads(called.cells[0]["agent"]["output"])
-    own = {entry.partition("=")[0] for entry in engine.images.get(PYTHON).attrs["Config"]["Env"]}
-    ours = {f"KEYSTONE_{name}" for name in ("PROMPT", "PROMPT_FILE", "WORKSPACE", "AGENT_DIR")}
-    service = {f"KEYSTONE_SERVICE_MY_API_{name}" for name in ("HOST", "PORT", "URL")}
-    assert set(seen["env"]) - own == {"HOME", "LANG", "TMPDIR", "HOSTNAME", "SET", "MINE", *ours, *service} - own
-    assert (seen["env"]["MINE"], seen["env"]["KEYSTONE_SERVICE_MY_API_HOST"]) == ("value", "my-api")
-    assert seen["cwd"] == seen["env"]["KEYSTONE_WORKSPACE"]
-    assert (seen["dir"], "refused" in seen) == (["agent.py"], True)
+def run_all(directory: Path, specs: dict[str, str], **environ: str) -> tuple[Called, dict[str, dict[str, Any]]]:
+    """One call for several specs; the cell of each, by the names given here."""
+    for name, text in specs.items():
+        (directory / f"{name}.keystone.yaml").write_text(text.replace("id: small", f"id: {name}"), "utf-8")
+    called = keystone("run", ".", "--output", "out", directory=directory, environ=environ)
+    return called, {one["id"]: cell for one in called.document["specs"] for cell in one["cells"]}
 
 
+ENVIRONMENT_AGENT = """
+import json, os, pathlib
+seen = {'env': dict(os.environ), 'cwd': os.getcwd(), 'dir': os.listdir(os.environ['KEYSTONE_AGENT_DIR'])}
+try:
+    (pathlib.Path(os.environ['KEYSTONE_AGENT_DIR']) / 'x').touch()
+except OSError as error:
+    seen['refused'] = type(error).__name__
+print(json.dumps(seen))
+"""
 PYTHON_AGENT = """
 import os, urllib.request
 class Agent:
@@ -70,77 +64,154 @@ def broken(input, context):
 """
 
 
-def test_a_python_agent(tmp_path: Path, inside) -> None:
+LONG = '/usr/bin/wc -c; printf %s "$KEYSTONE_PROMPT" | /usr/bin/wc -c; /usr/bin/wc -c < "$KEYSTONE_PROMPT_FILE"'
+SHOW = "{type: command, command: [python3, '{{ agent.dir }}/agent.py'], dir: shows, env: {MINE: '{{ env.HOSTS }}'}}"
+ANSWERS = {
+    "file": ("'echo kept > a.txt; echo no', output: {file: a.txt}", "kept\n"),
+    "link": ("'ln -s /etc/hostname a.txt; echo no', output: {file: a.txt}", ""),
+    "json": ("'cat', stdin: prompt, output: {json: stdout}", "told"),
+}
+
+
+@pytest.fixture(scope="module")
+def graded(
+    tmp_path_factory: pytest.TempPathFactory, image: Callable[[str], str]
+) -> tuple[Called, dict[str, dict[str, Any]]]:
+    """Agents that are graded, one spec each: the call, and the cells by name."""
+    directory = tmp_path_factory.mktemp("graded")
+    for path, text in {
+        "shows/agent.py": ENVIRONMENT_AGENT,
+        "code/mine.py": PYTHON_AGENT,
+        "prompt.txt": "{{ x }}".ljust(102401, "."),
+    }.items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        (directory / path).write_text(text, "utf-8")
+    agent = "{type: python, entrypoint: 'mine:Agent', dir: code}"
+    more = {"services": "[{name: api, type: http_mock}]", "parallelism": "{matrix: {n: [5]}}", "base": image(PYTHON)}
+    base = {"base": image(PYTHON)}
+    limited = {"resources": "{cpu: 0.5, memory: 200Mi, pids: 50}", **base}
+    long = f"{{type: command, command: '{LONG}', stdin: prompt, env: {{PATH: /nowhere}}}}"
+    specs = {
+        "shown": spec(SHOW, services="[{name: my-api, type: http_mock}]", setup="{env: {SET: up}}", **base),
+        "python": spec(agent, "{type: file_content, path: asked, contains: sandbox 200 5}", **more),
+        "python-raises": spec(agent.replace("Agent", "broken"), **more),
+        "missing": spec("{type: command, command: no-such-program}", **base),
+        "stopped": spec("{type: command, command: 'sleep 60', timeout: 2s}", **base),
+        "long": spec(long, **base).replace('prompt: "do it"', "prompt: {file: prompt.txt}"),
+        "limits": checks(
+            spec(f"{{type: command, command: '{SHOW_LIMITS}'}}", **limited),
+            same=f"{{type: command_exit, command: '({SHOW_LIMITS}) | grep -qx {200 << 20}'}}",
+        ),
+    }
+    for name, (how, _) in ANSWERS.items():
+        text = spec(f"{{type: command, command: {how}}}", **base)
+        specs[name] = text.replace('"do it"', '\'{"output": "told"}\'')
+    return run_all(directory, specs, HOSTS="value", OTHER="secret", GITHUB_TOKEN="secret")
+
+
+def test_an_agent_is_graded(graded) -> None:
+    """5.1: exit 0. What the agents of the other tests left is what their checks look for."""
+    called, cells = graded
+    assert called.code == 0, called.out + called.err
+    assert {name: cell["verdict"] for name, cell in cells.items()} == dict.fromkeys(cells, "pass")
+
+
+def test_the_agent_s_environment(engine, graded) -> None:
+    """1.1: "The agent sees: cwd = the workspace, `KEYSTONE_PROMPT`, `KEYSTONE_PROMPT_FILE`, `KEYSTONE_WORKSPACE`,
+    `KEYSTONE_SERVICE_<NAME>_{HOST,PORT,URL}` (upper case, dashes as `_`), its `env`, a minimal `PATH/HOME/LANG/TMPDIR`,
+    and nothing else." An image's own ENV is part of the image, and the engine names the host."""
+    _, cells = graded
+    seen = json.loads(cells["shown"]["agent"]["output"])
+    own = {entry.partition("=")[0] for entry in engine.images.get(PYTHON).attrs["Config"]["Env"]}
+    ours = {f"KEYSTONE_{name}" for name in ("PROMPT", "PROMPT_FILE", "WORKSPACE", "AGENT_DIR")}
+    service = {f"KEYSTONE_SERVICE_MY_API_{name}" for name in ("HOST", "PORT", "URL")}
+    assert set(seen["env"]) - own == {"HOME", "LANG", "TMPDIR", "HOSTNAME", "SET", "MINE", *ours, *service} - own
+    assert (seen["env"]["MINE"], seen["env"]["KEYSTONE_SERVICE_MY_API_HOST"]) == ("value", "my-api")
+    assert seen["cwd"] == seen["env"]["KEYSTONE_WORKSPACE"]
+    assert (seen["dir"], "refused" in seen) == (["agent.py"], True)
+
+
+def test_a_python_agent(graded) -> None:
     """1.1: "`python` | `entrypoint: "module:Class"` found in `dir`, instance with `run(input, context)`"; 5.1: "A
     `python` agent that raises … is an agent that failed: recorded and graded"."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "mine.py").write_text(PYTHON_AGENT)
-    agent = "{type: python, entrypoint: 'mine:Agent', dir: code}"
-    more = {"services": "[{name: api, type: http_mock}]", "parallelism": "{matrix: {n: [5]}}"}
-    called = run_spec(tmp_path, inside(agent, "{type: file_content, path: asked, contains: sandbox 200 5}", **more))
-    assert (called.code, called.cells[0]["agent"]["output"]) == (0, "DO IT"), called.err
+    called, cells = graded
+    assert cells["python"]["agent"]["output"] == "DO IT"
     assert called.document["usage"]["input_tokens"] == 3
-    failed = run_spec(tmp_path, inside(agent.replace("Agent", "broken"), **more), "--output", "again")
-    assert failed.code == 0
-    (stderr,) = (tmp_path / "again" / "cells").glob("*/agent.stderr")
+    (stderr,) = (called.output / "cells").glob("python-raises*/agent.stderr")
     assert "ValueError: mine" in stderr.read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    "agent", ["{type: cli, binary: no-such-program}", "{type: command, command: [no-such-program], stdin: prompt}"]
-)
-def test_a_program_that_the_image_has_not(tmp_path: Path, inside, agent: str) -> None:
-    """5.1: "Exit 3: … a binary of a list or `cli` agent that doesn't exist"."""
-    called = run_spec(tmp_path, inside(agent))
-    assert (called.code, called.cells[0]["composite"]) == (3, None)
-    assert (
-        "no-such-program is not in this sandbox; install no-such-program by setup.packages"
-        in (called.cells[0]["error"])
-    )
+def test_a_failed_agent_is_recorded_and_graded(graded) -> None:
+    """5.1: "`sh -c` ending 127, is an agent that failed: recorded and graded"; 1.1: "A non-zero exit or a timeout is
+    recorded and shown; grading goes on"."""
+    _, cells = graded
+    recorded = {name: cells[name]["agent"] for name in ("missing", "stopped")}
+    assert {name: (one["exit_code"], one["timed_out"]) for name, one in recorded.items()} == {
+        "missing": (127, False),
+        "stopped": (None, True),
+    }
 
 
-@pytest.mark.parametrize(
-    ("agent", "code", "exit_code"),
-    [
-        ("{type: command, command: no-such-program}", 0, 127),
-        ("{type: command, command: no-such-program, must_exit_zero: true}", 1, 127),
-        ("{type: command, command: 'sleep 60', timeout: 2s}", 0, None),
-    ],
-)
-def test_a_failed_agent_is_recorded_and_graded(tmp_path: Path, inside, agent: str, code: int, exit_code: int) -> None:
-    """5.1: "`sh -c` ending 127, is an agent that failed: recorded and graded"; "`must_exit_zero` broken (composite 0,
-    the checks still run and are shown)"; 1.1: "A non-zero exit or a timeout is recorded and shown; grading goes on"."""
-    called = run_spec(tmp_path, inside(agent))
-    assert (called.code, called.cells[0]["agent"]["exit_code"]) == (code, exit_code), called.err
-    assert called.cells[0]["agent"]["timed_out"] is (exit_code is None)
-    assert (called.cells[0]["composite"], called.checks["it_holds"]["status"]) == (float(1 - code), "pass")
-
-
-def test_a_long_prompt_is_on_stdin_and_in_its_file(tmp_path: Path, inside) -> None:
+def test_a_long_prompt_is_on_stdin_and_in_its_file(graded) -> None:
     """1.1: "`stdin: prompt`"; 5.2: "A prompt above 100 KiB is only in `KEYSTONE_PROMPT_FILE`". A spec's PATH is for
     what the command starts, not for us."""
-    (tmp_path / "prompt.txt").write_text("{{ x }}".ljust(102401, "."), "utf-8")
-    show = '/usr/bin/wc -c; printf %s "$KEYSTONE_PROMPT" | /usr/bin/wc -c; /usr/bin/wc -c < "$KEYSTONE_PROMPT_FILE"'
-    agent = f"{{type: command, command: '{show}', stdin: prompt, env: {{PATH: /nowhere}}}}"
-    called = run_spec(tmp_path, inside(agent).replace('prompt: "do it"', "prompt: {file: prompt.txt}"))
-    assert called.code == 0, called.err
-    assert called.cells[0]["agent"]["output"].split() == ["102401", "0", "102401"]
+    assert graded[1]["long"]["agent"]["output"].split() == ["102401", "0", "102401"]
 
 
-@pytest.mark.parametrize(
-    ("how", "answer"),
-    [
-        ("'echo kept > a.txt; echo no', output: {file: a.txt}", "kept\n"),
-        ("'ln -s /etc/hostname a.txt; echo no', output: {file: a.txt}", ""),
-        ("'cat', stdin: prompt, output: {json: stdout}", "told"),
-    ],
-)
-def test_where_the_answer_is(tmp_path: Path, inside, how: str, answer: str) -> None:
+def test_where_the_answer_is(graded) -> None:
     """1.1: "`output` [stdout] (`stdout`, `{file: path}` or `{json: stdout}`"; 5.2: "an escape at run time (a link) is
     refused"."""
-    text = inside(f"{{type: command, command: {how}}}").replace('"do it"', '\'{"output": "told"}\'')
-    called = run_spec(tmp_path, text)
-    assert (called.code, called.cells[0]["agent"]["output"]) == (0, answer)
+    found = {name: graded[1][name]["agent"]["output"] for name in ANSWERS}
+    assert found == {name: answer for name, (_, answer) in ANSWERS.items()}
+
+
+def test_limits_are_the_engine_s(graded) -> None:
+    """1: "`resources` | limits of the sandbox"; for agent and checks."""
+    called, cells = graded
+    assert cells["limits"]["agent"]["output"].split()[:3] == ["50", str(200 << 20), "50000"]
+    assert called.document["sandbox"]["limits"] == "enforced"
+
+
+ERRORS = {
+    "cli": (
+        {"agent": "{type: cli, binary: no-such-program}"},
+        "no-such-program is not in this sandbox; install no-such-program by setup.packages",
+    ),
+    "list": (
+        {"agent": "{type: command, command: [no-such-program], stdin: prompt}"},
+        "no-such-program is not in this sandbox; install no-such-program by setup.packages",
+    ),
+    "late": (
+        {"agent": "{type: command, command: 'sleep 600'}", "resources": "{timeout: 8s}"},
+        "longer than resources.timeout (8 s)",
+    ),
+    "commands": ({"setup": '{commands: ["true", "echo why >&2; exit 9"]}'}, "exit code 9"),
+    "packages": (
+        {"setup": "{packages: [no-such-package-of-anyone], env: {PIP_NO_INDEX: '1'}}"},
+        "no-such-package",
+    ),
+}
+
+
+def test_what_never_gets_as_far_as_grading_is_an_error(tmp_path: Path, engine, inside) -> None:
+    """5.1: "Exit 3: … a binary of a list or `cli` agent that doesn't exist"; "Exit 3 (`error`): a service, fixture or
+    setup that fails"; 1: "`timeout` [15m] bounds the whole cell"; "`must_exit_zero` broken (composite 0, the checks
+    still run and are shown)" is no error beside them; and nothing stays on the engine."""
+    broken = inside("{type: command, command: no-such-program, must_exit_zero: true}")
+    specs = {name: inside(**more) for name, (more, _) in ERRORS.items()}
+    called, cells = run_all(tmp_path, {**specs, "broken": broken})
+    assert called.code == 3, called.out + called.err
+    failed = cells.pop("broken")
+    assert (failed["verdict"], failed["agent"]["exit_code"], failed["composite"]) == ("fail", 127, 0.0)
+    assert [one["status"] for one in failed["invariants"]] == ["pass"]
+    assert {name: (cell["verdict"], cell["composite"]) for name, cell in cells.items()} == dict.fromkeys(
+        ERRORS, ("error", None)
+    )
+    assert {name: cell["error"] for name, cell in cells.items() if ERRORS[name][1] not in cell["error"]} == {}
+    assert "setup.commands[1]" in cells["commands"]["error"]
+    assert "why" in cells["commands"]["error"], "its output is shown"
+    label = {"label": f"keystone.run={called.document['run_id']}"}
+    assert engine.containers.list(all=True, filters=label) == []
 
 
 def test_checks_that_execute(tmp_path: Path, inside) -> None:
@@ -167,27 +238,6 @@ def test_checks_that_execute(tmp_path: Path, inside) -> None:
     assert "begun" in called.checks["late"]["message"]
 
 
-def test_limits_are_the_engine_s(tmp_path: Path, inside) -> None:
-    """1: "`resources` | limits of the sandbox"; for agent and checks."""
-    text = checks(
-        inside(f"{{type: command, command: '{SHOW_LIMITS}'}}", resources="{cpu: 0.5, memory: 200Mi, pids: 50}"),
-        same=f"{{type: command_exit, command: '({SHOW_LIMITS}) | grep -qx {200 << 20}'}}",
-    )
-    called = run_spec(tmp_path, text)
-    assert called.code == 0, called.checks
-    assert called.cells[0]["agent"]["output"].split()[:3] == ["50", str(200 << 20), "50000"]
-    assert called.document["sandbox"]["limits"] == "enforced"
-
-
-def test_a_cell_that_takes_too_long_is_an_error(tmp_path: Path, engine, inside) -> None:
-    """1: "`timeout` [15m] bounds the whole cell"; and nothing stays on the engine."""
-    called = run_spec(tmp_path, inside("{type: command, command: 'sleep 600'}", resources="{timeout: 8s}"))
-    assert (called.code, called.cells[0]["verdict"]) == (3, "error")
-    assert "longer than resources.timeout (8 s)" in called.cells[0]["error"]
-    label = {"label": f"keystone.run={called.document['run_id']}"}
-    assert engine.containers.list(all=True, filters=label) == []
-
-
 def test_an_interrupted_run_goes_on_with_the_cells_that_are_missing(tmp_path: Path, inside) -> None:
     """2: `--resume DIR`, `--keep`; 3: "Results of an interrupted run are complete for every finished cell"."""
     text = inside("{type: command, command: 'date +%N > when; cat when'}", parallelism="{replicas: 2}")
@@ -204,17 +254,6 @@ def test_an_interrupted_run_goes_on_with_the_cells_that_are_missing(tmp_path: Pa
     finished = json.loads(kept)["id"]
     assert [name for name in again if again[name] == answers[name]] == [finished]
     assert len(list(tmp_path.glob("keystone-*/cells/*/workspace/when"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("setup", "said"),
-    [("{commands: ['exit 9']}", "exit code 9"), ("{packages: [no-such-package-of-anyone]}", "no-such-package")],
-)
-def test_a_setup_that_fails_is_an_error(tmp_path: Path, inside, setup: str, said: str) -> None:
-    """5.1: "Exit 3 (`error`): a service, fixture or setup that fails"."""
-    called = run_spec(tmp_path, inside(setup=setup))
-    assert (called.code, called.cells[0]["verdict"]) == (3, "error")
-    assert said in called.cells[0]["error"]
 
 
 @hostile("resume", "an image built anew", held_by="the run's identity", sandbox="docker")
