@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
-from support.command_line import NO_ENGINE, keystone, run_spec, spec
-from support.images import MYSQL, POSTGRES, PYTHON
+from support.command_line import NO_ENGINE, Called, keystone, run_spec, spec
+from support.images import POSTGRES, PYTHON
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -22,31 +24,67 @@ urllib.request.urlopen(request).read()
 """
 
 
-def in_container(tmp_path, image, *, invariants: str, agent: str = AGENT, **more: str):
-    """Run an agent in python:3.12-slim, its code in a directory of its own."""
-    (tmp_path / "agent").mkdir()
-    (tmp_path / "agent" / "agent.py").write_text(agent)
+LOOK = (
+    "import json, os, sys, urllib.request\n"
+    "context = json.load(sys.stdin)\n"
+    "status = urllib.request.urlopen(context['services']['api']['url'] + '/health').status\n"
+    "inside = os.uname().nodename == 'sandbox'\n"
+    "found = os.path.exists('out.json') and status == 200\n"
+    "print(json.dumps({'passed': found, 'details': f'container: {inside}'}))\n"
+)
+NO_FILE = "  it: {check: {type: file_absent, path: y}}\n"
+API = "[{name: api, type: http_mock}]"
+
+
+def write(directory: Path, name: str, *, base: str, invariants: str, agent: str = AGENT, **more: str) -> None:
+    """A spec of an agent in a container, its code in a directory of its own."""
+    (directory / name).mkdir(parents=True)
+    (directory / name / "agent.py").write_text(agent)
     extra = "".join(f"{key}: {value}\n" for key, value in more.items())
-    document = (
-        f'version: 1\nid: inside\ntask: {{prompt: "do it"}}\nbase: {image(PYTHON)}\n'
-        'agent: {type: command, command: [python3, "{{ agent.dir }}/agent.py"], dir: agent}\n'
+    (directory / f"{name}.keystone.yaml").write_text(
+        f'version: 1\nid: {name}\ntask: {{prompt: "do it"}}\nbase: {base}\n'
+        f'agent: {{type: command, command: [python3, "{{{{ agent.dir }}}}/agent.py"], dir: {name}}}\n'
         f"{extra}invariants:\n{invariants}"
     )
-    return run_spec(tmp_path, document)
 
 
-def test_observing_and_executing_checks_of_an_agent_in_a_container(tmp_path, image):
-    (tmp_path / "look.py").write_text(
-        "import json, os, sys, urllib.request\n"
-        "context = json.load(sys.stdin)\n"
-        "status = urllib.request.urlopen(context['services']['api']['url'] + '/health').status\n"
-        "inside = os.uname().nodename == 'sandbox'\n"
-        "found = os.path.exists('out.json') and status == 200\n"
-        "print(json.dumps({'passed': found, 'details': f'container: {inside}'}))\n"
+def run(directory: Path, *specs: str) -> tuple[Called, dict[str, dict[str, Any]]]:
+    """The call for these specs of a directory, or for all, and the cell of each by its id."""
+    called = keystone("run", *(specs or (".",)), "--output", "out", directory=directory)
+    assert called.code == 0, called.out + called.err
+    return called, {one["id"]: cell for one in called.document["specs"] for cell in one["cells"]}
+
+
+def checks_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The invariants of a cell, by name."""
+    return {entry["name"]: entry for entry in cell["invariants"]}
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory, image) -> tuple[Called, dict[str, dict[str, Any]]]:
+    """The call of two specs of containers, and their cells."""
+    directory = tmp_path_factory.mktemp("inside")
+    (directory / "look.py").write_text(LOOK)
+    (directory / "start").mkdir()
+    (directory / "start" / "version.txt").write_text("7")
+    write(
+        directory,
+        "leaves",
+        base=image(PYTHON),
+        agent="import pathlib; pathlib.Path('copied').write_text(pathlib.Path('/opt/version').read_text())",
+        workspace="start",
+        setup='{commands: ["cp version.txt /opt/version; id -u > made", "touch from-setup"], env: {A: b}}',
+        invariants=(
+            "  system: {check: {type: file_content, path: copied, contains: '7'}}\n"
+            "  as_root: {check: {type: file_content, path: made, pattern: '^0$'}}\n"
+            "  for_checks: {check: {type: command_exit, command: 'cmp /opt/version version.txt && test \"$A\" = b'}}\n"
+            "  mine: {check: {type: command_exit, command: 'echo x > from-setup'}}\n"
+        ),
     )
-    called = in_container(
-        tmp_path,
-        image,
+    write(
+        directory,
+        "inside",
+        base=image(PYTHON),
         services=(
             f"[{{name: db, image: '{image(POSTGRES)}', env: {{POSTGRES_PASSWORD: s3cret, POSTGRES_DB: crm}}}},"
             " {name: api, type: http_mock, record: true}]"
@@ -65,13 +103,23 @@ def test_observing_and_executing_checks_of_an_agent_in_a_container(tmp_path, ima
             "  in_sandbox: {check: {type: custom, script: look.py, runs_in: sandbox}}\n"
         ),
     )
-    assert called.code == 0, called.out + called.err
-    assert {name: entry["status"] for name, entry in called.checks.items()} == dict.fromkeys(called.checks, "pass")
-    answer = called.cells[0]["agent"]["output"].split()
+    return run(directory)
+
+
+def test_what_setup_leaves_is_there_for_agent_and_checks(inside):
+    statuses = {name: entry["status"] for name, entry in checks_of(inside[1]["leaves"]).items()}
+    assert statuses == dict.fromkeys(("system", "as_root", "for_checks", "mine"), "pass")
+
+
+def test_observing_and_executing_checks_of_an_agent_in_a_container(inside):
+    called, cells = inside
+    checks = checks_of(cells["inside"])
+    assert {name: entry["status"] for name, entry in checks.items()} == dict.fromkeys(checks, "pass")
+    answer = cells["inside"]["agent"]["output"].split()
     assert answer[-1] == "True"
     assert answer[-2] != "0"
-    assert "container: True" in str(called.checks["in_sandbox"])
-    assert "container: False" in str(called.checks["on_host"])
+    assert "container: True" in str(checks["in_sandbox"])
+    assert "container: False" in str(checks["on_host"])
     assert called.document["sandbox"] == {
         "kind": "docker",
         "isolation": ["container"],
@@ -82,52 +130,32 @@ def test_observing_and_executing_checks_of_an_agent_in_a_container(tmp_path, ima
     assert "database system is ready" in (called.output / "services" / "db.log").read_text()
 
 
-def test_what_setup_leaves_is_there_for_agent_and_checks(tmp_path, image):
-    (tmp_path / "start").mkdir()
-    (tmp_path / "start" / "version.txt").write_text("7")
-    called = in_container(
-        tmp_path,
-        image,
-        agent="import pathlib; pathlib.Path('copied').write_text(pathlib.Path('/opt/version').read_text())",
-        workspace="start",
-        setup='{commands: ["cp version.txt /opt/version; id -u > made", "touch from-setup"], env: {A: b}}',
-        invariants=(
-            "  system: {check: {type: file_content, path: copied, contains: '7'}}\n"
-            "  as_root: {check: {type: file_content, path: made, pattern: '^0$'}}\n"
-            "  for_checks: {check: {type: command_exit, command: 'cmp /opt/version version.txt && test \"$A\" = b'}}\n"
-            "  mine: {check: {type: command_exit, command: 'echo x > from-setup'}}\n"
-        ),
-    )
-    assert called.code == 0, called.out + called.err
+def write_setup(directory: Path, name: str, version: str, setup: str, base: str, **more: str) -> None:
+    """A spec whose agent shows what a command of setup has left, of a workspace with this version."""
+    (directory / f"{name}-start").mkdir(parents=True)
+    (directory / f"{name}-start" / "version.txt").write_text(version)
+    shown = "print(open('/opt/stamp').read())"
+    write(directory, name, base=base, invariants=NO_FILE, agent=shown, workspace=f"{name}-start", setup=setup, **more)
 
 
 def test_commands_of_setup_run_once_for_equal_workspaces_and_anew_where_services_could_tell(tmp_path, engine, image):
-    runs: set[str] = set()
-    unique = uuid.uuid4().hex
+    unique, base = uuid.uuid4().hex, image(PYTHON)
     setup = f'{{commands: ["echo {unique} > /dev/null; cat version.txt /proc/sys/kernel/random/uuid > /opt/stamp"]}}'
-    api = "[{name: api, type: http_mock}]"
-
-    def stamp(name: str, version: str, **more: str) -> str:
-        (tmp_path / name / "start").mkdir(parents=True)
-        (tmp_path / name / "start" / "version.txt").write_text(version)
-        called = in_container(
-            tmp_path / name,
-            image,
-            agent="print(open('/opt/stamp').read())",
-            workspace="start",
-            setup=setup,
-            invariants="  it: {check: {type: file_absent, path: y}}\n",
-            **more,
-        )
-        assert called.code == 0, called.out + called.err
-        runs.add(called.document["run_id"])
-        return called.cells[0]["agent"]["output"]
-
+    once = tmp_path / "once"
+    write_setup(once, "first", "1", setup, base)
+    write_setup(once, "changed", "2", setup, base)
+    write_setup(once, "served", "1", setup, base, services=API)
+    write_setup(once, "served-again", "1", setup, base, services=API)
+    write_setup(tmp_path / "twice", "again", "1", setup, base)
+    runs: set[str] = set()
     try:
-        first = stamp("first", "1")
-        assert stamp("again", "1") == first
-        assert stamp("changed", "2") != first
-        assert stamp("served", "1", services=api) not in (first, stamp("served-again", "1", services=api))
+        called, cells = run(once)
+        runs.add(called.document["run_id"])
+        stamps = {name: cell["agent"]["output"] for name, cell in cells.items()}
+        called, cells = run(tmp_path / "twice")
+        runs.add(called.document["run_id"])
+        assert len({*stamps.values()}) == 4
+        assert cells["again"]["agent"]["output"] == stamps["first"]
     finally:
         for one in engine.images.list(filters={"label": "keystone.kind=setup"}):
             made_by = (one.attrs.get("ContainerConfig") or {}).get("Labels") or {}
@@ -135,37 +163,12 @@ def test_commands_of_setup_run_once_for_equal_workspaces_and_anew_where_services
                 engine.images.remove(one.id)
 
 
-def test_a_setup_command_that_fails_is_the_harness_s_error_with_its_output(tmp_path, image):
-    called = in_container(
+def test_base_of_one_spec_and_none_of_another_run_side_by_side(tmp_path, image):
+    """The first has an embedded PostgreSQL, which is reached from a container."""
+    write(
         tmp_path,
-        image,
-        setup='{commands: ["true", "echo why >&2; exit 9"]}',
-        invariants="  it: {check: {type: file_absent, path: x}}\n",
-    )
-    assert called.code == 3
-    (cell,) = called.cells
-    assert "setup.commands[1]" in cell["error"]
-    assert "why" in cell["error"]
-
-
-def test_mysql_and_replicas_each_with_a_database_of_its_own(tmp_path, image):
-    called = in_container(
-        tmp_path,
-        image,
-        agent="print('nothing to do')",
-        services=f"[{{name: my, image: '{image(MYSQL)}', env: {{MYSQL_ROOT_PASSWORD: s3cret, MYSQL_DATABASE: crm}}}}]",
-        fixtures='[{type: sql, service: my, sql: "CREATE TABLE t (n integer); INSERT INTO t VALUES (1)"}]',
-        parallelism="{replicas: 3, max_concurrency: 3}",
-        invariants='  rows: {check: {type: sql, service: my, query: "SELECT count(*) FROM t", equals: 1}}\n',
-    )
-    assert called.code == 0, called.out + called.err
-    assert called.document["counts"]["passed"] == 3
-
-
-def test_an_embedded_postgres_is_reached_from_a_container(tmp_path, image):
-    called = in_container(
-        tmp_path,
-        image,
+        "inside",
+        base=image(PYTHON),
         agent=(
             "import os, socket\n"
             "host, port = os.environ['KEYSTONE_SERVICE_DB_HOST'], int(os.environ['KEYSTONE_SERVICE_DB_PORT'])\n"
@@ -177,18 +180,11 @@ def test_an_embedded_postgres_is_reached_from_a_container(tmp_path, image):
         network="{egress: {default: deny}}",
         invariants='  asks: {check: {type: sql, service: db, query: "SELECT 1", equals: 1}}\n',
     )
-    assert called.code == 0, called.out + called.err
-    assert called.cells[0]["agent"]["output"].strip() in ("b'S'", "b'N'")
-
-
-def test_base_of_one_spec_and_none_of_another_run_side_by_side(tmp_path, image):
-    (tmp_path / "a.keystone.yaml").write_text(spec(base=image(PYTHON)).replace("id: small", "id: inside"))
     (tmp_path / "keystone.yaml").write_text(spec())
-    called = keystone("run", "keystone.yaml", "a.keystone.yaml", "--output", "out", directory=tmp_path)
-    assert called.code == 0, called.err
-    document = called.document
-    assert document["sandbox"]["kind"] == "process"
-    assert any("inside (python:3.12-slim)" in notice for notice in document["notices"])
+    called, cells = run(tmp_path, "keystone.yaml", "inside.keystone.yaml")
+    assert cells["inside"]["agent"]["output"].strip() in ("b'S'", "b'N'")
+    assert called.document["sandbox"]["kind"] == "process"
+    assert any("inside (python:3.12-slim)" in notice for notice in called.document["notices"])
 
 
 def test_sandbox_docker_without_base_takes_the_usual_image_and_says_so(tmp_path, image):
