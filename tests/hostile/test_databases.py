@@ -6,19 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 from support.attacks import honest, hostile
-from support.containers import containers, shared_containers
-from support.database_worlds import IN_CONTAINERS, KINDS, POSTGRES_KINDS, DatabaseWorld, world
-from support.databases import PostgresCell, PostgresForTests, cell, mariadb, portal, postgres, sandboxes
+from support.database_worlds import IN_CONTAINERS, KINDS, ONE_OF_EACH, POSTGRES_KINDS, DatabaseWorld
+from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.evidence.model import QueryFailed
 
-__all__ = ["cell", "containers", "mariadb", "portal", "postgres", "sandboxes", "shared_containers", "world"]
-
 DOCKER = [pytest.param(kind, marks=pytest.mark.docker) for kind in IN_CONTAINERS]
 EVERY = pytest.mark.parametrize("world", [*KINDS, *DOCKER], indirect=True)
-POSTGRES = pytest.mark.parametrize("world", [*POSTGRES_KINDS, DOCKER[0]], indirect=True)
+EACH = pytest.mark.parametrize("world", [*ONE_OF_EACH, DOCKER[-1]], indirect=True)
+POSTGRES = pytest.mark.parametrize("world", POSTGRES_KINDS, indirect=True)
+POSTGRES_AND_IMAGE = pytest.mark.parametrize("world", [*POSTGRES_KINDS, DOCKER[0]], indirect=True)
 SQLITE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
-SERVERS = pytest.mark.parametrize("world", [*POSTGRES_KINDS, "external mariadb", *DOCKER], indirect=True)
 
 ALL = "SELECT count(*) FROM customers"
 LIE = "SELECT 1 AS id, 'fine' AS email"
@@ -50,7 +48,7 @@ def test_a_view_does_not_answer_for_a_table(world: DatabaseWorld) -> None:
 
 
 @hostile("databases", VIEW, held_by=COMPARED, sandbox="both")
-@EVERY
+@EACH
 def test_not_by_way_of_a_view_either(world: DatabaseWorld) -> None:
     world.lay_out()
     world.agent(
@@ -79,28 +77,30 @@ def test_tables_that_are_made_anew_and_views_of_other_names_are_read(world: Data
     assert world.ask("SELECT email FROM report", equals="a@example.com").status == "pass"
 
 
-@hostile("databases", TRAIT, held_by=COMPARED, sandbox="both")
-@POSTGRES
-@pytest.mark.parametrize(
-    ("statements", "words"),
-    [
-        (["CREATE RULE quiet AS ON INSERT TO customers DO INSTEAD NOTHING"], "the rule quiet"),
-        (["CREATE POLICY hide ON customers USING (false)"], "the policy hide"),
-        (["ALTER TABLE customers ENABLE ROW LEVEL SECURITY"], "row level security"),
-        (["ALTER TABLE customers ADD ok text GENERATED ALWAYS AS ('yes') STORED"], "the generated column ok"),
-    ],
-)
-def test_what_a_table_was_given_is_seen(world: DatabaseWorld, statements: Sequence[str], words: str) -> None:
-    world.lay_out()
-    world.agent(statements)
-    outcome = world.ask(ALL, gte=0)
-    assert outcome.status == "fail"
-    assert words in outcome.message
-    assert world.ask(ALL, gte=0, redefined="allow").status == "pass"
+TRAITS = {
+    "the rule quiet": "CREATE RULE quiet AS ON INSERT TO customers_0 DO INSTEAD NOTHING",
+    "the policy hide": "CREATE POLICY hide ON customers_1 USING (false)",
+    "row level security": "ALTER TABLE customers_2 ENABLE ROW LEVEL SECURITY",
+    "the generated column ok": "ALTER TABLE customers_3 ADD ok text GENERATED ALWAYS AS ('yes') STORED",
+}
+"""What a check says of one of four tables → how it was given that."""
 
 
 @hostile("databases", TRAIT, held_by=COMPARED, sandbox="both")
-@pytest.mark.parametrize("world", ["external mariadb", "sqlite", *DOCKER[1:]], indirect=True)
+@POSTGRES_AND_IMAGE
+def test_what_a_table_was_given_is_seen(world: DatabaseWorld) -> None:
+    world.lay_out(*(f"CREATE TABLE customers_{number} AS SELECT * FROM customers" for number in range(len(TRAITS))))
+    world.agent([*TRAITS.values()])
+    for number, words in enumerate(TRAITS):
+        query = f"SELECT count(*) FROM customers_{number}"
+        outcome = world.ask(query, gte=0)
+        assert (outcome.status, words in outcome.message) == ("fail", True), (words, outcome)
+        assert world.ask(query, gte=0, redefined="allow").status == "pass", words
+    assert world.ask(ALL, equals=3).status == "pass"
+
+
+@hostile("databases", TRAIT, held_by=COMPARED, sandbox="both")
+@pytest.mark.parametrize("world", ["external mariadb", "sqlite", DOCKER[-1]], indirect=True)
 def test_a_generated_column_is_seen(world: DatabaseWorld) -> None:
     world.lay_out()
     world.agent(
@@ -116,7 +116,7 @@ def test_a_generated_column_is_seen(world: DatabaseWorld) -> None:
 
 
 @honest("databases", TRAIT, sandbox="both")
-@POSTGRES
+@POSTGRES_AND_IMAGE
 def test_rules_and_policies_of_the_authors_are_no_redefinition(world: DatabaseWorld) -> None:
     world.lay_out(
         "CREATE RULE quiet AS ON INSERT TO orders DO INSTEAD NOTHING",
@@ -165,7 +165,7 @@ def test_an_index_of_the_agents_is_used(world: DatabaseWorld) -> None:
 
 
 @hostile("databases", DEFINITION, held_by=COMPARED, sandbox="both")
-@EVERY
+@EACH
 def test_a_view_of_the_authors_is_his(world: DatabaseWorld) -> None:
     world.lay_out("CREATE VIEW missing AS SELECT id FROM customers WHERE email IS NULL")
     world.agent(["DROP VIEW missing", "CREATE VIEW missing AS SELECT id FROM customers WHERE id < 0"])
@@ -186,7 +186,7 @@ def test_a_function_of_the_authors_is_his(world: DatabaseWorld) -> None:
 
 
 @honest("databases", DEFINITION, sandbox="both")
-@EVERY
+@EACH
 def test_a_view_that_stands_as_it_was_is_read(world: DatabaseWorld) -> None:
     world.lay_out("CREATE VIEW missing AS SELECT id FROM customers WHERE email IS NULL")
     world.agent(["UPDATE customers SET email = 'c@example.com' WHERE id = 3", f"CREATE VIEW other AS {LIE}"])
@@ -243,7 +243,7 @@ def test_a_function_that_catches_the_time_limit_is_ended(world: DatabaseWorld) -
 
 
 @hostile("databases", FOREVER, held_by="the session is ended from outside", sandbox="both")
-@pytest.mark.parametrize("world", ["external mariadb", *DOCKER[1:]], indirect=True)
+@pytest.mark.parametrize("world", ["external mariadb", DOCKER[-1]], indirect=True)
 def test_a_view_of_mysqls_that_takes_its_time_is_ended(world: DatabaseWorld) -> None:
     world.lay_out()
     world.agent(["CREATE VIEW busy AS SELECT benchmark(1000000000000, sha2('x', 512)) AS n"])
@@ -253,7 +253,7 @@ def test_a_view_of_mysqls_that_takes_its_time_is_ended(world: DatabaseWorld) -> 
 
 
 @honest("databases", FOREVER, sandbox="both")
-@EVERY
+@EACH
 def test_a_slow_query_of_the_authors_own_is_an_error_still(world: DatabaseWorld) -> None:
     world.lay_out()
     world.agent(["CREATE VIEW quick AS SELECT count(*) AS n FROM customers"])

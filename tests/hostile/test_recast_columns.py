@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.attacks import honest, hostile
-from support.containers import containers, shared_containers
-from support.database_worlds import IN_CONTAINERS, KINDS, DatabaseWorld, world
-from support.databases import mariadb, portal, postgres, sandboxes
+from support.database_worlds import MYSQL_IMAGE, ONE_OF_EACH, DatabaseWorld
 
-__all__ = ["containers", "mariadb", "portal", "postgres", "sandboxes", "shared_containers", "world"]
-
-DOCKER = [pytest.param(kind, marks=pytest.mark.docker) for kind in IN_CONTAINERS]
-EVERY = pytest.mark.parametrize("world", [*KINDS, *DOCKER], indirect=True)
+DOCKER = pytest.param(MYSQL_IMAGE, marks=pytest.mark.docker)
+EACH = pytest.mark.parametrize("world", [*ONE_OF_EACH, DOCKER], indirect=True)
 SQLITE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 COMPARED = "the catalogue is compared with the one before the agent"
 RECAST = "a column made anew with another type or collation, by which more rows match"
@@ -30,7 +26,7 @@ def made_anew(column: str, *, of: str = "customers") -> tuple[str, ...]:
 
 EXACT = {"mysql": " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "sqlite": "", "postgres": ' COLLATE "C"'}
 LOOSE = {"mysql": " CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "sqlite": " COLLATE NOCASE"}
-RECAST_KINDS = pytest.mark.parametrize("world", ["external mariadb", "sqlite", *DOCKER[1:]], indirect=True)
+RECAST_KINDS = pytest.mark.parametrize("world", ["external mariadb", "sqlite", DOCKER], indirect=True)
 SHOUTED = f"{ALL} WHERE email = 'A@EXAMPLE.COM'"
 
 
@@ -55,7 +51,7 @@ def test_a_collation_that_a_column_was_given_in_place_is_seen(world: DatabaseWor
 
 
 @hostile("databases", RECAST, held_by=COMPARED, sandbox="both")
-@EVERY
+@EACH
 def test_a_column_of_another_type_is_seen(world: DatabaseWorld) -> None:
     """Where blanks at the end are nothing, and where a text is compared as a number."""
     kind = {"mysql": "varbinary(80)", "sqlite": "REAL", "postgres": "char(80)"}[world.dialect]
@@ -84,7 +80,7 @@ def test_a_table_that_only_its_writer_can_make_is_no_way_around(world: DatabaseW
 
 
 @honest("databases", RECAST, sandbox="both")
-@EVERY
+@EACH
 def test_a_table_made_anew_with_columns_that_compare_alike_is_read(world: DatabaseWorld) -> None:
     exact = EXACT[world.dialect]
     world.lay_out(*made_anew(f"varchar(80){exact}"))
@@ -102,7 +98,7 @@ def test_a_table_made_anew_with_columns_that_compare_alike_is_read(world: Databa
 
 
 @honest("databases", RECAST, sandbox="both")
-@EVERY
+@EACH
 def test_rows_that_changed_alone_are_no_redefinition(world: DatabaseWorld) -> None:
     world.lay_out(*made_anew(f"varchar(80){EXACT[world.dialect]}"))
     world.agent(["UPDATE customers SET email = 'A@EXAMPLE.COM' WHERE id = 1"])

@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 from support.attacks import honest, hostile
 from support.command_line import ENVIRONMENT, ROOT
-from support.database_worlds import DatabaseWorld, world
-from support.databases import portal, sandboxes
+from support.database_worlds import DatabaseWorld
 from support.hostile import AS_ROOT, area
 from support.started_as import python_path
 
 from keystone_action.sandbox.processes import landlock, seccomp
 
-__all__ = ["area", "portal", "sandboxes", "world"]
+__all__ = ["area"]
 
 PLAIN_USER = 65_533
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")

@@ -233,3 +233,14 @@ def shared_containers(
 ) -> Iterator[ContainerWorld]:
     """A run that the tests of a module share, for servers that take long to start."""
     yield from _world(engine, portal, tmp_path_factory.mktemp("containers"), image)
+
+
+@pytest.fixture(scope="session")
+def session_containers(
+    engine: DockerClient,
+    portal: BlockingPortal,
+    tmp_path_factory: pytest.TempPathFactory,
+    image: Callable[[str], str],
+) -> Iterator[ContainerWorld]:
+    """A run that all tests of a session share that ask for it, where several modules need the same servers."""
+    yield from _world(engine, portal, tmp_path_factory.mktemp("containers"), image)

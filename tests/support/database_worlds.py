@@ -46,6 +46,9 @@ OWN_ROLES_ON_IMAGES = {f"external {kind}": kind for kind in IN_CONTAINERS}
 POSTGRES_KINDS = ("postgres", "external postgres", *POSTGRES_OWN_ROLES)
 KINDS = (*POSTGRES_KINDS, "external mariadb", OWN_ROLES[-1], "sqlite")
 """Those that need no container."""
+ONE_OF_EACH = (*KINDS[:3], "external mariadb", OWN_ROLES[-1], "sqlite")
+"""One of each dialect and of each role that asks; `MYSQL_IMAGE` goes with them, as the only server of its kind."""
+MYSQL_IMAGE = "mysql image"
 
 _started: dict[str, RunningService] = {}
 """One server a kind and session; each test has a database of its own there."""
@@ -182,7 +185,7 @@ def _external_image(request: pytest.FixtureRequest, kind: str, place: Path, stac
 
 
 def _cell_in_container(request: pytest.FixtureRequest, kind: str, stack: ExitStack) -> ServedCell:
-    containers: ContainerWorld = request.getfixturevalue("shared_containers")
+    containers: ContainerWorld = request.getfixturevalue("session_containers")
     if kind not in _started:
         _started[kind] = containers.start(name="db", ready_timeout="120s", **IN_CONTAINERS[kind])
     cell = containers.cell(_started[kind])
