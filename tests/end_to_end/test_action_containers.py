@@ -4,6 +4,7 @@ a live engine; an agent in an image of its own, real databases, a scripted model
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.action_job import ActionJob
@@ -32,63 +33,68 @@ def models(job: ActionJob) -> Iterator[ModelServer]:
         yield server
 
 
-def reconcile(job: ActionJob, models: ModelServer, spec: str) -> StepResult:
+def statuses(cell: dict[str, Any]) -> dict[str, str]:
+    return {entry["name"]: entry["status"] for entry in cell["invariants"]}
+
+
+def reconcile(job: ActionJob, models: ModelServer, *specs: str) -> StepResult:
     job.check_out("reconcile")
-    job.inputs["spec"] = spec
+    job.inputs["spec"] = "\n".join(specs)
     job.env |= models.environ()
     return job.run(timeout=400)
 
 
-@pytest.mark.parametrize("database", DATABASES)
-def test_reconcile_passes_by_all_eight_check_types(job: ActionJob, models: ModelServer, database: str) -> None:
-    step = reconcile(job, models, f"{database}.keystone.yaml")
+def test_reconcile_passes_by_all_eight_check_types(job: ActionJob, models: ModelServer) -> None:
+    """With both databases, and with one of its own for each replica of a server."""
+    job.inputs |= {"replicas": "2", "max-concurrency": "4"}
+    step = reconcile(job, models, *(f"{database}.keystone.yaml" for database in DATABASES))
     assert (step.exit_code, step.rejected) == (0, []), step.raw_log
-    assert (step.outputs["verdict"], step.outputs["total"], step.outputs["errors"]) == ("pass", "1", "0")
+    assert (step.outputs["verdict"], step.outputs["passed"], step.outputs["total"]) == ("pass", "4", "4")
+    assert step.outputs["errors"] == "0"
     for name in ("results-path", "summary-path", "html-path", "junit-path"):
         assert (job.runner.workspace / step.outputs[name]).is_file()
-    assert {entry["type"] for entry in job.checks.values()} == EIGHT
-    assert job.statuses == dict.fromkeys(job.checks, "pass")
+    found = {spec["id"]: spec["cells"] for spec in job.document["specs"]}
+    assert found.keys() == {f"reconcile-customers-{database}" for database in DATABASES}
+    for cell in (cell for cells in found.values() for cell in cells):
+        assert {entry["type"] for entry in cell["invariants"]} == EIGHT
+        assert statuses(cell) == dict.fromkeys(statuses(cell), "pass")
     assert models.requests[0].headers["authorization"] == f"Bearer {KEY}"
-    assert f"reconcile-customers-{database}" in step.summary
+    assert [spec_id for spec_id in found if spec_id not in step.summary] == []
     assert "substituted" not in step.summary
     assert job.document["substituted"] == []
     assert job.document["sandbox"]["isolation"] == ["container"]
-    assert ("service", DATABASES[database]) in job.made
     assert {kind for kind, _ in job.made} >= {"sandbox", "service"}
+    servers = sorted(image for kind, image in job.containers if kind == "service")
+    assert servers == sorted(DATABASES.values()), "one of each"
     assert job.left() == []
     after = job.post()
     assert (after.exit_code, after.rejected, after.issues) == (0, [], []), after.raw_log
 
 
-@pytest.mark.parametrize("database", DATABASES)
-def test_its_broken_twin_fails_by_its_gate(job: ActionJob, models: ModelServer, database: str) -> None:
-    step = reconcile(job, models, f"{database}-broken.keystone.yaml")
+def test_its_broken_twin_fails_by_its_gate(job: ActionJob, models: ModelServer) -> None:
+    step = reconcile(job, models, "postgres-broken.keystone.yaml")
     assert (step.exit_code, step.rejected) == (1, []), step.raw_log
     assert (step.outputs["verdict"], step.outputs["failed"]) == ("fail", "1")
-    assert (job.cell["composite"], job.statuses["reconciliation_clean"]) == (0.0, "fail")
+    is_broken(job.cell)
+    assert step.issues[0].title == "reconcile-customers-postgres-broken: gate reconciliation_clean failed"
+    assert job.left() == []
+
+
+def is_broken(cell: dict[str, Any]) -> None:
+    found = statuses(cell)
+    assert (cell["composite"], found["reconciliation_clean"]) == (0.0, "fail")
     # The agent's e-mail and report claim success; only the database tells the truth.
-    assert (job.statuses["email_sent_once"], job.statuses["report_numbers"]) == ("pass", "pass")
-    assert step.issues[0].title == f"reconcile-customers-{database}-broken: gate reconciliation_clean failed"
-    assert job.left() == []
-
-
-def test_databases_of_replicas_are_apart(job: ActionJob, models: ModelServer) -> None:
-    job.inputs |= {"replicas": "3", "max-concurrency": "3"}
-    step = reconcile(job, models, "postgres.keystone.yaml")
-    assert (step.exit_code, step.rejected) == (0, []), step.raw_log
-    assert (step.outputs["passed"], step.outputs["total"]) == ("3", "3")
-    servers = [one for one in job.made if one[0] == "service"]
-    assert servers == [("service", "postgres:16")]
-    assert job.left() == []
+    assert (found["email_sent_once"], found["report_numbers"]) == ("pass", "pass")
 
 
 def test_the_image_is_the_command_on_a_laptop(job: ActionJob) -> None:
+    """With the other twin that is broken: a command's exit code is the run's."""
     job.check_out("reconcile")
-    called = job.command("run", "postgres.keystone.yaml", "--output", "keystone-results")
-    assert called.returncode == 0, called.stdout + called.stderr
-    skipped = {"email_quality": "skip"}  # by the lack of a key
-    assert job.statuses == dict.fromkeys(job.checks, "pass") | skipped
-    assert ("service", "postgres:16") in job.made
+    called = job.command("run", "mysql-broken.keystone.yaml", "--output", "keystone-results")
+    assert called.returncode == 1, called.stdout + called.stderr
+    is_broken(job.cell)
+    assert job.statuses["email_quality"] == "skip", "by the lack of a key"
+    assert ("service", "mysql:9") in job.made
     assert job.left() == []
 
 
@@ -99,13 +105,3 @@ def test_without_a_socket_a_spec_that_needs_an_image_is_refused_before_anything_
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (2, "error", []), step.raw_log
     assert "Docker" in step.issues[0].message
     assert not (job.runner.workspace / "keystone-results" / "cells").exists()
-
-
-def test_without_a_socket_the_embedded_database_does(job: ActionJob, models: ModelServer) -> None:
-    job.check_out("reconcile")
-    job.env |= models.environ()
-    job.inputs["spec"] = "keystone.yaml"
-    step = job.run(socket=False)
-    assert (step.exit_code, step.rejected, step.outputs["verdict"]) == (0, [], "pass"), step.raw_log
-    assert {entry["type"] for entry in job.checks.values()} == EIGHT
-    assert job.runner.foreign() == []

@@ -107,8 +107,13 @@ class ActionJob:
         return {*self._named, *(run for state in self.runner.saved_states() if (run := state.get("run")))}
 
     @property
+    def containers(self) -> list[tuple[str, str]]:
+        """Kind and image of every container that the step has had so far, each for itself."""
+        return [(one.kind, one.image) for one in self._watch.made(self.runs)]
+
+    @property
     def made(self) -> set[tuple[str, str]]:
-        """Kind and image of every container that the step has had so far."""
+        """The same, those that are alike once."""
         return self._watch.kinds(self.runs)
 
     def left(self) -> list[str]:
