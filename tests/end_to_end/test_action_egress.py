@@ -12,7 +12,7 @@ import pytest
 from support.action_job import ActionJob
 from support.command_line import run_spec
 from support.hostile import area
-from support.images import PYTHON
+from support.images import POSTGRES, PYTHON
 from support.probing import PROBES, Canary
 
 if TYPE_CHECKING:
@@ -52,23 +52,30 @@ def sites(job: ActionJob, image: Callable[[str], str]) -> dict[str, str]:
     return found
 
 
-def probing(script: str, *, allow: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+DATABASE = {"name": "db", "image": POSTGRES, "env": {"POSTGRES_PASSWORD": "secret"}}
+IN_ITS_PLACE = {"name": "db", "image": PYTHON, "command": "python3 -m http.server 5432", "ports": [5432]}
+"""A port is all that the probes need; one spec has a real database."""
+
+
+def probing(
+    script: str, *, allow: list[str], name: str = "probing", db: dict[str, Any] = IN_ITS_PLACE
+) -> tuple[dict[str, Any], dict[str, str]]:
     """A spec whose agent prints the results of its probes, and its files."""
     document = {
         "version": 1,
-        "id": "probing",
+        "id": name,
         "task": {"prompt": "do it"},
         "base": PYTHON,
         "agent": {
             "type": "command",
             "command": ["python3", "{{ agent.dir }}/agent.py"],
-            "dir": "agent",
+            "dir": name,
             "must_exit_zero": True,
             "timeout": "3m",
         },
         "services": [
             {"name": "api", "type": "http_mock", "record": True, "routes": [{"path": "/hello", "response": "hello"}]},
-            {"name": "db", "image": "postgres:16", "env": {"POSTGRES_PASSWORD": "secret"}},
+            db,
         ],
         "network": {"egress": {"default": "deny", "allow": allow}},
         "invariants": {
@@ -81,7 +88,7 @@ def probing(script: str, *, allow: list[str]) -> tuple[dict[str, Any], dict[str,
             }
         },
     }
-    return document, {"agent/agent.py": f"{PROBES}\n{script}"}
+    return document, {f"{name}/agent.py": f"{PROBES}\n{script}"}
 
 
 def services_and_gateways(canary: Canary) -> str:
@@ -117,7 +124,11 @@ def is_closed_in(seen: dict[str, Any]) -> None:
             assert status.startswith("HTTP/1.1 403"), (name, status)
 
 
-def test_in_the_actions_container(job: ActionJob, sites: dict[str, str], canary: Canary) -> None:
+def test_in_the_actions_container(
+    job: ActionJob, image: Callable[[str], str], sites: dict[str, str], canary: Canary
+) -> None:
+    """A spec with an allow list and one with an empty list, beside each other."""
+    image(POSTGRES)
     script = f"""{services_and_gateways(canary)}
 probes |= {{
     "allowed": lambda: by_http("http://{ALLOWED}/"),
@@ -134,10 +145,15 @@ probes |= {{
 }}
 print(json.dumps(all_at_once(probes)))
 """
-    job.write(*probing(script, allow=[ALLOWED]))
+    empty, its_files = probing(with_an_empty_list(sites, canary), allow=[], name="empty")
+    document, files = probing(script, allow=[ALLOWED], db=DATABASE)
+    job.write(document, {**files, **its_files, "empty.keystone.yaml": json.dumps(empty)})
+    job.inputs |= {"spec": ".", "max-concurrency": "2"}
     step = job.run()
     assert (step.exit_code, step.rejected) == (0, []), step.raw_log
-    seen = json.loads(job.cell["agent"]["output"])
+    printed = {one["id"]: json.loads(one["cells"][0]["agent"]["output"]) for one in job.document["specs"]}
+    nothing_is_allowed(printed["empty"])
+    seen = printed["probing"]
     is_closed_in({name: found for name, found in seen.items() if name != "allowed, tunnelled"})
     assert seen["allowed"] == f"200 this-is-{ALLOWED}"
     assert seen["allowed, tunnelled"].startswith("HTTP/1.1 200")
@@ -155,28 +171,26 @@ print(json.dumps(all_at_once(probes)))
 
 
 def decisions_are_on_record(job: ActionJob) -> None:
-    [path] = (job.runner.workspace / "keystone-results" / "cells").glob("*/audit.jsonl")
+    [path] = (job.runner.workspace / "keystone-results" / "cells").glob("probing*/audit.jsonl")
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     details = [entry["details"] for entry in entries if entry["type"] == "egress"]
     decisions = {(one["host"], one["port"], one["decision"]) for one in details}
     assert decisions >= {(ALLOWED, 80, "allow"), (ALLOWED, 8080, "deny"), (FORBIDDEN, 80, "deny")}
 
 
-def test_nothing_is_allowed_by_an_empty_list(job: ActionJob, sites: dict[str, str], canary: Canary) -> None:
-    script = f"""{services_and_gateways(canary)}
+def with_an_empty_list(sites: dict[str, str], canary: Canary) -> str:
+    return f"""{services_and_gateways(canary)}
 probes |= {{"by name": lambda: by_http("http://{ALLOWED}/"), "by address": lambda: by_address("{sites[ALLOWED]}", 80)}}
 seen = all_at_once(probes)
 seen = {{name: found for name, found in seen.items() if not name.startswith("tunnel") or found != "no proxy"}}
 print(json.dumps(seen))
 """
-    job.write(*probing(script, allow=[]))
-    step = job.run()
-    assert (step.exit_code, step.rejected) == (0, []), step.raw_log
-    seen = json.loads(job.cell["agent"]["output"])
+
+
+def nothing_is_allowed(seen: dict[str, Any]) -> None:
     is_closed_in(seen)
     assert seen["by name"].startswith(("refused 403", "failed"))
     assert seen["by address"].startswith("closed")
-    assert canary.seen == 0
 
 
 def test_the_process_sandbox_refuses_what_it_cannot_enforce(job: ActionJob) -> None:
