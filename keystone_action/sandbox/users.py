@@ -66,7 +66,7 @@ class Users:
     def __init__(self) -> None:
         # Where user numbers are mapped (a user namespace), only those below 65,536 tend to exist.
         self.first, self.count = _HIGH if _is_mapped(sum(_HIGH) + _HIGH[1]) else _LOW
-        self._taken = _known_users() | _running_users()
+        self._machine_users = _known_users() | _running_users()
         self._next = os.getpid() * 7919 % self.count
 
     @property
@@ -80,7 +80,7 @@ class Users:
         for _ in range(self.count):
             offset = self._next
             self._next = (offset + 1) % self.count
-            if self.first + offset in self._taken or os.pread(lock, 1, offset) == _USED:
+            if self.first + offset in self._machine_users or os.pread(lock, 1, offset) == _USED:
                 continue
             if _try_lock(lock, offset):
                 return Lease(self, offset, lock)
@@ -98,7 +98,7 @@ class Users:
         finally:
             os.close(lock)
         for offset in (match.start() for match in re.finditer(_USED, marks)):
-            if self.first + offset not in self._taken:
+            if self.first + offset not in self._machine_users:
                 lock = _open_lock_file()
                 if _try_lock(lock, offset):
                     yield Lease(self, offset, lock)

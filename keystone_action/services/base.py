@@ -59,7 +59,7 @@ class Place:
     A kind of service with more to it has a class of its own and overrides what it does otherwise.
     """
 
-    kind = "a service"
+    noun = "a service"
     """What it is called where somebody takes it for a database."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Place:
 
     async def run_sql(self, script: str) -> None:  # noqa: ARG002
         """For sql fixtures: run a script with the rights of the database's owner. Raises ServiceError."""
-        raise ServiceError(f"service {self.name} is {self.kind}; sql needs a database")
+        raise ServiceError(f"service {self.name} is {self.noun}; sql needs a database")
 
     async def seal(self) -> None:
         """Just before the agent starts: what stands now (by fixtures and setup) stood before it. Raises

@@ -19,7 +19,7 @@ from keystone_action.invariants.http.expected import Expect
 from keystone_action.invariants.http.probe import Probe
 from keystone_action.runner.cell import checks, limit
 from keystone_action.runner.cell.limit import LimitReached, within
-from keystone_action.services.postgres.server import PostgresServer
+from keystone_action.services.postgres.server import EmbeddedServer
 
 LOST = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 """What the kernel says of a connection whose other end no longer answers."""
@@ -144,8 +144,8 @@ def test_a_cell_that_is_cancelled_cleans_up_first() -> None:
 
 
 def test_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server = PostgresServer.__new__(PostgresServer)
-    monkeypatch.setattr(PostgresServer, "_start", lambda _: _lost())
+    server = EmbeddedServer.__new__(EmbeddedServer)
+    monkeypatch.setattr(EmbeddedServer, "_start", lambda _: _lost())
     server._process, server._directory = None, tmp_path
     with pytest.raises(TimeoutError):
         anyio.run(server.start, 60.0)

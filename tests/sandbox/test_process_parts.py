@@ -196,7 +196,7 @@ def test_no_free_user_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     some = users.Users()
     some.count = 3
     some._next = 0
-    some._taken = set()
+    some._machine_users = set()
     leases = [some.lease() for _ in range(3)]
     with pytest.raises(SandboxError, match="no free user"):
         some.lease()

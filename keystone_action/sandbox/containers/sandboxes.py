@@ -198,8 +198,8 @@ class DockerSandboxes:
     ) -> DockerSandbox:
         """See `SandboxProvider.open`. Bind mounts where the engine sees all of these directories, else copies."""
         engine = self.engine
-        engine.opened += 1
-        private = home.place if home else engine.root / f"private-{engine.owner}-{engine.opened}"
+        engine.sandbox_count += 1
+        private = home.place if home else engine.root / f"private-{engine.owner}-{engine.sandbox_count}"
         places = Places(_real(workspace), private, tuple(dict.fromkeys(map(_real, readable))), home is not None)
         search_path = (environment or {}).get("PATH", "")
 

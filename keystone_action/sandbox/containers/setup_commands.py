@@ -141,7 +141,7 @@ class _SetupRun:
         self._digest = digest
         self._before: Entries | None = None
         self._mark = f"keystone-{secrets.token_hex(8)}"
-        self._made: str | None = None
+        self._image_id: str | None = None
 
     async def run(self) -> SetupImage:
         """See `run_commands`."""
@@ -151,9 +151,9 @@ class _SetupRun:
                     self._before = await self._engine.thread(self._content)
                 done = await self._sandbox.run_container(self._container())
             self._must_have_worked(done)
-            if self._made is None:
+            if self._image_id is None:
                 return SetupImage(self._sandbox.image, own=False)
-            made = self._made
+            made = self._image_id
             image = await self._engine.thread(partial(learned, self._engine.client, self._sandbox.image, made))
             return SetupImage(self._sandbox.move(image), own=not self._kept)
         except BaseException:
@@ -164,8 +164,8 @@ class _SetupRun:
     async def _undo(self) -> None:
         try:
             await self._sandbox.give_back()
-            if self._made is not None and not self._kept:
-                await self._engine.thread(partial(remove_image, self._engine.client, self._made))
+            if self._image_id is not None and not self._kept:
+                await self._engine.thread(partial(remove_image, self._engine.client, self._image_id))
         except SandboxError:
             return  # what went wrong before is what is told; labels find the rest
 
@@ -232,7 +232,7 @@ class _SetupRun:
         ours = {*map(str, sandbox.places.all), *([WORKSPACE_LINK] if sandbox.link else [])}
         changed = list_layer_changes(client, container, ours)
         if changed is not None and not self._keep(client, container, changed):
-            self._made = commit_own(client, sandbox.image, container, self._engine.labels)
+            self._image_id = commit_own(client, sandbox.image, container, self._engine.labels)
         return None
 
     def _keep(self, client: EngineClient, container: str, changed: list[str]) -> bool:
@@ -243,14 +243,14 @@ class _SetupRun:
         if self._content() != self._before:
             return False
         needles = [*map(str, sandbox.places.all), *self._commands.secrets]
-        self._made = commit_kept(
+        self._image_id = commit_kept(
             client,
             sandbox.image,
             container,
             self._digest,
             proven=lambda made: not holds(client, sandbox.image, made, changed, needles),
         )
-        self._kept = self._made is not None
+        self._kept = self._image_id is not None
         return self._kept
 
     def _content(self) -> Entries | None:

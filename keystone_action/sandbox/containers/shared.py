@@ -57,7 +57,7 @@ class SharedEngine:
     setups_not_kept: set[str] = field(default_factory=set)
     """Setups whose image, as it turned out, can't be found again."""
     runs: set[Run] = field(default_factory=set)
-    opened: int = 0
+    sandbox_count: int = 0
     closed: bool = False
 
     @property

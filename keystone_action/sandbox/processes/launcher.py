@@ -44,7 +44,7 @@ class Launcher:
         self._users = users
         self._guards = guards
         self._supervisors: dict[int, int] = {}
-        self._waiting: deque[tuple[int, float]] = deque()
+        self._orders: deque[tuple[int, float]] = deque()
         self._wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
 
@@ -54,14 +54,14 @@ class Launcher:
         poller.register(self._control, select.POLLIN)
         poller.register(self._wakeup, select.POLLIN)
         while True:
-            for descriptor, _ in poller.poll(_PAUSE * 1000 if self._waiting else None):
+            for descriptor, _ in poller.poll(_PAUSE * 1000 if self._orders else None):
                 if descriptor == self._wakeup:
                     self._on_child_end()
                 elif not self._take_order():
                     self._finish()
                     return
-            while self._waiting and self._fork(*self._waiting[0]):
-                self._waiting.popleft()
+            while self._orders and self._fork(*self._orders[0]):
+                self._orders.popleft()
 
     def _take_order(self) -> bool:
         """Take one order for a supervisor. False when there will be no more."""
@@ -69,8 +69,8 @@ class Launcher:
         if not mark:
             return False
         for channel in passed:  # none where no descriptor was free: who ordered sees the socket close
-            if len(self._supervisors) + len(self._waiting) < _most_supervisors():
-                self._waiting.append((channel, time.monotonic()))
+            if len(self._supervisors) + len(self._orders) < _most_supervisors():
+                self._orders.append((channel, time.monotonic()))
             else:
                 _refuse(channel, "the sandbox's launcher has no descriptor left (`ulimit -n`) for one more command")
         return True

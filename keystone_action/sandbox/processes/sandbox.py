@@ -61,7 +61,7 @@ class ProcessSandbox:
         self._groups = list(groups)
         self._unix_sockets = unix_sockets
         self._disk_roots = [str(workspace), str(home), str(temporary)]
-        self._running: set[Channel] = set()
+        self._channels: set[Channel] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed = False
@@ -147,7 +147,7 @@ class ProcessSandbox:
     ) -> tuple[Message, bytes] | None:
         """The report of a supervisor, and the streams' bytes; None when it was killed."""
         channel = await self._launcher.supervisor(request)
-        self._running.add(channel)
+        self._channels.add(channel)
         self._quiet.clear()
         again = False
         try:
@@ -165,8 +165,8 @@ class ProcessSandbox:
         finally:
             if stopper:
                 stopper.finish()
-            self._running.discard(channel)
-            if not self._running:
+            self._channels.discard(channel)
+            if not self._channels:
                 self._quiet.set()
             if again:
                 self._launcher.give_back(channel)
@@ -217,7 +217,7 @@ class ProcessSandbox:
         if self._closed:
             return
         self._closed = True
-        for channel in list(self._running):
+        for channel in list(self._channels):
             channel.hang_up()
         await self._quiet.wait()
         for path in gone:

@@ -126,7 +126,7 @@ class ProcessSandboxes:
         self._rules: policy.Rules | None = None
         if landlock_abi:
             self._rules = policy.system_rules([*hidden, root]) + (policy.own_user_rules() if users else [])
-        self._opened = 0
+        self._sandbox_count = 0
         self._readers: Lease | None = None
         self._python: OwnPython | None = None
         self._sandboxes: set[ProcessSandbox] = set()
@@ -292,10 +292,10 @@ class ProcessSandboxes:
 
     def _make_private(self, lease: Lease | None, kept: Home | None = None) -> tuple[Path, Path]:
         """HOME, which may be one that was kept and is the user's already, and a new TMPDIR."""
-        self._opened += 1
-        while (home := self.root / f"home-{self._opened}").exists():
-            self._opened += 1
-        made = [self.root / f"tmp-{self._opened}", *([] if kept else [home])]
+        self._sandbox_count += 1
+        while (home := self.root / f"home-{self._sandbox_count}").exists():
+            self._sandbox_count += 1
+        made = [self.root / f"tmp-{self._sandbox_count}", *([] if kept else [home])]
         for path in made:
             path.mkdir(mode=0o700)
             if lease:

@@ -32,7 +32,7 @@ class ServiceProcess:
         self._lease = lease
         self._log = log
         self._last = b""
-        self._ended = asyncio.ensure_future(self._watch())
+        self._exit_code = asyncio.ensure_future(self._watch())
 
     @classmethod
     async def start(
@@ -91,11 +91,11 @@ class ServiceProcess:
     @property
     def is_running(self) -> bool:
         """Whether it still runs (as far as the event loop has heard)."""
-        return not self._ended.done()
+        return not self._exit_code.done()
 
     async def wait(self) -> int:
         """Until it has ended, with all its descendants: the exit code as a shell shows it, 128 + n for signal n."""
-        return await asyncio.shield(self._ended)
+        return await asyncio.shield(self._exit_code)
 
     def tail(self) -> str:
         """What it printed last, on both streams: up to 64 KiB, decoded with replacement."""
@@ -117,7 +117,7 @@ class ServiceProcess:
         does. Twice does no harm."""
         if timeout > 0:
             await self.send_signal(number)
-            await asyncio.wait([self._ended], timeout=timeout)
+            await asyncio.wait([self._exit_code], timeout=timeout)
         if self.is_running:
             self._channel.hang_up()
         return await self.wait()

@@ -103,12 +103,12 @@ class Supervisor:
         self._refusal: Message | None = None
         self._timed_out = False
         self._limit: str | None = None
-        self._ended: float | None = None
+        self._end_time: float | None = None
         self._ending = False
         self._leftovers = 0
         self._log: int | None = None
-        self._started = time.monotonic()
-        self._next_log_check = self._started + _LOG_PAUSE
+        self._start_time = time.monotonic()
+        self._next_log_check = self._start_time + _LOG_PAUSE
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
 
@@ -150,7 +150,7 @@ class Supervisor:
         """Start it, however long the machine has no room for it (another sandbox may be full of processes), for a
         while. Raises NoRoom."""
         confine.take_on_for_good(self._request)
-        given_up = self._started + PATIENCE
+        given_up = self._start_time + PATIENCE
         while True:
             try:
                 self._pid = confine.spawn(self._request, stdin, stdout, stderr)
@@ -161,7 +161,7 @@ class Supervisor:
                     raise
                 time.sleep(_PAUSE)
                 continue
-            self._started = time.monotonic()
+            self._start_time = time.monotonic()
             return
 
     def _has_hung_up(self) -> bool:
@@ -181,8 +181,8 @@ class Supervisor:
     def run(self) -> tuple[Message, bytes]:
         """Until the command has ended and nothing of it is left: the report, and the streams' bytes."""
         timeout = self._request["timeout"]
-        deadline = self._started + timeout if timeout is not None else None
-        next_look = self._started + FIRST_LOOK if self._watch.active else None
+        deadline = self._start_time + timeout if timeout is not None else None
+        next_look = self._start_time + FIRST_LOOK if self._watch.active else None
         self.reap()
         while self._is_going():
             now = time.monotonic()
@@ -254,7 +254,7 @@ class Supervisor:
                 return False
             if pid == self._pid:
                 self._status = status
-                self._ended = time.monotonic()
+                self._end_time = time.monotonic()
             elif self._ending and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                 self._leftovers += 1
 
@@ -278,7 +278,7 @@ class Supervisor:
             "signal": -exit_code if exit_code < 0 else None,
             "timed_out": self._timed_out,
             "limit": self._limit,
-            "duration": (self._ended or time.monotonic()) - self._started,
+            "duration": (self._end_time or time.monotonic()) - self._start_time,
             "leftovers": self._leftovers,
             "refusal": self._refusal,
             "gone": gone,

@@ -56,7 +56,7 @@ class ServiceContainer:
         self._id: str | None = None
         self._described: Container = {}
         """What the engine said of it last."""
-        self._ended = ""
+        self._last_printed = ""
         self.address = ""
 
     @property
@@ -183,13 +183,13 @@ class ServiceContainer:
         Blocking."""
         container = self._id
         if container is None:
-            return self._ended
+            return self._last_printed
         try:
             printed = asked(lambda: self._client.logs(container, lines=_TAIL_LINES), "logs")
         except ServiceError:
-            return self._ended
-        self._ended = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
-        return self._ended
+            return self._last_printed
+        self._last_printed = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        return self._last_printed
 
     def failure_blocking(self, problem: str, advice: str = "") -> ServiceError:
         """A ServiceError about this service, with how it ended, if it has, and what it printed last. Blocking."""
@@ -238,7 +238,7 @@ class ServiceContainer:
             if logs is not None:
                 await anyio.to_thread.run_sync(lambda: logs.lack(self.plan.service, self._cell, problem))
             return
-        self._ended = printed[-TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        self._last_printed = printed[-TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
         # Not in the thread that asks: one that is late is left to itself, and would write beside what was said for it.
         if logs is not None:
             await anyio.to_thread.run_sync(lambda: logs.keep(self.plan.service, self._cell, printed))

@@ -108,7 +108,7 @@ class GenericContainer(ServiceKind[ContainerService]):
 class ContainerPlace(Place):
     """A container that a cell uses. inside: by what name or address its agent does."""
 
-    kind = "a container"
+    noun = "a container"
 
     def __init__(
         self, name: str, inside: str, port: int | None, container: ServiceContainer, notices: tuple[str, ...]

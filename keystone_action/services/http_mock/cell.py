@@ -51,13 +51,13 @@ class MockCell:
         self.counts = StrangerCounts()
         self.failure: str | None = None
         self.endless = False
-        self._buffered = 0
+        self._buffer_size = 0
         self._user = os.geteuid()
         self.journal_path = scope.private / f"{name}.requests.jsonl"
         self.journal_path.unlink(missing_ok=True)
         self._audit = scope.audit_log
         self._journal = RequestJournal(self.journal_path) if record else None
-        self._written = 0
+        self._record_size = 0
 
     def admits(self, owner: int | None) -> bool:
         """By the user of the peer's socket: the cell's, or our own (checks on the host).
@@ -91,8 +91,8 @@ class MockCell:
 
     def reserve(self, size: int) -> bool:
         """Whether that many more bytes may be held; a negative size gives back."""
-        self._buffered += size
-        return self._buffered <= OPEN_BODIES
+        self._buffer_size += size
+        return self._buffer_size <= OPEN_BODIES
 
     def not_http(self) -> None:
         """Counted, never recorded: there is no method and no path that could be."""
@@ -102,7 +102,7 @@ class MockCell:
         """Record, then answer. A request that can't be recorded is not answered by its route."""
         request = MockRequest(raw)
         reply = self._state.answer(request) if raw.refusal is None else refusal(*raw.refusal)
-        if self._written > LAST_RECORD:
+        if self._record_size > LAST_RECORD:
             self.failure = f"more than {LAST_RECORD >> 30} GiB of requests were sent; the last ones are not recorded"
             return refusal(507, self.failure)
         try:
@@ -114,13 +114,13 @@ class MockCell:
 
     def _record(self, recorded: RecordedRequest) -> None:
         if self._journal is not None:
-            self._written += self._journal.append(recorded)
-        self._written += self._audit.http_call(recorded)
+            self._record_size += self._journal.append(recorded)
+        self._record_size += self._audit.http_call(recorded)
 
     def _record_of(self, request: MockRequest, reply: MockReply) -> RecordedRequest:
         raw = request.raw
         sent = reply.text if reply.has_body and request.method != "HEAD" else ""
-        if self._written > FULL_RECORD:
+        if self._record_size > FULL_RECORD:
             request.cut_body(KIB)
             sent = sent if len(sent) <= KIB else f"{sent[:KIB]}\n[… {len(sent) - KIB:,} characters cut …]"
         return RecordedRequest(

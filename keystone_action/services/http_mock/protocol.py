@@ -70,7 +70,7 @@ class MockConnection(asyncio.BufferedProtocol):
         self._writable = True
         self._deaf = False  # whatever still comes is thrown away
         self._eof = False
-        self._reserved = 0
+        self._reserved_bytes = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -194,7 +194,7 @@ class MockConnection(asyncio.BufferedProtocol):
             self._refuse(error.status, error.sentence)
             return
         grown = len(self._body.content) - before
-        self._reserved += grown
+        self._reserved_bytes += grown
         if not self._application.reserve(grown):
             self._refuse(503, "the requests that are open at the same time hold too much memory")
 
@@ -239,9 +239,9 @@ class MockConnection(asyncio.BufferedProtocol):
                 reply = refusal(*(request.refusal or (400, "")))
             said = False if not keep_alive else None if self._parser.get_http_version() == "1.1" else True
             self._replies.append(_OutgoingReply(reply, said, request.method == "HEAD", not keep_alive, linger))
-        if self._reserved and not self._open:
-            self._application.reserve(-self._reserved)
-            self._reserved = 0
+        if self._reserved_bytes and not self._open:
+            self._application.reserve(-self._reserved_bytes)
+            self._reserved_bytes = 0
 
     def _flush(self) -> None:
         transport = self._transport

@@ -95,7 +95,7 @@ class ResponsePlan:
         self._delay = response.delay or 0.0
         self._fault = response.fault
         self._headers = tuple(response.headers.items())
-        self._named = {name.lower() for name, _ in self._headers}
+        self._header_names = {name.lower() for name, _ in self._headers}
         _check(response.status, self._headers, where)
         self._text: str | None = response.response
         self._file: tuple[bytes, str] | None = None
@@ -104,17 +104,17 @@ class ResponsePlan:
         if response.file is not None:
             self._file = _read(directory / response.file, where)
         self._template: ReplyTemplate | None = None
-        self._fixed: MockReply | None = None
+        self._constant_reply: MockReply | None = None
         if has_template([dict(self._headers), self._text, self._json]):
             self._template = ReplyTemplate(dict(self._headers), self._text, self._json, where)
         else:
-            self._fixed = self._reply(self._headers, self._content(unescape(self._text), unescape(self._json)))
+            self._constant_reply = self._reply(self._headers, self._content(unescape(self._text), unescape(self._json)))
 
     def render(self, request: Mapping[str, Any] | None) -> MockReply:
         """request: what templates see of it; only asked for where `is_template`. A template that fails gives a 500
         whose body says why."""
-        if self._fixed is not None:
-            return self._fixed
+        if self._constant_reply is not None:
+            return self._constant_reply
         assert self._template is not None
         try:
             headers, text, document = self._template.render(request or {})
@@ -126,7 +126,7 @@ class ResponsePlan:
     @property
     def is_template(self) -> bool:
         """Whether `render` needs the request."""
-        return self._fixed is None
+        return self._constant_reply is None
 
     def _content(self, text: str | None, document: Any) -> tuple[bytes, str, str]:
         """(bytes, text, content type)"""
@@ -144,7 +144,7 @@ class ResponsePlan:
     def _reply(self, headers: tuple[tuple[str, Any], ...], content: tuple[bytes, str, str]) -> MockReply:
         body, text, content_type = content
         sent = tuple((name, _header_value(value)) for name, value in headers)
-        if body and "content-type" not in self._named:
+        if body and "content-type" not in self._header_names:
             sent = (("Content-Type", content_type), *sent)
         if self._fault is not None:
             # Nothing of the response reaches the client, so nothing of it is evidence.

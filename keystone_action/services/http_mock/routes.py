@@ -76,18 +76,18 @@ class RouteState:
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
-        self._used = [0] * len(table.routes)
+        self._uses = [0] * len(table.routes)
 
     def answer(self, request: MockRequest) -> MockReply:
         """The first route in declared order that matches and is not used up; else the default response."""
         for index, route in enumerate(self._table.routes):
-            used = self._used[index]
+            used = self._uses[index]
             if route.times is not None and used >= route.times:
                 continue
             parameters = route.match(request)
             if parameters is None:
                 continue
-            self._used[index] = used + 1
+            self._uses[index] = used + 1
             plan = route.plans[min(used, len(route.plans) - 1)]
             if not plan.is_template:
                 return plan.render(None)

@@ -90,7 +90,7 @@ class HttpMock(ServiceKind[HttpMockService]):
 class MockPlace(Place):
     """The port of one cell, and the record of what came in there."""
 
-    kind = "an http_mock"
+    noun = "an http_mock"
 
     def __init__(
         self, name: str, cell: MockCell, server: MockServer, notices: tuple[str, ...], *, record: bool

@@ -56,7 +56,7 @@ class MysqlCredentials:
 
 
 class MysqlInContainer:
-    """See `mysql_cells.Server`. by_image: the user and database that the image makes. root: its superuser's
+    """See `MysqlServer`. by_image: the user and database that the image makes. root: its superuser's
     password."""
 
     def __init__(self, container: ServiceContainer, by_image: MysqlCredentials, root: str, port: int) -> None:
@@ -153,7 +153,7 @@ class MysqlInContainer:
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
-        """See Server."""
+        """See MysqlServer."""
         with self._session(self._superuser, self._password, _SECONDS) as session, session.cursor() as cursor:
             yield cursor
 
@@ -169,6 +169,6 @@ class MysqlInContainer:
         )
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
-        """See Server."""
+        """See MysqlServer."""
         where: dict[str, Any] = {"host": self.container.address, "port": self.port}
         return {**where, "user": user, "password": password, "database": database or None}

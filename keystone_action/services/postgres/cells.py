@@ -63,7 +63,7 @@ _HAND_OVER = f"""
 """  # noqa: S608 - names of catalogs, ours
 
 
-class Server(Protocol):
+class PostgresServer(Protocol):
     """A server whose superuser is ours alone. template: the database that those of cells are copies of. template_state:
     what stands in each copy of it that was just made, once that is known; always None where the template has
     something to be handed over to each cell's role."""
@@ -97,7 +97,7 @@ class CellDatabase:
     """One database with its owner (the agent's role) and its reader (ours). unique: no other cell of the server has
     these names, ever."""
 
-    server: Server
+    server: PostgresServer
     database: str
     owner: str
     owner_password: str

@@ -17,7 +17,7 @@ from keystone_action.services.postgres.server_in_container import MAINTENANCE, T
 
 if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost
-    from keystone_action.services.postgres.cells import Server
+    from keystone_action.services.postgres.cells import PostgresServer
     from keystone_action.spec.models.services import ContainerService, PostgresService
 
 _PORT = 5432
@@ -93,6 +93,6 @@ def port_of(definition: PostgresService | ContainerService, variable: str, defau
     return int(text)
 
 
-def _failure(server: Server, problem: str) -> ServiceError:
+def _failure(server: PostgresServer, problem: str) -> ServiceError:
     assert isinstance(server, PostgresInContainer)
     return server.container.failure_blocking(problem)

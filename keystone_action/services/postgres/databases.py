@@ -13,7 +13,7 @@ from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.services.base import Place
 from keystone_action.services.error_text import one_line
-from keystone_action.services.postgres.cells import CellDatabase, Server
+from keystone_action.services.postgres.cells import CellDatabase, PostgresServer
 from keystone_action.services.postgres.reader import PostgresReader
 
 KEPT_BYTES = 256 << 20
@@ -59,9 +59,9 @@ class PostgresPlace(Place):
         name: str,
         for_agent: Address,
         for_host: Address,
-        server: Server,
+        server: PostgresServer,
         wanted: PostgresCredentials,
-        failure: Callable[[Server, str], ServiceError],
+        failure: Callable[[PostgresServer, str], ServiceError],
     ) -> None:
         cell = CellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)
         reader = PostgresReader(

@@ -13,14 +13,14 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.base import CellScope, Place, undoing
 from keystone_action.services.egress.relay import Relays, RelayTarget
 from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
-from keystone_action.services.postgres.server import HOST, MAINTENANCE, PostgresServer
+from keystone_action.services.postgres.server import HOST, MAINTENANCE, EmbeddedServer
 
 if TYPE_CHECKING:
     import anyio
 
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.loop_thread import LoopThread
-    from keystone_action.services.postgres.cells import Server
+    from keystone_action.services.postgres.cells import PostgresServer
     from keystone_action.services.server_process import Spawner
     from keystone_action.spec.models.services import ContainerService, PostgresService
 
@@ -62,7 +62,7 @@ def read_credentials(service: str, env: Mapping[str, str], *, reserved: Collecti
 
 
 class EmbeddedPostgres:
-    """A `RunningService`. directory: a new one for this server alone; see `PostgresServer`. thread: for the relays by
+    """A `RunningService`. directory: a new one for this server alone; see `EmbeddedServer`. thread: for the relays by
     which containers reach it [its own]. That it stands in for an image which the spec names is said in the report's
     head, once for the run."""
 
@@ -80,12 +80,12 @@ class EmbeddedPostgres:
         self._directory = directory  # a further server has one beside it
         self._spawner = spawner
         self._server = self._new_server(directory)
-        self._ended_servers: list[PostgresServer] = []
+        self._ended_servers: list[EmbeddedServer] = []
         self._one_at_a_time: anyio.Lock | None = None
 
-    def _new_server(self, directory: Path) -> PostgresServer:
+    def _new_server(self, directory: Path) -> EmbeddedServer:
         trusted_role = self._credentials.user if self._credentials.trust else None
-        return PostgresServer(self.name, directory, self._spawner, trusted_role=trusted_role)
+        return EmbeddedServer(self.name, directory, self._spawner, trusted_role=trusted_role)
 
     @property
     def name(self) -> str:
@@ -96,13 +96,13 @@ class EmbeddedPostgres:
         """See RunningService."""
         await self._start(self._server)
 
-    async def _start(self, server: PostgresServer) -> None:
+    async def _start(self, server: EmbeddedServer) -> None:
         try:
             await server.start(self._definition.ready_timeout)
         except OSError as error:
             raise ServiceError(f"service {self.name}: the embedded PostgreSQL can't be started: {error}") from error
 
-    async def _running_server(self) -> PostgresServer:
+    async def _running_server(self) -> EmbeddedServer:
         """The server, or a new one where it has ended: the cells that were under way have lost theirs, the next have
         not. Raises ServiceError."""
         import anyio
@@ -133,7 +133,7 @@ class EmbeddedPostgres:
             async with undoing(partial(self._retired.add, place)), undoing(way.aclose):
                 yield place
 
-    async def _open_way(self, network: ContainerNetwork, server: PostgresServer, way: AsyncExitStack) -> int:
+    async def _open_way(self, network: ContainerNetwork, server: EmbeddedServer, way: AsyncExitStack) -> int:
         """The port at which an agent in a container reaches the server. The relay lets only its cell's containers
         through; among those that know the way, as on the loopback, a cell's password is what tells them apart."""
         try:
@@ -150,6 +150,6 @@ class EmbeddedPostgres:
             await server.stop()
 
 
-def _failure(server: Server, problem: str) -> ServiceError:
-    assert isinstance(server, PostgresServer)
+def _failure(server: PostgresServer, problem: str) -> ServiceError:
+    assert isinstance(server, EmbeddedServer)
     return server.failure(problem)

@@ -53,7 +53,7 @@ _SETTINGS = {
 }
 
 
-class PostgresServer:
+class EmbeddedServer:
     """initdb, start, stop. `superuser` and its password never leave this object's owner.
 
     directory: what this server may have for its own; its parent is ours, and the server's user may pass through it.

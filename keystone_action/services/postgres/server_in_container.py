@@ -43,7 +43,7 @@ _HASTE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchro
 
 
 class PostgresInContainer:
-    """See `postgres_cells.Server`. by_image: what the image makes its own superuser and database of."""
+    """See `PostgresServer`. by_image: what the image makes its own superuser and database of."""
 
     def __init__(self, container: ServiceContainer, by_image: PostgresCredentials, port: int) -> None:
         self.container = container
@@ -170,8 +170,8 @@ class PostgresInContainer:
 
     @contextmanager
     def admin(self, database: str = "") -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """See Server. Connections to our own database, which none is named for, are used again: to make one costs as
-        much as what it is for."""
+        """See PostgresServer. Connections to our own database, which none is named for, are used again: to make one
+        costs as much as what it is for."""
         connection = None if database else self._take_idle()
         connection = connection or self._connect(database or self._maintenance)
         try:
@@ -209,7 +209,7 @@ class PostgresInContainer:
         await self.container.remove()
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
-        """See Server."""
+        """See PostgresServer."""
         return keywords(self.container.address, self.port, user, password, database)
 
 
