@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.bad_input import attack_all, earned, planting
+from support.bad_input import attack_all, attack_each, earned, planting
 from support.graded_tests import files_of
 
 WRONG = "def add(a, b):\n    return a - b\n"
@@ -108,7 +108,7 @@ atexit.register(block)
 def add(a, b): os._exit(block())
 """}),
     "a process that stays": planting({"a.py": "import os, time\nif os.fork() == 0: os.setsid(), time.sleep(60)\n"}),
-    "hangs": planting({"a.py": "while True: pass\n"}),
+    "hangs": planting({"a.py": "import time\ntime.sleep(900)\n"}),
     "takes all memory": planting({"a.py": "x = []\nwhile True: x.append(bytes(1 << 20))\n"}),
 }  # fmt: skip
 REPLACED = {
@@ -163,35 +163,41 @@ def test_the_same_check_gives_credit_where_it_is_due(tmp_path: Path, packages: d
     assert (found["honest"]["status"], found["honest"]["score"]) == ("pass", 1.0)
 
 
-@pytest.mark.parametrize(
-    ("check", "said"),
-    [
-        ({"type": "pytest", "inject": ["hidden/helper.py"]}, "No test was run."),
-        ({"type": "pytest", "cmd": "pytest -q gone/test_y.py"}, "No test was run."),
-        ({"type": "pytest", "cmd": "pytest -q tests/test_x.py::test_gone", "inject": ["hidden/test_x.py"]}, "No test"),
-        ({"type": "swebench", "fail_to_pass": ["gone/test_y.py::test_small"]}, "test_small (not found)"),
-        ({"type": "swebench", "inject": ["hidden/test_x.py"], "fail_to_pass": ["test_x.py::gone"]}, "gone (not found)"),
-        (
-            {"type": "swebench", "fail_to_pass": ["a.py::x"], "pass_to_pass": ["tests/test_old.py::test_keep"]},
-            "test_keep (failed)",
-        ),
-    ],
-    ids=["nothing collected", "no file", "no test", "swebench: no file", "swebench: no test", "swebench: its own test"],
-)
-def test_tests_that_do_not_exist(
-    tmp_path: Path, packages: dict[str, str | bytes], check: dict[str, object], said: str
-) -> None:
-    _, found = attack_all(
+NOT_THERE: dict[str, tuple[dict[str, object], str]] = {
+    "nothing collected": ({"type": "pytest", "inject": ["hidden/helper.py"]}, "No test was run."),
+    "no file": ({"type": "pytest", "cmd": "pytest -q gone/test_y.py"}, "No test was run."),
+    "no test": (
+        {"type": "pytest", "cmd": "pytest -q tests/test_x.py::test_gone", "inject": ["hidden/test_x.py"]},
+        "No test",
+    ),
+    "swebench: no file": (
+        {"type": "swebench", "fail_to_pass": ["gone/test_y.py::test_small"]},
+        "test_small (not found)",
+    ),
+    "swebench: no test": (
+        {"type": "swebench", "inject": ["hidden/test_x.py"], "fail_to_pass": ["test_x.py::gone"]},
+        "gone (not found)",
+    ),
+    "swebench: its own test": (
+        {"type": "swebench", "fail_to_pass": ["a.py::x"], "pass_to_pass": ["tests/test_old.py::test_keep"]},
+        "test_keep (failed)",
+    ),
+}
+
+
+def test_tests_that_do_not_exist(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
+    _, found = attack_each(
         tmp_path,
         {"one": planting({"tests/test_old.py": "def test_keep(): pass\n"})},
-        check,
+        {name.replace(": ", "-").replace(" ", "-"): check for name, (check, _) in NOT_THERE.items()},
         author={**packages, "hidden/helper.py": "x = 1\n", "hidden/test_x.py": HIDDEN},
         start={"a.py": WRONG, "tests/test_old.py": "def test_keep(): assert 0\n"},
         **PYTHON,
     )
-    assert earned(found) == {}
-    assert said in found["one"]["message"]
-    assert found["one"]["cell"]["composite"] == 0.0
+    entries = {name: entries["one"] for name, entries in zip(NOT_THERE, found.values(), strict=True)}
+    assert earned(entries) == {}
+    assert {name: one["message"] for name, one in entries.items() if NOT_THERE[name][1] not in one["message"]} == {}
+    assert entries["no file"]["cell"]["composite"] == 0.0
 
 
 def test_a_command_of_pytest_that_ended_with_0(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
@@ -258,7 +264,7 @@ REPORTS = {
     "nothing": writing(""),
     "on stdout": planting({"a.py": ending(f"print({GOOD_REPORT!r}, flush=True)")}),
     "start-up modules": planting(dict.fromkeys(("sitecustomize.py", "build.py"), ending("open(REPORT, 'w')"))),
-    "hangs": planting({"a.py": "while True: pass\n"}),
+    "hangs": planting({"a.py": "import time\ntime.sleep(900)\n"}),
 }
 SAID_OF_REPORTS = {
     "written before": "no report matches target/reports/TEST-*.xml",
@@ -304,18 +310,23 @@ for place in ("node", "node_modules/.bin/node"):
     ),
     "configuration": planting({"package.json": '{"type": "module"}', ".npmrc": "node-options=--require ./x.js"}),
     "the test is a directory": planting({"x.test.js/index.js": ""}),
-    "hangs": planting({"solution.js": "while (true);"}),
+    "hangs": planting({"solution.js": "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);"}),
 }
 
 
-@pytest.mark.parametrize("test", ["x.test.js", "hidden.test.js"], ids=["itself", "by a file that loads it"])
-def test_no_credit_for_hidden_tests_of_node_that_fail(tmp_path: Path, test: str) -> None:
-    _, found = attack_all(
+RUNS_OF_NODE = {"itself": "x.test.js", "by-a-file-that-loads-it": "hidden.test.js"}
+
+
+def test_no_credit_for_hidden_tests_of_node_that_fail(tmp_path: Path) -> None:
+    check = {"type": "tests", "inject": ["hidden/x.test.js"], "timeout": "10s"}
+    _, found = attack_each(
         tmp_path,
         OF_NODE,
-        {"type": "tests", "cmd": f"node --test {test}", "inject": ["hidden/x.test.js"], "timeout": "10s"},
+        {name: {**check, "cmd": f"node --test {test}"} for name, test in RUNS_OF_NODE.items()},
         author={"hidden/x.test.js": NODE},
         start={"solution.js": "exports.add = () => 0;\n", "hidden.test.js": 'require("./x.test.js");'},
     )
-    assert earned(found) == {}
-    assert "ended before its tests reported" in found["process.exit"]["message"]
+    for name in RUNS_OF_NODE:
+        assert earned(found[name]) == {}, name
+        assert "ended before its tests reported" in found[name]["process.exit"]["message"]
+        assert "stopped at their time limit of 10 s" in found[name]["hangs"]["message"]

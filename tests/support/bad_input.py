@@ -27,28 +27,39 @@ def planting(files: Mapping[str, str]) -> str:
     return "".join(f"write({path!r}, {text!r})\n" for path, text in files.items())
 
 
+Entries = dict[str, dict[str, Any]]
+
+
 def attack_all(
+    directory: Path, attacks: Mapping[str, str], check: Mapping[str, Any], **more: Any
+) -> tuple[Called, Entries]:
+    """Run one check over what each of these agents leaves; its entry in results.json by the attack's name. more: as
+    for attack_each."""
+    called, found = attack_each(directory, attacks, {"it": check}, **more)
+    return called, found["it"]
+
+
+def attack_each(
     directory: Path,
     attacks: Mapping[str, str],
-    check: Mapping[str, Any],
+    checks: Mapping[str, Mapping[str, Any]],
     *,
     author: Mapping[str, str | bytes | None] | None = None,
     start: Mapping[str, str | None] | None = None,
     of_agent: Mapping[str, Any] | None = None,
     code: int = 1,
     **more: Any,
-) -> tuple[Called, dict[str, dict[str, Any]]]:
-    """Run one check over what each of these agents leaves; its entry in results.json by the attack's name.
+) -> tuple[Called, dict[str, Entries]]:
+    """Run all of these checks over what each of these agents leaves: name of the check → the attack's → its entry in
+    results.json.
 
     attacks: Python by name; `write(path, text)` is there, and
-    `retired(path)`, which removes what is there. check: as in a spec; `weight`, `gate` and `timeout` are the
+    `retired(path)`, which removes what is there. checks: as in a spec; `weight`, `gate` and `timeout` are the
     invariant's. author: files beside the spec. start: files of the workspace before the agent. code: the exit code.
     """
     files = {"agent/agent.py": _AGENT, "agent/attacks.json": json.dumps(dict(attacks)), **(author or {})}
     lay_out(directory, files)
     lay_out(directory / "start", {"README": "", **(start or {})})
-    fields = dict(check)
-    outer = {key: fields.pop(key) for key in ("weight", "gate", "timeout") if key in fields}
     document = {
         "version": 1,
         "id": "attacked",
@@ -62,17 +73,25 @@ def attack_all(
             **(of_agent or {}),
         },
         "parallelism": {"matrix": {"attack": list(attacks)}},
-        "invariants": {"it": {**outer, "check": fields}},
+        "invariants": {name: _invariant(check) for name, check in checks.items()},
         "scoring": {"pass_threshold": 0.1},
         **more,
     }
     called = run_spec(directory, json.dumps(document))
     assert not called.has_traceback, called.err
     assert called.code == code, called.out + called.err
-    cells = {cell["params"]["attack"]: cell for cell in called.cells}
-    for name, cell in cells.items():
-        assert cell["agent"]["exit_code"] == 0, (name, cell["agent"])
-    return called, {name: {**cell["invariants"][0], "cell": cell} for name, cell in cells.items()}
+    found: dict[str, Entries] = {name: {} for name in checks}
+    for cell in called.cells:
+        attack = cell["params"]["attack"]
+        assert cell["agent"]["exit_code"] == 0, (attack, cell["agent"])
+        for entry in cell["invariants"]:
+            found[entry["name"]][attack] = {**entry, "cell": cell}
+    return called, found
+
+
+def _invariant(check: Mapping[str, Any]) -> dict[str, Any]:
+    outer = {key: check[key] for key in ("weight", "gate", "timeout") if key in check}
+    return {**outer, "check": {key: value for key, value in check.items() if key not in outer}}
 
 
 def earned(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
