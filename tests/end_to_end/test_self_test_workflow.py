@@ -57,6 +57,8 @@ def played(tmp_path: Path, action_image: str, image: Callable[[str], str], netwo
     def in_its_container(
         job: str, runner: FakeRunner, inputs: dict[str, str], env: dict[str, str], masked: tuple[str, ...]
     ) -> StepResult:
+        if job == "shard" and not inputs["shard"].startswith("1/"):
+            return runner.step(inputs, env=env, masked=masked)  # without the image: one shard shows what it makes of it
         net = network if job == "services" else ""
         # One leg plays a runner without a Docker socket: the embedded database does all the same.
         socket = (job, inputs.get("spec")) != ("verdicts", "examples/reconcile/keystone.yaml")
