@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
-from support.attack_runs import Attack, area, as_processes, attack_fixture, in_both
+from support.attack_runs import Attack, Played, Scenario, area, as_processes, attack_fixture, played, played_in
 from support.attacks import honest, hostile
 from support.hostile import statuses
 
-__all__ = ["area", "attack_fixture"]
+__all__ = ["area", "attack_fixture", "played"]
 
 FAMILY = "earlier checks"
 RUN_IT = {"type": "command_exit", "command": "python3 work.py"}
@@ -39,62 +40,26 @@ def leave(files: dict[str, str]) -> str:
     return f"import pathlib\nfor name, text in {files!r}.items():\n    pathlib.Path(name).write_text(text)\n"
 
 
-@in_both
-@hostile(FAMILY, "plants start-up files in HOME", held_by="a HOME of its own for each check", sandbox="both")
-def test_what_one_check_leaves_in_home_does_not_run_in_the_next(area: Path, attack: Attack) -> None:
-    (area / "decide.py").write_text(NO)
-    called = attack(
-        leave({"work.py": PLANT}),
-        {
-            "runs": RUN_IT,
-            "script": {"type": "custom", "script": "decide.py", "runs_in": "sandbox"},
-            "command": {"type": "command_exit", "command": "python3 -c 'raise SystemExit(1)'"},
-            "shell": {"type": "command_exit", "command": ["sh", "-l", "-c", "exit 1"]},
-        },
-    )
-    assert statuses(called) == {"runs": "pass", "script": "fail", "command": "fail", "shell": "fail"}, called.err
-    assert called.checks["script"]["message"] == "the author says no"
+FIND = """
+import json, os, pathlib, sys
+workspace = pathlib.Path(json.load(sys.stdin)['workspace_path'])
+(workspace / 'built/more').write_text('2')
+found = [(workspace / 'built/part').read_text(), sorted(os.listdir(os.environ['HOME']))]
+print(json.dumps({'passed': found == ['1\\n', []], 'reason': str(found)}))
+"""
+BUILD = "umask 077; mkdir built ~/bin && echo 1 > built/part && echo tool > ~/bin/tool && echo t > $TMPDIR/t"
+# A file with a name in each, as package managers make them from their cache; in containers that can't be.
+LINK = "{ ln ~/bin/tool built/linked || cp ~/bin/tool built/linked; }"
+AGAIN = f'test -z "$(ls $TMPDIR)" && {LINK} && echo 3 >> built/more'
 
-
-@in_both
-@honest(FAMILY, "plants start-up files in HOME", sandbox="both")
-def test_checks_go_on_with_the_tree_and_by_request_with_home(area: Path, attack: Attack) -> None:
-    """What a check builds in the tree is there for the next, and can be changed by it; what is in HOME, on request."""
-    (area / "decide.py").write_text(
-        "import json, os, pathlib, sys\n"
-        "workspace = pathlib.Path(json.load(sys.stdin)['workspace_path'])\n"
-        "(workspace / 'built/more').write_text('2')\n"
-        "found = [(workspace / 'built/part').read_text(), sorted(os.listdir(os.environ['HOME']))]\n"
-        "print(json.dumps({'passed': found == ['1\\n', []], 'reason': str(found)}))\n"
-    )
-    build = "umask 077; mkdir built ~/bin && echo 1 > built/part && echo tool > ~/bin/tool && echo t > $TMPDIR/t"
-    # A file with a name in each, as package managers make them from their cache; in containers that can't be.
-    link = "{ ln ~/bin/tool built/linked || cp ~/bin/tool built/linked; }"
-    again = f'test -z "$(ls $TMPDIR)" && {link} && echo 3 >> built/more'
-    called = attack(
-        leave({"work.py": "pass"}),
-        {
-            "builds": {"type": "command_exit", "command": build},
-            "script": {"type": "custom", "script": "decide.py", "runs_in": "sandbox"},
-            "shares": {"type": "command_exit", "command": again, "share_home": True},
-            "more": {"type": "command_exit", "command": "echo 4 >> ~/bin/tool && cat built/linked", "share_home": True},
-            "alone": {"type": "command_exit", "command": "test -f built/more && test ! -e ~/bin"},
-        },
-    )
-    assert set(statuses(called).values()) == {"pass"}, called.out + called.err
-
-
-@in_both
-@hostile(FAMILY, "changes the author's script and logs", held_by="a read-only folder outside the tree", sandbox="both")
-def test_a_script_that_runs_the_agents_code_goes_on_unchanged(area: Path, attack: Attack) -> None:
-    (area / "decide.py").write_text(
-        "import json, subprocess, sys\n"
-        "context = json.load(sys.stdin)\n"
-        "subprocess.run(['python3', 'work.py', __file__, context['audit_log_path']], cwd=context['workspace_path'])\n"
-        "seen = [open(__file__).read()[-20:], open(context['audit_log_path']).read()]\n"
-        "print(json.dumps({'passed': 'forged' not in str(seen), 'reason': str(seen)}))  # the end\n"
-    )
-    forge = """
+RUN_WITH_PATHS = """
+import json, subprocess, sys
+context = json.load(sys.stdin)
+subprocess.run(['python3', 'work.py', __file__, context['audit_log_path']], cwd=context['workspace_path'])
+seen = [open(__file__).read()[-20:], open(context['audit_log_path']).read()]
+print(json.dumps({'passed': 'forged' not in str(seen), 'reason': str(seen)}))  # the end
+"""
+FORGE = """
 import contextlib, os, pathlib, shutil, sys
 for name in sys.argv[1:]:
     place = pathlib.Path(name)
@@ -108,58 +73,115 @@ for name in sys.argv[1:]:
     with contextlib.suppress(OSError):
         place.write_text("forged")
 """
-    called = attack(
-        leave({"work.py": forge}), {"script": {"type": "custom", "script": "decide.py", "runs_in": "sandbox"}}
-    )
-    assert statuses(called) == {"script": "pass"}, called.checks["script"]["message"]
+HEAR = """
+import json, subprocess, sys
+workspace = json.load(sys.stdin)['workspace_path']
+said = subprocess.run(['python3', 'work.py'], cwd=workspace, capture_output=True, text=True).stdout
+print(json.dumps({'passed': said == '42\\n', 'reason': said}))
+"""
+
+OWN_PYTHON = """
+import json, subprocess
+script = ['python3', '-c', 'import json; print(json.dumps(0))']
+done = subprocess.run(script, capture_output=True, text=True)
+print(json.dumps({'passed': done.stdout == '0\\n', 'reason': done.stdout + done.stderr}))
+"""
+FORGED = 'import os; os.write(1, b\'{"passed": false, "reason": "forged"}\'); os._exit(0)'
+BY_ITS_PATH = """
+import json, sys
+sys.path.append(json.load(sys.stdin)['workspace_path'])
+import answer
+print(json.dumps({'passed': answer.VALUE == 42}))
+"""
+
+DECIDE = {"type": "custom", "script": "decide.py", "runs_in": "sandbox"}
+IN_EACH = ("process", "bind")
+ALSO_COPIED = (*IN_EACH, "copy")
+"""Where it matters how trees, scripts and HOME get into containers."""
 
 
-@in_both
+def scenario(
+    left: dict[str, str],
+    decide: str,
+    checks: dict[str, Any] | None = None,
+    where: tuple[str, ...] = ALSO_COPIED,
+    **more: Any,
+) -> Scenario:
+    """left: by the agent; decide: the author's script."""
+    return Scenario(leave(left), checks or {"script": DECIDE}, {"decide.py": decide}, where, more=more)
+
+
+SCENARIOS = {
+    "plants in HOME": scenario(
+        {"work.py": PLANT},
+        NO,
+        {
+            "runs": RUN_IT,
+            "script": DECIDE,
+            "command": {"type": "command_exit", "command": "python3 -c 'raise SystemExit(1)'"},
+            "shell": {"type": "command_exit", "command": ["sh", "-l", "-c", "exit 1"]},
+        },
+    ),
+    "goes on with the tree": scenario(
+        {"work.py": "pass"},
+        FIND,
+        {
+            "builds": {"type": "command_exit", "command": BUILD},
+            "script": DECIDE,
+            "shares": {"type": "command_exit", "command": AGAIN, "share_home": True},
+            "more": {"type": "command_exit", "command": "echo 4 >> ~/bin/tool && cat built/linked", "share_home": True},
+            "alone": {"type": "command_exit", "command": "test -f built/more && test ! -e ~/bin"},
+        },
+    ),
+    "changes the script": scenario({"work.py": FORGE}, RUN_WITH_PATHS),
+    "says what it has to": scenario({"work.py": "print(6 * 7)"}, HEAR, where=IN_EACH),
+    "plants modules": scenario(
+        {"json.py": FORGED, "subprocess.py": FORGED}, OWN_PYTHON, where=IN_EACH, setup={"env": {"PYTHONPATH": "."}}
+    ),
+    "is imported by its path": scenario({"answer.py": "VALUE = 42"}, BY_ITS_PATH, where=IN_EACH),
+}
+PLAYED_IN_EACH, PLAYED_ALSO_COPIED = played_in(*IN_EACH), played_in(*ALSO_COPIED)
+
+
+@PLAYED_ALSO_COPIED
+@hostile(FAMILY, "plants start-up files in HOME", held_by="a HOME of its own for each check", sandbox="both")
+def test_what_one_check_leaves_in_home_does_not_run_in_the_next(played: Played) -> None:
+    found = played.statuses("plants in HOME")
+    assert found == {"runs": "pass", "script": "fail", "command": "fail", "shell": "fail"}, played.called.err
+    assert played.checks("plants in HOME")["script"]["message"] == "the author says no"
+
+
+@PLAYED_ALSO_COPIED
+@honest(FAMILY, "plants start-up files in HOME", sandbox="both")
+def test_checks_go_on_with_the_tree_and_by_request_with_home(played: Played) -> None:
+    """What a check builds in the tree is there for the next, and can be changed by it; what is in HOME, on request."""
+    found = played.statuses("goes on with the tree")
+    assert set(found.values()) == {"pass"}, played.checks("goes on with the tree")
+
+
+@PLAYED_ALSO_COPIED
+@hostile(FAMILY, "changes the author's script and logs", held_by="a read-only folder outside the tree", sandbox="both")
+def test_a_script_that_runs_the_agents_code_goes_on_unchanged(played: Played) -> None:
+    assert played.statuses("changes the script") == {"script": "pass"}, played.checks("changes the script")
+
+
+@PLAYED_IN_EACH
 @honest(FAMILY, "changes the author's script and logs", sandbox="both")
-def test_a_script_that_runs_the_agents_code_hears_what_it_says(area: Path, attack: Attack) -> None:
-    (area / "decide.py").write_text(
-        "import json, subprocess, sys\n"
-        "workspace = json.load(sys.stdin)['workspace_path']\n"
-        "said = subprocess.run(['python3', 'work.py'], cwd=workspace, capture_output=True, text=True).stdout\n"
-        "print(json.dumps({'passed': said == '42\\n', 'reason': said}))\n"
-    )
-    called = attack(
-        leave({"work.py": "print(6 * 7)"}), {"script": {"type": "custom", "script": "decide.py", "runs_in": "sandbox"}}
-    )
-    assert statuses(called) == {"script": "pass"}, called.checks["script"]["message"]
+def test_a_script_that_runs_the_agents_code_hears_what_it_says(played: Played) -> None:
+    assert played.statuses("says what it has to") == {"script": "pass"}, played.checks("says what it has to")
 
 
-@in_both
+@PLAYED_IN_EACH
 @hostile(FAMILY, "plants modules for a script's own Python", held_by="Python's safe path", sandbox="both")
-def test_a_script_takes_no_module_of_the_agents(area: Path, attack: Attack) -> None:
-    (area / "decide.py").write_text(
-        "import json, subprocess\n"
-        "script = ['python3', '-c', 'import json; print(json.dumps(0))']\n"
-        "done = subprocess.run(script, capture_output=True, text=True)\n"
-        "print(json.dumps({'passed': done.stdout == '0\\n', 'reason': done.stdout + done.stderr}))\n"
-    )
-    yes = 'import os; os.write(1, b\'{"passed": false, "reason": "forged"}\'); os._exit(0)'
-    called = attack(
-        leave({"json.py": yes, "subprocess.py": yes}),
-        {"script": {"type": "custom", "script": "decide.py", "runs_in": "sandbox"}},
-        setup={"env": {"PYTHONPATH": "."}},
-    )
-    assert statuses(called) == {"script": "pass"}, called.checks["script"]["message"]
+def test_a_script_takes_no_module_of_the_agents(played: Played) -> None:
+    assert played.statuses("plants modules") == {"script": "pass"}, played.checks("plants modules")
 
 
-@in_both
+@PLAYED_IN_EACH
 @honest(FAMILY, "plants modules for a script's own Python", sandbox="both")
-def test_a_script_may_import_what_the_agent_wrote_by_its_path(area: Path, attack: Attack) -> None:
-    (area / "decide.py").write_text(
-        "import json, sys\n"
-        "sys.path.append(json.load(sys.stdin)['workspace_path'])\n"
-        "import answer\n"
-        "print(json.dumps({'passed': answer.VALUE == 42}))\n"
-    )
-    called = attack(
-        leave({"answer.py": "VALUE = 42"}), {"script": {"type": "custom", "script": "decide.py", "runs_in": "sandbox"}}
-    )
-    assert statuses(called) == {"script": "pass"}, called.checks["script"]["message"]
+def test_a_script_may_import_what_the_agent_wrote_by_its_path(played: Played) -> None:
+    found = played.statuses("is imported by its path")
+    assert found == {"script": "pass"}, played.checks("is imported by its path")
 
 
 def repository(area: Path) -> None:

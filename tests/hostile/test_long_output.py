@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack_runs import Attack, area, attack_fixture, in_each
+from support.attack_runs import Played, Scenario, area, played, played_in
 from support.attacks import honest, hostile
 from support.command_line import ENVIRONMENT, ROOT
-from support.hostile import statuses
+from support.hostile import attack
 from support.model_server import ModelServer, answer
 
-__all__ = ["area", "attack_fixture"]
+__all__ = ["area", "played"]
 
 FAMILY = "long output"
 PRINT = """
@@ -38,39 +38,6 @@ def printing(how: str, word: str) -> str:
     return PRINT.format(how=how, word=word)
 
 
-@pytest.mark.parametrize("how", OUTPUTS)
-@in_each
-@hostile(FAMILY, "a secret in the middle of 3 MB", held_by="the whole output on disk", sandbox="both")
-def test_what_stands_in_the_middle_is_found(attack: Attack, how: str) -> None:
-    called = attack(
-        printing(how, "hunter2"),
-        {
-            "no_password": {"type": "regex", "pattern": r"(?s)\A(?!.*hunter2).*\Z"},
-            "expected": {"type": "passfail", "expected_output": "hunter2"},
-        },
-        agent={"output": OUTPUTS[how]},
-    )
-    assert statuses(called) == {"no_password": "fail", "expected": "pass"}, called.out + called.err
-    (cell,) = called.cells
-    assert len(cell["agent"]["output"]) < 100_000
-    assert "cut" in cell["agent"]["output"]
-
-
-@pytest.mark.parametrize("how", OUTPUTS)
-@in_each
-@honest(FAMILY, "a secret in the middle of 3 MB", sandbox="both")
-def test_a_long_output_without_it_passes(attack: Attack, how: str) -> None:
-    called = attack(
-        printing(how, ""),
-        {
-            "no_password": {"type": "regex", "pattern": r"(?s)\A(?!.*hunter2).*\Z"},
-            "whole": {"type": "regex", "pattern": r"\Ax{1500000}\nx{1500000}\n+\Z"},
-        },
-        agent={"output": OUTPUTS[how]},
-    )
-    assert statuses(called) == {"no_password": "pass", "whole": "pass"}, called.out + called.err
-
-
 TOO_MUCH = """
 import sys
 line = b"x" * (1 << 20)
@@ -80,39 +47,81 @@ for stream, count in ((sys.stdout, {out}), (sys.stderr, {err})):
 open("made", "w")
 """
 
-
-@in_each
-@hostile(FAMILY, "more than is kept", held_by="checks that read it fail", sandbox="both")
-def test_what_was_not_kept_whole_is_not_judged(attack: Attack) -> None:
-    called = attack(
+NO_PASSWORD = {"type": "regex", "pattern": r"(?s)\A(?!.*hunter2).*\Z"}
+SCENARIOS = {
+    **{
+        f"secret, {how}": Scenario(
+            printing(how, "hunter2"),
+            {"no_password": NO_PASSWORD, "expected": {"type": "passfail", "expected_output": "hunter2"}},
+            agent={"output": output},
+        )
+        for how, output in OUTPUTS.items()
+    },
+    **{
+        f"none, {how}": Scenario(
+            printing(how, ""),
+            {
+                "no_password": NO_PASSWORD,
+                "whole": {"type": "regex", "pattern": r"\Ax{1500000}\nx{1500000}\n+\Z"},
+            },
+            agent={"output": output},
+        )
+        for how, output in OUTPUTS.items()
+    },
+    "too much": Scenario(
         TOO_MUCH.format(out=65, err=0),
         {
-            "no_password": {"type": "regex", "pattern": r"(?s)\A(?!.*hunter2).*\Z"},
+            "no_password": NO_PASSWORD,
             "stdout": {"type": "regex", "pattern": "x", "input_from": "stdout"},
             "exact": {"type": "exact", "expected": "no"},
             "made": {"type": "file_exists", "path": "made"},
             "runs": {"type": "command_exit", "command": "test -f made"},
         },
-    )
-    found = statuses(called)
-    assert found == {"no_password": "fail", "stdout": "fail", "exact": "fail", "made": "pass", "runs": "pass"}
-    assert "has 68,157,440 bytes, of which at most 67,108,864 can be judged" in called.checks["exact"]["message"]
-
-
-@in_each
-@honest(FAMILY, "more than is kept", sandbox="both")
-def test_what_was_just_kept_is_judged(attack: Attack) -> None:
-    called = attack(
+    ),
+    "just kept": Scenario(
         TOO_MUCH.format(out=64, err=65),
         {"all": {"type": "regex", "pattern": r"\Ax+\Z", "input_from": "stdout"}},
-    )
-    assert statuses(called) == {"all": "pass"}, called.out + called.err
+    ),
+}
+IN_EACH = played_in("process", "bind")
+
+
+@pytest.mark.parametrize("how", OUTPUTS)
+@IN_EACH
+@hostile(FAMILY, "a secret in the middle of 3 MB", held_by="the whole output on disk", sandbox="both")
+def test_what_stands_in_the_middle_is_found(played: Played, how: str) -> None:
+    name = f"secret, {how}"
+    assert played.statuses(name) == {"no_password": "fail", "expected": "pass"}, played.checks(name)
+    shown = played.cell(name)["agent"]["output"]
+    assert len(shown) < 100_000
+    assert "cut" in shown
+
+
+@pytest.mark.parametrize("how", OUTPUTS)
+@IN_EACH
+@honest(FAMILY, "a secret in the middle of 3 MB", sandbox="both")
+def test_a_long_output_without_it_passes(played: Played, how: str) -> None:
+    name = f"none, {how}"
+    assert played.statuses(name) == {"no_password": "pass", "whole": "pass"}, played.checks(name)
+
+
+@IN_EACH
+@hostile(FAMILY, "more than is kept", held_by="checks that read it fail", sandbox="both")
+def test_what_was_not_kept_whole_is_not_judged(played: Played) -> None:
+    found = played.statuses("too much")
+    assert found == {"no_password": "fail", "stdout": "fail", "exact": "fail", "made": "pass", "runs": "pass"}
+    message = played.checks("too much")["exact"]["message"]
+    assert "has 68,157,440 bytes, of which at most 67,108,864 can be judged" in message
+
+
+@IN_EACH
+@honest(FAMILY, "more than is kept", sandbox="both")
+def test_what_was_just_kept_is_judged(played: Played) -> None:
+    assert played.statuses("just kept") == {"all": "pass"}, played.checks("just kept")
 
 
 def judged(area: Path, script: str) -> tuple[str, dict[str, Any]]:
     """What a judge was asked about this agent's output, and the check."""
-    from support.hostile import attack
-
     with ModelServer([answer(1)]) as server:
         called = attack(
             area, script, {"judge": {"type": "llm_as_judge", "criteria": "Is it good?"}}, environ=server.environ()

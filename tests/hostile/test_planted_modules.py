@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack_runs import Attack, area, attack_fixture, in_each
+from support.attack_runs import Played, Scenario, area, played, played_in
 from support.attacks import honest, hostile
 from support.graded_tests import World, lay_out
-from support.hostile import statuses
 
-__all__ = ["area", "attack_fixture"]
+__all__ = ["area", "played"]
 
 FAMILY = "planted modules"
 TEST = """
@@ -38,50 +37,56 @@ def leave(files: dict[str, str]) -> str:
     )
 
 
-def unittest_checks(area: Path) -> dict[str, Any]:
-    """The same hidden test by several command lines."""
-    (area / "test_solution.py").write_text(TEST)
-    inside = {"src": "test_solution.py", "dest": "tests/"}
-    return {
-        "plain": {"type": "tests", "cmd": "python3 -m unittest test_solution", "inject": ["test_solution.py"]},
-        "found": {"type": "tests", "cmd": "python3 -m unittest discover -s tests", "inject": [inside]},
-        "path": {
-            "type": "tests",
-            "cmd": 'PYTHONPATH="$PWD/src" python3 -m unittest test_solution',
-            "inject": ["test_solution.py"],
-        },
-        "script": {"type": "tests", "cmd": ["python3", "test_solution.py"], "inject": ["test_solution.py"]},
-    }
+INJECT = ["test_solution.py"]
+UNITTEST_CHECKS: dict[str, Any] = {
+    "plain": {"type": "tests", "cmd": "python3 -m unittest test_solution", "inject": INJECT},
+    "found": {
+        "type": "tests",
+        "cmd": "python3 -m unittest discover -s tests",
+        "inject": [{"src": "test_solution.py", "dest": "tests/"}],
+    },
+    "path": {"type": "tests", "cmd": 'PYTHONPATH="$PWD/src" python3 -m unittest test_solution', "inject": INJECT},
+    "script": {"type": "tests", "cmd": ["python3", "test_solution.py"], "inject": INJECT},
+}
+"""The same hidden test by several command lines."""
 
 
-@in_each
+def of_unittest(files: dict[str, str]) -> Scenario:
+    return Scenario(leave(files), UNITTEST_CHECKS, {"test_solution.py": TEST})
+
+
+FOLDERS = ("", "tests/", "src/")
+PLANTS = dict.fromkeys(("argparse.py", "tests/argparse.py", "src/argparse.py", "src/encodings/__init__.py"), END)
+PLANTS |= {"difflib/__init__.py": END, "tests/pprint/__init__.py": END, "test_solution.py": "", "unittest.py": END}
+USES = "import argparse, difflib\nfrom app import queue, types\nfrom app.json import loads\n"
+PACKAGE = {"app/__init__.py": "", "app/queue.py": "", "app/types.py": "", "app/json.py": "loads = 1\n"}
+SCENARIOS = {
+    "planted": of_unittest({**{f"{folder}solution.py": WRONG + "import unittest\n" for folder in FOLDERS}, **PLANTS}),
+    "in a package": of_unittest(
+        {folder + name: text for folder in FOLDERS for name, text in {**PACKAGE, "solution.py": USES + RIGHT}.items()}
+    ),
+}
+IN_EACH = played_in("process", "bind")
+
+
+@IN_EACH
 @hostile(FAMILY, "of the standard library, for unittest", held_by="an import guard, files taken out", sandbox="both")
-def test_unittest_takes_none_of_its_modules_from_the_workspace(area: Path, attack: Attack) -> None:
-    plants = dict.fromkeys(("argparse.py", "tests/argparse.py", "src/argparse.py", "src/encodings/__init__.py"), END)
-    plants |= {"difflib/__init__.py": END, "tests/pprint/__init__.py": END}
-    solutions = dict.fromkeys(("solution.py", "tests/solution.py", "src/solution.py"), WRONG + "import unittest\n")
-    ended = {"test_solution.py": "", "unittest.py": END}
-    called = attack(leave({**solutions, **plants, **ended}), unittest_checks(area))
-    assert set(statuses(called).values()) == {"fail"}, [check["message"] for check in called.checks.values()]
-    for name, check in called.checks.items():
+def test_unittest_takes_none_of_its_modules_from_the_workspace(played: Played) -> None:
+    found = played.checks("planted")
+    assert {check["status"] for check in found.values()} == {"fail"}, [check["message"] for check in found.values()]
+    for name, check in found.items():
         if name != "script":
             assert "FAILED (failures=1)" in check["message"]
-    assert "argparse.py" in called.checks["plain"]["message"]
-    assert "src/encodings/__init__.py" in called.checks["path"]["details"]["passed_over"]
+    assert "argparse.py" in found["plain"]["message"]
+    assert "src/encodings/__init__.py" in found["path"]["details"]["passed_over"]
 
 
-@in_each
+@IN_EACH
 @honest(FAMILY, "of the standard library, for unittest", sandbox="both")
-def test_modules_of_a_package_may_have_any_name(area: Path, attack: Attack) -> None:
-    uses = "import argparse, difflib\nfrom app import queue, types\nfrom app.json import loads\n"
-    package = {"app/__init__.py": "", "app/queue.py": "", "app/types.py": "", "app/json.py": "loads = 1\n"}
-    solutions: dict[str, str] = {}
-    for folder in ("", "tests/", "src/"):
-        solutions |= {folder + name: text for name, text in package.items()}
-        solutions[f"{folder}solution.py"] = uses + RIGHT
-    called = attack(leave(solutions), unittest_checks(area))
-    assert set(statuses(called).values()) == {"pass"}, [check["message"] for check in called.checks.values()]
-    assert not any("Passed over" in check["message"] for check in called.checks.values())
+def test_modules_of_a_package_may_have_any_name(played: Played) -> None:
+    found = played.checks("in a package")
+    assert {check["status"] for check in found.values()} == {"pass"}, [check["message"] for check in found.values()]
+    assert not any("Passed over" in check["message"] for check in found.values())
 
 
 GREEN = """
@@ -104,9 +109,15 @@ def world(tmp_path: Path, packages: Path) -> World:
     return world
 
 
-@pytest.mark.parametrize("name", ["pdb", "cmd", "code", "codeop", "bdb", "packaging"])
-@pytest.mark.parametrize("place", ["{}.py", "{}/__init__.py"])
-@pytest.mark.parametrize("kind", ["pytest", "tests"])
+# Each name at both places and in both kinds of checks, and each place in each kind.
+@pytest.mark.parametrize(
+    ("name", "place", "kind"),
+    [
+        (name, place, ("pytest", "tests")[(number + at) % 2])
+        for number, name in enumerate(["pdb", "cmd", "code", "codeop", "bdb", "packaging"])
+        for at, place in enumerate(["{}.py", "{}/__init__.py"])
+    ],
+)
 @hostile(FAMILY, "that pytest imports late", held_by="an import guard in the finder")
 def test_pytest_takes_no_late_import_from_the_workspace(world: World, kind: str, name: str, place: str) -> None:
     world.left({place.format(name): GREEN, "solution.py": f"import {name}\n{WRONG}"})
@@ -251,17 +262,23 @@ def installed(world: World, area: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("command", RUNNERS)
+PARTS = [
+    ["parts/scale.py", "parts/deep/scale.py"],
+    ["parts/__init__.py", "parts/scale.py", "parts/deep/scale.py"],
+    ["parts/deep/__init__.py", "parts/deep/scale.py", "parts/scale.py"],
+    ["parts.py"],
+]
+
+
+# Each of them by both runners, and with and without parts of the author's.
 @pytest.mark.parametrize(
-    "planted",
+    ("planted", "command", "authors"),
     [
-        ["parts/scale.py", "parts/deep/scale.py"],
-        ["parts/__init__.py", "parts/scale.py", "parts/deep/scale.py"],
-        ["parts/deep/__init__.py", "parts/deep/scale.py", "parts/scale.py"],
-        ["parts.py"],
+        (planted, command, bool((number + at) % 2))
+        for number, planted in enumerate(PARTS)
+        for at, command in enumerate(RUNNERS)
     ],
 )
-@pytest.mark.parametrize("authors", [False, True])
 @hostile(FAMILY, "of an installed namespace package", held_by="an import guard in the finder")
 def test_no_part_of_a_namespace_package_is_taken_from_the_workspace(
     world: World, installed: Path, command: str, planted: list[str], authors: bool

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack_runs import Attack, area, attack_fixture, in_each
+from support.attack_runs import Played, Scenario, played, played_in
 from support.attacks import honest, hostile
 from support.graded_tests import World
-from support.hostile import statuses
 
-__all__ = ["area", "attack_fixture"]
+__all__ = ["played"]
 
 FAMILY = "runs of unittest"
 TEST = """
@@ -61,12 +60,9 @@ COMMANDS = {
 }
 
 
-def checks(area: Path) -> dict[str, Any]:
-    (area / "test_solution.py").write_text(TEST)
-    inject = ["test_solution.py", {"src": "test_solution.py", "dest": "tests/"}]
-    found = {name: {"type": "tests", "cmd": cmd, "inject": inject} for name, cmd in COMMANDS.items()}
-    found["report"] = {**found["plain"], "junit_xml": "r.xml"}
-    return found
+INJECT = ["test_solution.py", {"src": "test_solution.py", "dest": "tests/"}]
+CHECKS = {name: {"type": "tests", "cmd": cmd, "inject": INJECT} for name, cmd in COMMANDS.items()}
+CHECKS["report"] = {**CHECKS["plain"], "junit_xml": "r.xml"}
 
 
 def leave(solution: str) -> str:
@@ -78,33 +74,47 @@ def leave(solution: str) -> str:
     )
 
 
-@in_each
+def asked(first: int, count: int) -> dict[str, Any]:
+    """So many of the checks in turn."""
+    names = [*CHECKS]
+    return {names[at % len(names)]: CHECKS[names[at % len(names)]] for at in range(first, first + count)}
+
+
+def scenario(solution: str, checks: dict[str, Any], *where: str) -> Scenario:
+    report = f"open('r.xml', 'w').write({REPORT!r})\n"
+    return Scenario(leave(report + solution), checks, {"test_solution.py": TEST}, where)
+
+
+AT_EXIT = "import atexit\natexit.register(print, 'done')\n"
+SCENARIOS = {
+    # A check is a process or a container: each way to end a run with some of the commands, the first with all.
+    **{
+        f"{how}, process": scenario(ENDS[how], asked(3 * number, 3) if number else CHECKS, "process")
+        for number, how in enumerate(ENDS)
+    },
+    **{f"{how}, bind": scenario(ENDS[how], asked(number, 1), "bind") for number, how in enumerate(ENDS)},
+    "right, process": scenario(AT_EXIT + RIGHT, CHECKS, "process"),
+    "right, bind": scenario(AT_EXIT + RIGHT, CHECKS, "bind"),
+}
+IN_EACH = played_in("process", "bind")
+
+
+@IN_EACH
 @pytest.mark.parametrize("how", ENDS)
 @hostile(FAMILY, "ended by the code under test", held_by="a key that each run signs its results with", sandbox="both")
-def test_a_run_that_the_code_under_test_ends_earns_nothing(
-    request: pytest.FixtureRequest, area: Path, attack: Attack, how: str
-) -> None:
-    """As processes each way with each command; in containers, where each check is one, with two of them in turn."""
-    report = f"open('r.xml', 'w').write({REPORT!r})\n"
-    asked = checks(area)
-    if request.node.get_closest_marker("docker"):
-        names = [*asked]
-        first = 2 * [*ENDS].index(how)
-        asked = {names[at % len(names)]: asked[names[at % len(names)]] for at in (first, first + 1)}
-    called = attack(leave(report + ENDS[how]), asked)
-    messages = [check["message"] for check in called.checks.values()]
-    assert set(statuses(called).values()) == {"fail"}, messages
-    assert {check["score"] for check in called.checks.values()} == {0.0}, messages
+def test_a_run_that_the_code_under_test_ends_earns_nothing(played: Played, how: str) -> None:
+    found = played.checks(f"{how}, {played.where}")
+    messages = [check["message"] for check in found.values()]
+    assert {(check["status"], check["score"]) for check in found.values()} == {("fail", 0.0)}, messages
 
 
-@in_each
+@IN_EACH
 @honest(FAMILY, "ended by the code under test", sandbox="both")
-def test_a_run_that_comes_to_its_end_passes(area: Path, attack: Attack) -> None:
+def test_a_run_that_comes_to_its_end_passes(played: Played) -> None:
     """Also with things of its own to do at the end."""
-    at_exit = f"import atexit\natexit.register(print, 'done')\nopen('r.xml', 'w').write({REPORT!r})\n"
-    called = attack(leave(at_exit + RIGHT), checks(area))
-    assert set(statuses(called).values()) == {"pass"}, [check["message"] for check in called.checks.values()]
-    assert "It was graded by its exit code alone" in called.checks["plain"]["message"]
+    found = played.checks(f"right, {played.where}")
+    assert {check["status"] for check in found.values()} == {"pass"}, [check["message"] for check in found.values()]
+    assert "It was graded by its exit code alone" in found["plain"]["message"]
 
 
 @pytest.fixture

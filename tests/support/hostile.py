@@ -38,10 +38,20 @@ def attack(
 ) -> Called:
     """Run a spec whose agent is this Python script. checks: by name. agent, more: further keys of the agent and of
     the spec."""
+    write_agent(directory, script)
+    return run_spec(directory, json.dumps(document_of(checks, agent=agent, **more)), *words, environ=environ)
+
+
+def write_agent(directory: Path, script: str) -> None:
+    """The folder `agent` beside a spec, with this Python script as the agent."""
     (directory / "agent").mkdir(exist_ok=True)
     (directory / "agent" / "agent.py").write_text(script, "utf-8")
     (directory / "agent" / "postgres.py").write_bytes(POSTGRES_CLIENT.read_bytes())
-    document = {
+
+
+def document_of(checks: Mapping[str, Any], *, agent: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The spec whose agent is the script of `write_agent`; as `attack`."""
+    return {
         "version": 1,
         "id": "hostile",
         "task": {"prompt": "do it"},
@@ -56,7 +66,6 @@ def attack(
         "invariants": {name: {"check": check} for name, check in checks.items()},
         **more,
     }
-    return run_spec(directory, json.dumps(document), *words, environ=environ)
 
 
 def everything_written(called: Called) -> dict[str, bytes]:
