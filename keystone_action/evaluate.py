@@ -35,7 +35,7 @@ def evaluate(options: GatedOptions, progress: Progress) -> Evaluation:
     """
     gc.enable()
     gc.freeze()
-    with signals.held():
+    with signals.holding():
         ran = run_to_its_end(lambda stop: run(options, lambda: specs_to_run(options), progress, stop))
         if signals.left_behind() and options.run_id:
             keep_lock(options.run_id, on_engine=False)

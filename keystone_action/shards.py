@@ -72,7 +72,7 @@ def join(options: MergeOptions) -> Evaluation:
     before anything is written, OutputError when results can't be."""
     from keystone_action.report.write import write_reports
 
-    with signals.held():
+    with signals.holding():
         ran = merge_shards(options)
         write_reports(ran.result, ran.directory)
     return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))

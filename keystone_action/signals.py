@@ -191,7 +191,7 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def holding() -> Iterator[None]:
     """As `hold`; where the signals are not ours (we are a library of somebody's), they are ours as long as this
     lasts."""
     if _state.ours or threading.current_thread() is not threading.main_thread():
@@ -218,14 +218,14 @@ def listening(listener: Callable[[], None]) -> Iterator[None]:
     """Has each signal call it, in the main thread, as long as this lasts; one that came before calls it now."""
     _state.listeners.append(listener)
     try:
-        if requested():
+        if stop_signal():
             listener()
         yield
     finally:
         _state.listeners.remove(listener)
 
 
-def requested() -> str:
+def stop_signal() -> str:
     """The signal that asked us to end; empty when none did."""
     return _state.name
 
@@ -253,7 +253,7 @@ def finish(code: int, *, cancelled: int = EXIT_CANCELLED) -> int:
     if not _state.ours:
         return code
     block()
-    code = cancelled if requested() else code
+    code = cancelled if stop_signal() else code
     if _state.stuck or any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
         leave(code)
     return code

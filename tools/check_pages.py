@@ -50,7 +50,7 @@ def described(check: type[Check]) -> str:
     for place, model in _inner_models(check):
         places.setdefault(model, []).append(place)
     for model, where in places.items():
-        title = f"### Keys of {_listed([f'`{place}`' for place in where])}"
+        title = f"### Keys of {_list_of([f'`{place}`' for place in where])}"
         parts += [title, _prose(model), _table(model)]
     return "\n\n".join([*parts, "## When it runs", _when(check)])
 
@@ -112,7 +112,7 @@ def _aliases(check: type[Check]) -> Iterator[str]:
     own = check.__dict__.get("upgrade")
     told = " ".join((own.__func__.__doc__ or "").split()) if own is not None else ""
     if check.aliases:
-        called = f"Also called {_listed([f'`{alias}`' for alias in check.aliases])}."
+        called = f"Also called {_list_of([f'`{alias}`' for alias in check.aliases])}."
         yield f"{called} {told}".strip()
     elif told:
         yield told
@@ -161,7 +161,7 @@ def _row(check: type[Check]) -> str:
     return f"| [`{check.type_name}`]({check.type_name}.md){' ' if names else ''}{names} | {first}. |"
 
 
-def _listed(words: list[str]) -> str:
+def _list_of(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

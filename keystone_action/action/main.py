@@ -84,7 +84,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
         return step.failed(error, time.monotonic() - started)
     except Exception as error:  # noqa: BLE001 - exit code 1 would call a bug of ours a failed agent
         commands.debug(traceback.format_exc())
-        if signals.requested():  # which broke what was under way
+        if signals.stop_signal():  # which broke what was under way
             return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
         message = f"Keystone broke: {type(error).__name__}: {error}"
         return step.failed(HarnessError(message, help="please report it, with step debugging on"), 0.0)
@@ -118,7 +118,7 @@ class _Step:
             self.reporting.start()
         evaluation = self._evaluate(settings, event, evaluate)
         # A signal that comes later breaks off what is told to others, and nothing else.
-        code = EXIT_CANCELLED if signals.requested() else evaluation.exit_code
+        code = EXIT_CANCELLED if signals.stop_signal() else evaluation.exit_code
         found = annotations_of(
             evaluation.run,
             directory=settings.directory,

@@ -36,7 +36,7 @@ next run from the same installation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CleanOptions:
     """What is to be removed. older_than: seconds since anything of a run of unknown fate was made. everything: of runs
     that are still going too, and every setup image. run_id: of that run alone, going or not. dry_run: nothing, really.
     """
@@ -47,7 +47,7 @@ class Wanted:
     dry_run: bool = False
 
 
-def clean(wanted: Wanted, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+def clean(wanted: CleanOptions, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Remove it, telling what in lines. environ: where the engine's address is, and RUNNER_TEMP.
 
     Raises HarnessError after everything was tried: an engine that refuses, or things that can't be removed. Where no
@@ -76,7 +76,7 @@ def fate(run_id: str, places: Iterable[Path]) -> State:
 
 
 def choose(
-    leftovers: Iterable[Leftover], wanted: Wanted, *, now: float, fate: Callable[[str], State]
+    leftovers: Iterable[Leftover], wanted: CleanOptions, *, now: float, fate: Callable[[str], State]
 ) -> list[Leftover]:
     """Which of these go. now: seconds since the epoch by the engine's clock."""
     known = list(leftovers)
@@ -95,7 +95,7 @@ def choose(
 
 
 def _clean_engine(
-    wanted: Wanted, environ: Mapping[str, str], places: list[Path], say: Callable[[str], None]
+    wanted: CleanOptions, environ: Mapping[str, str], places: list[Path], say: Callable[[str], None]
 ) -> tuple[bool, HarnessError | None]:
     """Returns whether there is an engine, and what went wrong."""
     try:
@@ -109,7 +109,7 @@ def _clean_engine(
     return True, HarnessError("\n".join(problems)) if problems else None
 
 
-def _sweep(wanted: Wanted, client: EngineClient, places: list[Path], say: Callable[[str], None]) -> list[str]:
+def _sweep(wanted: CleanOptions, client: EngineClient, places: list[Path], say: Callable[[str], None]) -> list[str]:
     """Returns what can't be removed, as sentences."""
     from keystone_action.engine.sweep import engine_time, find_leftovers, find_setup_images, remove_leftovers
 
@@ -138,14 +138,14 @@ def _sweep(wanted: Wanted, client: EngineClient, places: list[Path], say: Callab
     return swept.problems
 
 
-def _say_kept(kept: set[str], wanted: Wanted, say: Callable[[str], None]) -> None:
+def _say_kept(kept: set[str], wanted: CleanOptions, say: Callable[[str], None]) -> None:
     if kept:
         what = f"still going, or younger than {duration(wanted.older_than)}"
         say(f"engine: left alone {count(len(kept), 'run')}, {what}: {', '.join(sorted(kept))}")
 
 
 def _clean_places(
-    wanted: Wanted, places: list[Path], say: Callable[[str], None], *, locks: Callable[[Path], bool]
+    wanted: CleanOptions, places: list[Path], say: Callable[[str], None], *, locks: Callable[[Path], bool]
 ) -> None:
     """Raises HarnessError when something stays. locks: whether a lock may go."""
     found = [one for place in places for one in find_temporary(place)]
@@ -162,7 +162,7 @@ def _clean_places(
         raise HarnessError("\n".join(f"{one.path} can't be removed" for one in left))
 
 
-def _clean_copies(wanted: Wanted, say: Callable[[str], None]) -> None:
+def _clean_copies(wanted: CleanOptions, say: Callable[[str], None]) -> None:
     if wanted.run_id is not None:
         return
     what = "a copy of programs for the users of sandboxes"
@@ -174,7 +174,7 @@ def _clean_copies(wanted: Wanted, say: Callable[[str], None]) -> None:
         say(f"{copy}, {what}, can't be removed" if copy.exists() else f"removed {copy}, {what}")
 
 
-def _clean_users(wanted: Wanted, say: Callable[[str], None]) -> None:
+def _clean_users(wanted: CleanOptions, say: Callable[[str], None]) -> None:
     """Of users that no run of this machine has: their lease tells, whatever the age of what they left."""
     if wanted.run_id is not None or os.geteuid() != 0:
         return
@@ -185,7 +185,7 @@ def _clean_users(wanted: Wanted, say: Callable[[str], None]) -> None:
         say(f"{'would remove' if wanted.dry_run else 'removed'} what {who} left {what}")
 
 
-def _choose(found: list[Temporary], wanted: Wanted, places: list[Path]) -> Iterator[Temporary]:
+def _choose(found: list[Temporary], wanted: CleanOptions, places: list[Path]) -> Iterator[Temporary]:
     runs = [run for one in found if one.is_lock and (run := locked_run(one.path))]
     for one in found:
         if wanted.run_id is not None:

@@ -338,9 +338,9 @@ def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mappi
 
 def command_clean(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Remove what killed runs left behind, and say what."""
-    from keystone_action.cli.clean import Wanted, clean
+    from keystone_action.cli.clean import CleanOptions, clean
     from keystone_action.report.escape import log_line
 
-    wanted = Wanted(older_than=call.older_than, everything=call.all, run_id=call.run, dry_run=call.dry_run)
+    wanted = CleanOptions(older_than=call.older_than, everything=call.all, run_id=call.run, dry_run=call.dry_run)
     clean(wanted, environ, lambda line: print(log_line(line), flush=True))
     return EXIT_PASS

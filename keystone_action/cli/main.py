@@ -54,7 +54,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours is exit 3, never a failed agent
         if verbose:
             traceback.print_exc()
-        if signals.requested():  # which broke what was under way
+        if signals.stop_signal():  # which broke what was under way
             _say("cancelled")
             return EXIT_CANCELLED
         _say(f"internal error: {type(error).__name__}: {error}", "run again with --verbose and report it")
@@ -84,8 +84,8 @@ def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:
     directory = Path.cwd()
     code: int = getattr(commands, f"command_{call.command}")(call, directory=directory, environ=environ)
     sys.stdout.flush()
-    if signals.requested() and code != EXIT_CANCELLED:
-        _say(f"{signals.requested()} came after the work was done: all of it is kept")
+    if signals.stop_signal() and code != EXIT_CANCELLED:
+        _say(f"{signals.stop_signal()} came after the work was done: all of it is kept")
     return code
 
 

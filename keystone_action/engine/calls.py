@@ -27,7 +27,7 @@ async def ask(call: Callable[[], Result], what: str, *, abandon: bool = False) -
     """
     import anyio.to_thread
 
-    return await anyio.to_thread.run_sync(lambda: asked(call, what), abandon_on_cancel=abandon)
+    return await anyio.to_thread.run_sync(lambda: ask_here(call, what), abandon_on_cancel=abandon)
 
 
 async def ask_within(call: Callable[[], Result], what: str, seconds: float) -> Result:
@@ -42,7 +42,7 @@ async def ask_within(call: Callable[[], Result], what: str, seconds: float) -> R
         with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
             loop.call_soon_threadsafe(answered.set)
 
-    outcome = aside(lambda: asked(call, what))
+    outcome = aside(lambda: ask_here(call, what))
     outcome.add_done_callback(tell)
     with anyio.move_on_after(seconds):
         await answered.wait()
@@ -51,7 +51,7 @@ async def ask_within(call: Callable[[], Result], what: str, seconds: float) -> R
     return outcome.result()
 
 
-def asked(call: Callable[[], Result], what: str) -> Result:
+def ask_here(call: Callable[[], Result], what: str) -> Result:
     """The result of a call in the caller's own thread. Raises ServiceError."""
     with engine_errors(what, ServiceError):
         return call()

@@ -13,7 +13,7 @@ _HEADER = struct.Struct(">BxxxL")
 _STDOUT, _STDERR = 1, 2
 
 
-class Kept(HeadAndTail):
+class KeptStream(HeadAndTail):
     """What is kept of one stream. whole: where all of it goes besides; where that can't be written, `add` raises
     SandboxError."""
 
@@ -42,11 +42,11 @@ class Demultiplexer:
     """
 
     def __init__(self, stdout: KeptWhole | None = None, stderr: KeptWhole | None = None) -> None:
-        self.stdout = Kept(whole=stdout)
-        self.stderr = Kept(whole=stderr)
+        self.stdout = KeptStream(whole=stdout)
+        self.stderr = KeptStream(whole=stderr)
         self._header = b""
         self._left = 0
-        self._stream: Kept | None = None
+        self._stream: KeptStream | None = None
 
     def feed(self, data: bytes) -> None:
         """Raises SandboxError when this can't be what an engine sends, or a file can't be written."""

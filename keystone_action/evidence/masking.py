@@ -8,12 +8,11 @@ masked (spec 5.1): they would blot out everything; `Masker.unmasked` counts on t
 from __future__ import annotations
 
 import base64
-import builtins
 import html
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, AnyStr
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 MINIMUM = 4
@@ -37,7 +36,6 @@ class Masker:
         """Names of the values that are too short to be masked."""
         shapes = {shape for value in named.values() if len(value) >= MINIMUM for shape in _shapes(value)}
         self._texts = tuple(sorted(shapes, key=lambda shape: (-len(shape), shape)))
-        self._bytes = tuple(shape.encode(*_ENCODING) for shape in self._texts)
 
     def text(self, text: str) -> str:
         """The text without the values, also without the halves of one that a cut of ours went through."""
@@ -48,7 +46,7 @@ class Masker:
             for index in range(1, len(pieces), 2):
                 pieces[index] = self._edges(pieces[index], _least(pieces[index - 1]), _least(pieces[index + 1]))
             text = "".join(pieces)
-        return _mask(text, self._texts, MASK)
+        return _mask(text, self._texts)
 
     def value(self, value: Any) -> Any:
         """A JSON value with every text in it masked, names of keys too."""
@@ -60,30 +58,16 @@ class Masker:
             return [self.value(item) for item in value]
         return value
 
-    def bytes(self, data: builtins.bytes) -> builtins.bytes:
-        """The bytes without the values (in UTF-8)."""
-        return _mask(data, self._bytes, MASK.encode())
-
-    def kept(self, head: builtins.bytes, tail: builtins.bytes, *, cut: int) -> tuple[builtins.bytes, builtins.bytes]:
-        """The two ends of a stream, of which `cut` bytes between them were not kept, without the values and
-        without the halves of values that the cut went through."""
-        if not cut:
-            return self.bytes(head + tail), b""
-        mask = MASK.encode()
-        head = _cut_end(self.bytes(head), self._bytes, mask)
-        tail = _cut_start(self.bytes(tail), self._bytes, mask)
-        return self.bytes(head), self.bytes(tail)
-
     def _edges(self, text: str, start: int, end: int) -> str:
         """start, end: from how many characters on a half counts there, 0 where nothing was cut."""
-        text = _mask(text, self._texts, MASK)
+        text = _mask(text, self._texts)
         # A character cut in two was decoded as a replacement; it stands between the half of a value and the edge.
         if start:
             body = text.lstrip("\ufffd")
-            text = text[: len(text) - len(body)] + _cut_start(body, self._texts, MASK, start)
+            text = text[: len(text) - len(body)] + _cut_start(body, self._texts, start)
         if end:
             body = text.rstrip("\ufffd")
-            text = _cut_end(body, self._texts, MASK, end) + text[len(body) :]
+            text = _cut_end(body, self._texts, end) + text[len(body) :]
         return text
 
 
@@ -145,28 +129,28 @@ def _base64_core(encoded: str, offset: int, length: int) -> str:
     return encoded[first : (offset + length) * 8 // 6]
 
 
-def _mask(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr) -> AnyStr:
+def _mask(text: str, shapes: tuple[str, ...]) -> str:
     # Every round is shorter than the one before (a mask has three characters, a shape four or more), so this ends.
     # It takes several only where a mask and its neighbours make up a value again.
-    while spans := _spans(data, shapes):
-        pieces: list[AnyStr] = []
+    while spans := _spans(text, shapes):
+        pieces: list[str] = []
         end = 0
         for start, stop in spans:
-            pieces.extend((data[end:start], mask))
+            pieces.extend((text[end:start], MASK))
             end = stop
-        pieces.append(data[end:])
-        data = data[:0].join(pieces)
-    return data
+        pieces.append(text[end:])
+        text = "".join(pieces)
+    return text
 
 
-def _spans(data: AnyStr, shapes: tuple[AnyStr, ...]) -> list[tuple[int, int]]:
+def _spans(text: str, shapes: tuple[str, ...]) -> list[tuple[int, int]]:
     """Where any shape is, overlapping and touching places joined."""
     found = []
     for shape in shapes:
-        at = data.find(shape)
+        at = text.find(shape)
         while at >= 0:
             found.append((at, at + len(shape)))
-            at = data.find(shape, at + 1)
+            at = text.find(shape, at + 1)
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(found):
         if joined and start <= joined[-1][1]:
@@ -176,25 +160,25 @@ def _spans(data: AnyStr, shapes: tuple[AnyStr, ...]) -> list[tuple[int, int]]:
     return joined
 
 
-def _cut_end(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr, least: int = 1) -> AnyStr:
+def _cut_end(text: str, shapes: tuple[str, ...], least: int) -> str:
     """Without the beginning of a shape, of `least` or more, at its very end."""
-    longest = max((_overlap(data, shape, least) for shape in shapes), default=0)
-    return data[: len(data) - longest] + mask if longest else data
+    longest = max((_overlap(text, shape, least) for shape in shapes), default=0)
+    return text[: len(text) - longest] + MASK if longest else text
 
 
-def _overlap(data: AnyStr, shape: AnyStr, least: int) -> int:
-    for size in range(min(len(shape) - 1, len(data)), least - 1, -1):
-        if data.endswith(shape[:size]):
+def _overlap(text: str, shape: str, least: int) -> int:
+    for size in range(min(len(shape) - 1, len(text)), least - 1, -1):
+        if text.endswith(shape[:size]):
             return size
     return 0
 
 
-def _cut_start(data: AnyStr, shapes: tuple[AnyStr, ...], mask: AnyStr, least: int = 1) -> AnyStr:
+def _cut_start(text: str, shapes: tuple[str, ...], least: int) -> str:
     """Without the end of a shape, of `least` or more, at its very start."""
     longest = least - 1
     for shape in shapes:
-        for size in range(min(len(shape) - 1, len(data)), longest, -1):
-            if data.startswith(shape[-size:]):
+        for size in range(min(len(shape) - 1, len(text)), longest, -1):
+            if text.startswith(shape[-size:]):
                 longest = size
                 break
-    return mask + data[longest:] if longest >= least else data
+    return MASK + text[longest:] if longest >= least else text

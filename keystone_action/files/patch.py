@@ -114,7 +114,7 @@ class _Pair:
             lines.append(_one_sided("-" if self.new is None else "+", self.new if self.old is None else self.old))
         return "".join(f"{line.rstrip(chr(10))}\n" for line in lines if line)
 
-    def compared(self, hunks: str) -> str:
+    def around(self, hunks: str) -> str:
         """The patch around the hunks that git found."""
         index = f"index {_blob_id(self.old)}..{_blob_id(self.new)}"
         if len(self.header) == 1:  # git takes the kind (file, link) from here where the mode stayed the same
@@ -232,7 +232,7 @@ def _compare(pairs: Mapping[int, _Pair]) -> Iterator[tuple[int, str]]:
             yield index, pair.whole()
         return
     for index, pair in pairs.items():
-        yield index, pair.compared(hunks.get(index, ""))
+        yield index, pair.around(hunks.get(index, ""))
 
 
 def _hunks(pairs: Mapping[int, _Pair]) -> dict[int, str]:

@@ -36,7 +36,7 @@ class TreeDigest:
     remote_branches: str
 
 
-class Stopped(Exception):  # noqa: N818 - an outcome
+class DigestStopped(Exception):  # noqa: N818 - an outcome
     """Nobody waits for the digest any more."""
 
 
@@ -44,7 +44,7 @@ class Stopped(Exception):  # noqa: N818 - an outcome
 class TreeDigester:
     """Digests folders; a file that is in several of them is read once. Folders that change meanwhile are the caller's
     to avoid; a file that can't be read counts as just that, and never raises. stopped: set by another thread, raises
-    Stopped soon after."""
+    DigestStopped soon after."""
 
     stopped: bool = False
     _known: dict[_Stamp, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class TreeDigester:
         digest = hashlib.sha256()
         while chunk := os.read(descriptor, _CHUNK):
             if self.stopped:
-                raise Stopped
+                raise DigestStopped
             digest.update(chunk)
         return digest.hexdigest()
 
@@ -108,7 +108,7 @@ class _Walk:
     def run(self, descent: Descent) -> None:
         while self._todo:
             if self._digester.stopped:
-                raise Stopped
+                raise DigestStopped
             directory = self._todo.pop()
             try:
                 with descent.listing(directory) as (folder, entries):

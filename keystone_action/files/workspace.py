@@ -56,9 +56,9 @@ class CopyReport:
         """Sentences for people; empty when there is nothing to say."""
         found = list(self.history)
         if self.outside_links:
-            found.append(f"links that lead out of the workspace and dangle there: {_listed(self.outside_links)}")
+            found.append(f"links that lead out of the workspace and dangle there: {_list_of(self.outside_links)}")
         if self.special:
-            found.append(f"sockets, FIFOs and devices that were not copied: {_listed(self.special)}")
+            found.append(f"sockets, FIFOs and devices that were not copied: {_list_of(self.special)}")
         return tuple(found)
 
 
@@ -124,7 +124,7 @@ def _copy_tree(source: Path, destination: Path, places: tuple[Path, ...], select
     copied = copy_entries(source, destination, leave_out=selection)
     if copied.unreadable:
         raise HarnessError(
-            f"{source} can't be copied: no permission to read {_listed(copied.unreadable)}",
+            f"{source} can't be copied: no permission to read {_list_of(copied.unreadable)}",
             help="make them readable, or name a workspace without them",
         )
     history: list[str] = []
@@ -257,6 +257,6 @@ def _copy_failed(source: Path, error: OSError) -> HarnessError:
     return HarnessError(f"{source} can't be copied: {error.strerror or error}{where}")
 
 
-def _listed(paths: Collection[str]) -> str:
+def _list_of(paths: Collection[str]) -> str:
     shown = [display_path(path) for path in list(paths)[:5]]
     return ", ".join(shown) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")

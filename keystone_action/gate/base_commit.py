@@ -98,7 +98,7 @@ class BaseFiles:
             if place is None:
                 continue
             literal = not any(character in pattern for character in "*?[{")
-            resolved = self.tree.resolved(place) if literal else None
+            resolved = self.tree.resolve(place) if literal else None
             if literal and resolved is None:
                 continue
             kept.append(os.path.relpath(self.root / place, self.root / here))
@@ -155,7 +155,7 @@ class BaseFiles:
     def _of(self, start: str, key: str, text: str) -> Iterator[str]:
         # Of a path with expressions the folders before the first one are known.
         place = _join_path(start, text.partition("{{")[0].rpartition("/")[0] if "{{" in text else text)
-        resolved = None if place is None or not text else self.tree.resolved(place)
+        resolved = None if place is None or not text else self.tree.resolve(place)
         if place is None or resolved is None:
             return
         if key in _ONLY_FOLDERS and resolved not in self.tree.entries:
@@ -167,7 +167,7 @@ class BaseFiles:
 
     def _texts(self, path: str) -> Iterator[tuple[str, str]]:
         """Every text of a YAML file with its key; nothing for a file that is not YAML: the loader reports it."""
-        resolved = self.tree.resolved(path)
+        resolved = self.tree.resolve(path)
         if resolved is None or resolved not in self.tree.entries:
             return
         try:

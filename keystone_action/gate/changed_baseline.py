@@ -33,7 +33,7 @@ def _difference(files: BaseFiles, path: Path) -> str:
     if not place.is_relative_to(files.root):
         return ""
     name = place.relative_to(files.root).as_posix()
-    relative = files.tree.resolved(name)
+    relative = files.tree.resolve(name)
     entry = None if relative is None else files.tree.entries.get(relative)
     if entry is None or relative is None:
         inside = files.tree.in_submodule(name)

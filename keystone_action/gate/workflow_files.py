@@ -169,13 +169,13 @@ class _Compared:
     def _entry(self, side: int, path: str) -> TreeEntry | None:
         """Of a link, what it leads to."""
         tree = self._sides[side]
-        place = tree.resolved(path)
+        place = tree.resolve(path)
         return None if place is None else tree.entries.get(place)
 
     def _text(self, side: int, path: str) -> bytes | None:
         """None for one that is too large."""
         tree = self._sides[side]
-        place = tree.resolved(path)
+        place = tree.resolve(path)
         if place is None or place not in tree.entries or tree.entries[place].size > MAX_BYTES:
             return None
         return tree.read([place])[place]

@@ -27,7 +27,7 @@ def load_specs(options: RunOptions) -> list[LoadedSpec]:
     paths = discover(options.specs, options.directory, options.dialects, tolerate_missing=options.tolerate_missing)
     loaded, errors = load_paths(paths, options)
     if errors:
-        raise SpecError.joined(list(errors.values()))
+        raise SpecError.join(list(errors.values()))
     return loaded
 
 

@@ -22,11 +22,11 @@ from keystone_action.runner.cell.grading import is_earned
 from keystone_action.runner.concurrency import most_at_once
 from keystone_action.runner.parts import journal as journals
 from keystone_action.runner.parts.identify import Identification, Reading, run_facts
-from keystone_action.runner.parts.recorded import JournalEntry, Recorded
+from keystone_action.runner.parts.recorded import JournalContent, JournalEntry
 from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
-from keystone_action.runner.shutdown import Stop, cancelled, only_error
+from keystone_action.runner.shutdown import Stop, cancellation, only_error
 from keystone_action.runner.start import start_run
 from keystone_action.runner.under_way import RunUnderWay
 from keystone_action.scoring.results import CellResult, RunResult
@@ -121,7 +121,7 @@ async def run(
     except BaseExceptionGroup as group:
         raise only_error(group) from group
     if stop.so_far is None:  # the results of what is to be resumed are not read yet, and must not be lost
-        raise cancelled()
+        raise cancellation()
     return so_far()
 
 
@@ -238,7 +238,7 @@ def _ignore_by_git(directory: Path) -> None:
         ignore.write_text("*\n", "utf-8")
 
 
-def earlier_cells(recorded: Recorded, assembly: Assembly) -> dict[str, JournalEntry]:
+def earlier_cells(recorded: JournalContent, assembly: Assembly) -> dict[str, JournalEntry]:
     """The cells that `--resume` finds finished: graded, and wanted. Cells in error run again.
 
     Raises UsageError for a cell whose checks don't come to its verdict.

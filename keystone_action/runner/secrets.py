@@ -35,7 +35,7 @@ KEY_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class SecretValues:
     """values: name → value, "" for an optional secret that isn't there. warnings: sentences for the report's head."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -57,7 +57,7 @@ def resolve(
     directory: Path,
     no_secrets_reason: str = "",
     otherwise: str = "",
-) -> Resolved:
+) -> SecretValues:
     """The values of all secrets of a spec; blocking, a command may take a minute.
 
     environ: our own environment. directory: the spec's, which `file:` is relative to and `command:` runs in.
@@ -85,7 +85,7 @@ def resolve(
         if no_secrets_reason:
             remedies.insert(0, no_secrets_reason.rstrip(".") + ".")
         raise SecretError("; ".join(reason for reason, _ in problems), help=" ".join(remedies))
-    return Resolved(values, tuple(warnings))
+    return SecretValues(values, tuple(warnings))
 
 
 def handed_out(loaded: LoadedSpec) -> list[str]:

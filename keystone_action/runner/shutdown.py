@@ -72,7 +72,7 @@ def run_to_its_end(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
             with stop.stoppable():
                 outcome.set_result(await work(stop))
             if not outcome.done():
-                outcome.set_exception(cancelled())
+                outcome.set_exception(cancellation())
         except BaseException as error:  # noqa: BLE001 - told to the caller that waits
             outcome.set_exception(error)
 
@@ -99,12 +99,12 @@ def _wait(outcome: Future[T], stop: Stop) -> T:
     if outcome.done():
         return outcome.result()
     if stop.so_far is None:
-        raise cancelled()
+        raise cancellation()
     found: T = stop.so_far()
     return found
 
 
-def cancelled() -> Cancelled:
+def cancellation() -> Cancelled:
     """For a run that has nothing to show yet."""
     return Cancelled("the run was cancelled before it had begun")
 

@@ -17,7 +17,7 @@ from keystone_action.runner.cell.host import Host
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.concurrency import company
 from keystone_action.runner.script_helpers import script_folders
-from keystone_action.runner.secrets import Resolved, keys_handed_out, resolve
+from keystone_action.runner.secrets import SecretValues, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.under_way import Roots, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.processes import sandboxes as process
@@ -199,7 +199,7 @@ def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
     the error of every cell (contract, 5.1)."""
     judges_only = secrets_of_judges(loaded.spec) if loaded.has_expressions else frozenset()
 
-    def values_of(secrets: Sequence[SecretEntry]) -> Resolved:
+    def values_of(secrets: Sequence[SecretEntry]) -> SecretValues:
         return resolve(
             secrets,
             environ=options.environ,
@@ -211,7 +211,7 @@ def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
     try:
         needed, error = values_of([s for s in loaded.spec.secrets if s.name not in judges_only]), None
     except SecretError as problem:
-        needed, error = Resolved(), problem
+        needed, error = SecretValues(), problem
     values, missing = dict(needed.values), {}
     for secret in loaded.spec.secrets:
         if secret.name in judges_only:

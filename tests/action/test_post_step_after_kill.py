@@ -14,7 +14,7 @@ from support.github_state import ACTIONS_BOT
 from keystone_action.action import post as after
 from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
-from keystone_action.report.comment.history import Remembered
+from keystone_action.report.comment.history import LastResult
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, CommentProgress, render_running
 
@@ -54,13 +54,13 @@ def post(runner: FakeRunner, state: dict[str, str], **inputs: str) -> str:
 
 
 def test_a_killed_step_is_an_error_and_keeps_what_was_known(tmp_path: Path, github: FakeGitHub) -> None:
-    known = Remembered("pass", 1.0, "1" * 40, {})
+    known = LastResult("pass", 1.0, "1" * 40, {})
     running = render_running(CommentProgress(3, 1), MARKER, CommentFacts(before=known))
     comment = github.state.add_comment(17, running, created_by=ACTIONS_BOT)
     post(FakeRunner(tmp_path, event="pull_request", github=github), {"run": "1-1-0123abcd"})
     assert comment.body.startswith("## 💥 Keystone: ")
     assert "stopped before it could tell how it ended" in comment.body
-    assert Remembered.decode(MARKER.remembered(comment.body)) == known
+    assert LastResult.decode(MARKER.memory(comment.body)) == known
     assert [(one["state"], one["sha"]) for one in github.state.statuses] == [("error", HEAD)]
 
 

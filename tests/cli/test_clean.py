@@ -16,7 +16,7 @@ import pytest
 from support.images import BASE
 
 from keystone_action.cli import main as cli
-from keystone_action.cli.clean import Wanted, choose
+from keystone_action.cli.clean import CleanOptions, choose
 from keystone_action.engine.sweep import Leftover, find_leftovers, find_setup_images
 from keystone_action.files import temporary
 from keystone_action.files.run_lock import State, keep_lock, lock_path, new_run_id, run_lock, state_of
@@ -172,14 +172,14 @@ def test_a_run_goes_as_a_whole_when_it_is_dead_or_its_youngest_thing_is_old() ->
         leftover("long", now - 60),
     ]
 
-    def chosen(wanted: Wanted) -> set[str]:
+    def chosen(wanted: CleanOptions) -> set[str]:
         found = choose(things, wanted, now=now, fate=lambda run_id: fates.get(run_id, "unknown"))
         return {one.run_id for one in found}
 
-    assert chosen(Wanted()) == {"dead", "old"}
-    assert chosen(Wanted(older_than=30)) == {"dead", "old", "long"}
-    assert chosen(Wanted(older_than=10 * HOUR)) == {"dead"}
-    assert chosen(Wanted(everything=True)) == {"going", "dead", "old", "long"}
+    assert chosen(CleanOptions()) == {"dead", "old"}
+    assert chosen(CleanOptions(older_than=30)) == {"dead", "old", "long"}
+    assert chosen(CleanOptions(older_than=10 * HOUR)) == {"dead"}
+    assert chosen(CleanOptions(everything=True)) == {"going", "dead", "old", "long"}
 
 
 @pytest.fixture

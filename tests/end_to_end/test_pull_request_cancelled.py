@@ -25,7 +25,7 @@ from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 from keystone_action.github.pull_request.status import CommitStatus
-from keystone_action.report.comment.history import Remembered
+from keystone_action.report.comment.history import LastResult
 from keystone_action.runner.options import Progress, RunOptions
 
 
@@ -41,9 +41,9 @@ def started(runner: FakeRunner, files: dict[str, Path], **inputs: str) -> subpro
     return subprocess.Popen([sys.executable, ROOT / "entrypoint.py"], env=environ, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("known", [None, Remembered("pass", 1.0, "1" * 40, {}), Remembered("fail", 0.5, HEAD, {})])
+@pytest.mark.parametrize("known", [None, LastResult("pass", 1.0, "1" * 40, {}), LastResult("fail", 0.5, HEAD, {})])
 def test_a_cancelled_run_updates_a_comment_and_makes_none(
-    tmp_path: Path, github: FakeGitHub, known: Remembered | None
+    tmp_path: Path, github: FakeGitHub, known: LastResult | None
 ) -> None:
     """One that shows the verdict of this very commit goes on showing it."""
     comment = known and own_comment(github, known)

@@ -22,7 +22,7 @@ from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import live, reporting
 from keystone_action.github.pull_request.comment import StickyComment
 from keystone_action.github.pull_request.live import Pace
-from keystone_action.report.comment.history import Remembered
+from keystone_action.report.comment.history import LastResult
 from keystone_action.runner.options import Progress, RunOptions
 
 
@@ -178,7 +178,7 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monk
         return evaluate(options, progress)
 
     bodies: list[str] = []
-    comment = own_comment(github, Remembered("pass", 1.0, "1" * 40, {}))
+    comment = own_comment(github, LastResult("pass", 1.0, "1" * 40, {}))
     done = runner_of(tmp_path, github).step(evaluate=slow_engine)
     assert bodies[0].startswith("## ⏳ Running: 2 of 3 cells finished\n")
     assert comment.body.startswith("## ❌ Keystone: ")
@@ -253,7 +253,7 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
     tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GitHub is slow to say which comments there are, and has said it to the live report only after the end."""
-    comment = own_comment(github, Remembered("pass", 1.0, "1" * 40, {}))
+    comment = own_comment(github, LastResult("pass", 1.0, "1" * 40, {}))
     monkeypatch.setattr(reporting, "LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))

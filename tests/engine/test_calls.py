@@ -18,7 +18,7 @@ from support.images import BASE, MARIADB, POSTGRES
 
 from keystone_action.engine import calls as engine_module
 from keystone_action.engine import networks
-from keystone_action.engine.calls import ask_within, asked
+from keystone_action.engine.calls import ask_here, ask_within
 from keystone_action.engine.connect import connect
 from keystone_action.engine.connection import library_errors
 from keystone_action.engine.errors import Refused
@@ -133,7 +133,7 @@ def test_a_full_disk_of_the_engine_is_said(words: str) -> None:
         raise Refused(500, words)
 
     with pytest.raises(ServiceError) as failed:
-        asked(refuse, "service db can't be started")
+        ask_here(refuse, "service db can't be started")
     assert failed.value.message == f"service db can't be started: the engine's disk is full ({words})"
     assert "docker system df" in failed.value.help
 

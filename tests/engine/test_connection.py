@@ -16,7 +16,7 @@ from docker import DockerClient
 from support.engine_proxy import EngineProxy
 
 from keystone_action.engine import connection as docker_connection
-from keystone_action.engine.calls import asked
+from keystone_action.engine.calls import ask_here
 from keystone_action.engine.client import EngineClient
 from keystone_action.engine.connect import connect
 from keystone_action.engine.connection import library_errors
@@ -131,5 +131,5 @@ def test_what_this_machine_lacks_is_not_the_engines_fault(error: Exception, said
         fails()
     assert caught.value.message.startswith(said)
     with pytest.raises(ServiceError) as service:
-        asked(fails, "can't copy")
+        ask_here(fails, "can't copy")
     assert service.value.message.startswith(said)

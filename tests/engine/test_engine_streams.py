@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.command import KeptWhole
-from keystone_action.engine.streams import Demultiplexer, Kept
+from keystone_action.engine.streams import Demultiplexer, KeptStream
 from keystone_action.errors import SandboxError
 
 FRAMES = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=12)
@@ -37,7 +37,7 @@ def test_frames_come_apart_wherever_they_are_cut(frames: list[tuple[int, bytes]]
 
 @given(st.lists(st.binary(max_size=30), max_size=30), st.integers(0, 20), st.integers(0, 20))
 def test_the_first_and_the_last_bytes_are_kept(parts: list[bytes], head: int, tail: int) -> None:
-    kept = Kept(head, tail)
+    kept = KeptStream(head, tail)
     for part in parts:
         kept.add(part)
     whole = b"".join(parts)
@@ -66,7 +66,7 @@ def test_a_file_for_stdout_that_can_not_be_written_is_named_and_not_taken_for_an
 def test_a_file_gets_all_of_a_stream_up_to_its_limit(parts: list[bytes], head: int, tail: int, limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "stdout"
-        kept = Kept(head, tail, whole=KeptWhole(file, above=head + tail, limit=limit))
+        kept = KeptStream(head, tail, whole=KeptWhole(file, above=head + tail, limit=limit))
         for part in parts:
             kept.add(part)
         kept.close()

@@ -14,7 +14,7 @@ import pytest
 from support.docker_world import IMAGE, need_image
 
 from keystone_action.engine import transfers
-from keystone_action.engine.calls import asked
+from keystone_action.engine.calls import ask_here
 from keystone_action.engine.client import EngineClient
 from keystone_action.engine.connection import Connection
 from keystone_action.engine.container import Run
@@ -120,7 +120,7 @@ def test_what_this_machine_lacks_is_told_of_sandboxes_and_services(code: int) ->
     with pytest.raises(SandboxError) as sandbox, engine_errors("can't ask"):
         failing(code)()
     with pytest.raises(ServiceError) as service:
-        asked(failing(code), "can't ask")
+        ask_here(failing(code), "can't ask")
     assert is_ours(sandbox.value, code)
     assert is_ours(service.value, code)
     assert sandbox.value.message == service.value.message

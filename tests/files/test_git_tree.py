@@ -87,7 +87,7 @@ def test_where_paths_lead(tmp_path: Path) -> None:
         "../r": None,
         "real/file/more": None,
     }
-    assert {path: tree.resolved(path) for path in leads} == leads
+    assert {path: tree.resolve(path) for path in leads} == leads
     assert {"dir", "deep/back", "loop"} <= set(tree.followed)
 
 

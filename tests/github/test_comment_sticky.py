@@ -13,11 +13,11 @@ from support.github_state import ACTIONS_BOT
 
 from keystone_action.github.api.errors import ApiForbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
 from keystone_action.github.pull_request.comment import SMALLER, StickyComment
-from keystone_action.report.comment.history import Previous, Remembered
+from keystone_action.report.comment.history import LastResult, Previous
 from keystone_action.report.comment.marker import Marker
 
 MARKER = Marker.of_key("a key")
-MEMORY = Remembered("fail", 0.5, "1" * 40, {})
+MEMORY = LastResult("fail", 0.5, "1" * 40, {})
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_where_nobody_tells_whose_the_token_is_the_new_comment_does(github: Fake
 
 @pytest.mark.parametrize("author", ["mallory", "another[bot]", "octocat", None])
 def test_an_impostor_is_never_touched(github: FakeGitHub, author: str | None) -> None:
-    forged = MARKER.sign("✅ Passed", Remembered("pass", 1.0).encode())
+    forged = MARKER.sign("✅ Passed", LastResult("pass", 1.0).encode())
     impostor = github.state.add_comment(7, forged, created_by=author)
     seen = []
     ours = sticky(github).write(lambda before, limit: seen.append(before) or MARKER.sign("real"))

@@ -18,7 +18,7 @@ from samples import SAMPLES, passing
 from support.sample_parts import HOSTILE, NO_LOGS, TESTS_FAIL, TESTS_PASS, cell, check, run, spec
 
 from keystone_action.github.pull_request.comment import SMALLER
-from keystone_action.report.comment.history import MAX_CHECKS, Previous, Remembered, changes_since
+from keystone_action.report.comment.history import MAX_CHECKS, LastResult, Previous, changes_since
 from keystone_action.report.comment.jobs import MAX_JOBS, Jobs
 from keystone_action.report.comment.ladder import COMMENT_LIMIT
 from keystone_action.report.comment.marker import MAX_REMEMBERED, Marker
@@ -63,8 +63,8 @@ def assert_harmless(text: str) -> None:
     assert text.count("<!--") == len(re.findall(r"^<!-- keystone-action ", text, re.MULTILINE)) <= 2
 
 
-def before(**more: Any) -> Remembered:
-    return replace(Remembered.of(passing(), "1" * 40), **more)
+def before(**more: Any) -> LastResult:
+    return replace(LastResult.of(passing(), "1" * 40), **more)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -177,8 +177,8 @@ def test_two_keys_have_two_markers(one: str, other: str) -> None:
 def test_what_is_remembered_comes_back() -> None:
     result = SAMPLES["matrix"]()
     text = comment(result)
-    found = Remembered.decode(MARKER.remembered(text))
-    assert found == Remembered.of(result, FACTS.sha)
+    found = LastResult.decode(MARKER.memory(text))
+    assert found == LastResult.of(result, FACTS.sha)
     assert changes_since(found, result) is not None
     assert "nothing changed" in comment(result, replace(FACTS, before=found))
 
@@ -194,7 +194,7 @@ def test_what_changed_is_said_by_name() -> None:
         verdict="fail",
         composite=0.5,
     )
-    text = comment(new, replace(FACTS, before=Remembered.of(old, "1" * 40)))
+    text = comment(new, replace(FACTS, before=LastResult.of(old, "1" * 40)))
     (line,) = [line for line in text.splitlines() if "Since the last comment" in line]
     assert "(`1111111`)" in line
     assert "composite 0.00 → ❌ Failed, composite 0.50" in line
@@ -204,9 +204,9 @@ def test_what_changed_is_said_by_name() -> None:
 def test_what_is_skipped_from_now_on_is_no_nothing() -> None:
     """The composite may stay as it is."""
     graded, skipped = run(spec("s", cell("c", check("a"), check("b")))), run(spec("s", cell("c", check("a"), SKIPPED)))
-    text = comment(skipped, replace(FACTS, before=Remembered.of(graded, "")))
+    text = comment(skipped, replace(FACTS, before=LastResult.of(graded, "")))
     assert "→ ✅ Passed, composite 1.00; now skipped: `b`" in text
-    text = comment(graded, replace(FACTS, before=Remembered.of(skipped, "")))
+    text = comment(graded, replace(FACTS, before=LastResult.of(skipped, "")))
     assert "→ ✅ Passed, composite 1.00; no longer skipped: `b`" in text
 
 
@@ -223,24 +223,24 @@ def test_what_was_not_enforced_is_not_crowded_out() -> None:
 @pytest.mark.parametrize("name", ["usage_error", "cancelled"])
 def test_a_run_that_judged_nothing_leaves_what_was_known(name: str) -> None:
     text = comment(SAMPLES[name](), replace(FACTS, before=before()))
-    assert Remembered.decode(MARKER.remembered(text)) == before()
+    assert LastResult.decode(MARKER.memory(text)) == before()
     assert "Since the last comment" not in text
     alone = comment(SAMPLES[name]())
-    assert Remembered.decode(MARKER.remembered(alone)) is None
+    assert LastResult.decode(MARKER.memory(alone)) is None
     assert [Previous.read(one, MARKER).commit for one in (text, alone)] == [FACTS.sha, FACTS.sha]
-    assert MARKER.remembered(comment(SAMPLES[name](), CommentFacts(sha="HEAD"))) == ""
+    assert MARKER.memory(comment(SAMPLES[name](), CommentFacts(sha="HEAD"))) == ""
 
 
 def test_of_very_many_checks_only_the_verdict_is_remembered() -> None:
     many = run(spec("s", cell("c", *(check(f"n{n}") for n in range(MAX_CHECKS + 1)))))
-    found = Remembered.of(many, "")
+    found = LastResult.of(many, "")
     assert found.checks is None
     assert changes_since(found, many) is not None
     most = run(spec("s", cell("c", *(check(f"n{n}") for n in range(MAX_CHECKS)))))
     ended: dict[str, tuple[int, Verdict]] = {f"{number:012x}": (99_999, "error") for number in range(2 * MAX_JOBS)}
     jobs = Jobs("9" * 20, "0" * 12, ended)
-    assert len(Remembered.of(most, "1" * 64).encode(commit="2" * 64, jobs=jobs)) <= MAX_REMEMBERED < SMALLER
-    assert Remembered.decode(Remembered.of(most, "1" * 64).encode()) == Remembered.of(most, "1" * 64)
+    assert len(LastResult.of(most, "1" * 64).encode(commit="2" * 64, jobs=jobs)) <= MAX_REMEMBERED < SMALLER
+    assert LastResult.decode(LastResult.of(most, "1" * 64).encode()) == LastResult.of(most, "1" * 64)
 
 
 def encoded(**changed: Any) -> str:
@@ -249,7 +249,7 @@ def encoded(**changed: Any) -> str:
 
 
 def test_a_whole_document_is_read() -> None:
-    assert Remembered.decode(encoded()) == Remembered("pass", 1.0, "", {"A" * 12: "pass"})
+    assert LastResult.decode(encoded()) == LastResult("pass", 1.0, "", {"A" * 12: "pass"})
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_whole_document_is_read() -> None:
     ],
 )
 def test_what_was_not_written_by_us_is_not_remembered(text: str) -> None:
-    assert Remembered.decode(text) is None
+    assert LastResult.decode(text) is None
 
 
 def commit_in(memory: str) -> str:
@@ -295,17 +295,17 @@ def test_the_commit_of_a_comment_is_a_commit_or_nothing() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_memory_breaks_the_reader(content: bytes) -> None:
-    Remembered.decode(base64.b64encode(content).decode())
-    Remembered.decode(content.decode("latin-1"))
+    LastResult.decode(base64.b64encode(content).decode())
+    LastResult.decode(content.decode("latin-1"))
     commit_in(base64.b64encode(content).decode())
 
 
 def test_only_the_line_before_the_marker_is_a_memory() -> None:
     real, forged = encoded(), encoded(verdict="fail")
     body = f"<!-- keystone-action remembers: {forged} -->\ntext\n{MARKER.line}\n"
-    assert MARKER.remembered(body) == ""
-    assert MARKER.remembered(MARKER.sign(f"<!-- keystone-action remembers: {forged} -->", real)) == real
-    assert MARKER.remembered(body.replace(MARKER.line, "")) == ""
+    assert MARKER.memory(body) == ""
+    assert MARKER.memory(MARKER.sign(f"<!-- keystone-action remembers: {forged} -->", real)) == real
+    assert MARKER.memory(body.replace(MARKER.line, "")) == ""
 
 
 def test_a_running_comment_says_how_far_and_keeps_the_last_result() -> None:
@@ -313,7 +313,7 @@ def test_a_running_comment_says_how_far_and_keeps_the_last_result() -> None:
     assert text.startswith("## ⏳ Running: 4 of 12 cells finished\n")
     assert "3 passed, 1 did not · 1 min 35 s" in text
     assert "`1111111`, was: ✅ Passed, composite 0.96" in text
-    assert Remembered.decode(MARKER.remembered(text)) == before()
+    assert LastResult.decode(MARKER.memory(text)) == before()
     assert_harmless(text)
     assert "The last result" not in render_running(CommentProgress(1), MARKER, FACTS)
 

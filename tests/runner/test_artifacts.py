@@ -10,8 +10,8 @@ from support.context import make_evidence
 from keystone_action.errors import OutputError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.cell.artifacts import CellFiles, bounded
-from keystone_action.runner.cell.under_way import Graded
+from keystone_action.runner.cell.artifacts import CellFiles, bound
+from keystone_action.runner.cell.under_way import GradedCheck
 from keystone_action.scoring.results import InvariantResult
 
 SECRET = "hunter2-hunter2"
@@ -25,7 +25,7 @@ def test_no_file_of_a_cell_holds_a_secret(tmp_path: Path) -> None:
     files = CellFiles(tmp_path / "cell", Masker([SECRET]))
     files.start()
     result = InvariantResult("a check", "custom", "pass", 1.0, 1.0, False, "")
-    files.graded(evidence, [Graded(result, SAID, {}), Graded(result, "", {})])
+    files.write_graded(evidence, [GradedCheck(result, SAID, {}), GradedCheck(result, "", {})])
     files.failure(SAID)
     top = files.directory
     written = {str(path.relative_to(top)): path.read_text("utf-8") for path in top.rglob("*.*")}
@@ -56,8 +56,8 @@ def test_names_and_values_at_any_depth_are_masked() -> None:
 
 @pytest.mark.parametrize("length", [0, 9, 10])
 def test_what_is_short_enough_stays(length: int) -> None:
-    assert bounded("x" * length, 10) == "x" * length
+    assert bound("x" * length, 10) == "x" * length
 
 
 def test_a_long_text_keeps_both_ends() -> None:
-    assert bounded("start" + "x" * 1_234 + "enden", 10) == "start\n[… 1,234 characters cut …]\nenden"
+    assert bound("start" + "x" * 1_234 + "enden", 10) == "start\n[… 1,234 characters cut …]\nenden"

@@ -19,7 +19,7 @@ from support.shard_runs import cell
 from keystone_action.errors import KeystoneError, OutputError, UsageError
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.journal import Journal
-from keystone_action.runner.parts.recorded import JournalEntry, Recorded, identity_line, read
+from keystone_action.runner.parts.recorded import JournalContent, JournalEntry, identity_line, read
 from keystone_action.scoring.results import SandboxInfo
 
 IDENTITY = Identity({"spec": {"spec": "0" * 64}}, {"spec": {"file": {"check.sh": "1" * 64}}})
@@ -41,7 +41,7 @@ async def write(directory: Path, numbers: object, *, resume: bool = False) -> No
             group.start_soon(journal.add, entry(number))
 
 
-async def resumed(directory: Path) -> Recorded:
+async def resumed(directory: Path) -> JournalContent:
     async with Journal(directory, resume=True) as journal:
         return journal.earlier()
 
@@ -150,7 +150,7 @@ def test_a_last_line_that_a_crash_cut_is_left_out_and_cut_off(tmp_path: Path) ->
 
 def test_a_run_killed_before_its_first_line_left_nothing_to_go_by(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_bytes(identity_line(IDENTITY, "the run")[:40])
-    assert anyio.run(resumed, tmp_path) == Recorded(None, "", (), 0, cut=True)
+    assert anyio.run(resumed, tmp_path) == JournalContent(None, "", (), 0, cut=True)
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
 

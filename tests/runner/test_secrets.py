@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from keystone_action.errors import EXIT_ERROR, SecretError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.runner import secrets as room
-from keystone_action.runner.secrets import Resolved, resolve
+from keystone_action.runner.secrets import SecretValues, resolve
 from keystone_action.spec.models.fixtures import Secret, SecretEntry
 
 ENTRY: TypeAdapter[SecretEntry] = TypeAdapter(Secret)
@@ -26,7 +26,7 @@ def entry(written: Any) -> SecretEntry:
     return ENTRY.validate_python(written)
 
 
-def one(written: Any, directory: Path, reason: str = "", **environ: str) -> Resolved:
+def one(written: Any, directory: Path, reason: str = "", **environ: str) -> SecretValues:
     """Only this secret, in this environment."""
     environ.setdefault("PATH", os.environ["PATH"])
     return resolve([entry(written)], environ=environ, directory=directory, no_secrets_reason=reason)

@@ -12,7 +12,7 @@ from support.fake_runner import FakeRunner
 from support.github_state import ACTIONS_BOT, FakeComment
 
 from keystone_action.report import words
-from keystone_action.report.comment.history import Remembered
+from keystone_action.report.comment.history import LastResult
 from keystone_action.report.comment.marker import Marker
 
 HEAD = "2" * 40
@@ -51,7 +51,7 @@ def waited_for(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def own_comment(github: FakeGitHub, result: Remembered) -> FakeComment:
+def own_comment(github: FakeGitHub, result: LastResult) -> FakeComment:
     """What an earlier run has left on the pull request."""
     marker = Marker.of_key("octo/agents/.github/workflows/evaluate.yml@refs/heads/main-evaluate-__self-0")
     headline = f"## {words.ICONS[result.verdict]} {words.TITLES[result.verdict]}: an earlier run\n\nwhy\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from keystone_action.report.comment.history import Remembered
+from keystone_action.report.comment.history import LastResult
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.summary import render_summary
@@ -44,6 +44,6 @@ def _run(name: str) -> RunResult:
 def _comment(name: str) -> str:
     """As the action writes it. The first run's is a new comment, the second one's an update of it."""
     run, first = _run(name), _run("pass")
-    before = None if name == "pass" else Remembered.of(first, first.git_sha or "")
+    before = None if name == "pass" else LastResult.of(first, first.git_sha or "")
     facts = CommentFacts(sha=run.git_sha or "", run_url=RUN_URL, before=before)
     return render_comment(run, Marker.of_key("readme"), facts)

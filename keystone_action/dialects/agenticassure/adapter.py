@@ -36,7 +36,7 @@ _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedAdapter:
     """An adapter as somebody named it. where: where that was. start: the directory its module is first looked for in.
     scorers: modules that register scorers. env: variables of our environment that the adapter gets."""
 
@@ -66,16 +66,16 @@ class Adapter:
         return f"{self.module}:{self.name}"
 
 
-def named_adapter(source: TranslationSource, of_suite: str | None, findings: Findings) -> Named | None:
+def named_adapter(source: TranslationSource, of_suite: str | None, findings: Findings) -> NamedAdapter | None:
     """Who the suite is run with: `--agent`, else the suite's own, else the nearest configuration file's, which in any
     case says what else there is for it.
 
     None where nobody says, or after telling what is wrong with the file that does.
     """
     directory = source.path.parent.resolve()
-    first = Named(source.agent, "--agent", Path.cwd().resolve()) if source.agent is not None else None
+    first = NamedAdapter(source.agent, "--agent", Path.cwd().resolve()) if source.agent is not None else None
     if first is None and of_suite is not None:
-        first = Named(of_suite, f"suite.adapter of {source.path}", directory)
+        first = NamedAdapter(of_suite, f"suite.adapter of {source.path}", directory)
     config = next(_configurations(directory, source.root), None)
     if config is None:
         return first
@@ -100,7 +100,7 @@ def _upwards(directory: Path, root: Path) -> Iterator[Path]:
         yield from _upwards(directory.parent, root)
 
 
-def _read_configuration(path: Path, source: TranslationSource, findings: Findings, *, required: bool) -> Named:
+def _read_configuration(path: Path, source: TranslationSource, findings: Findings, *, required: bool) -> NamedAdapter:
     """What a configuration file says; an empty text where it names no adapter, or none that is one."""
     shown_name = str(path)
     if not path.resolve().is_relative_to(source.root):
@@ -112,7 +112,7 @@ def _read_configuration(path: Path, source: TranslationSource, findings: Finding
     for variable in env:
         if not _VARIABLE.fullmatch(variable):
             findings.problems.append(Diagnostic(shown_name, 1, 1, f"env: {show(variable)} is no name of a variable"))
-    return Named(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
+    return NamedAdapter(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
 
 
 _KNOWN = {"adapter": NAME, "scorers": NAMES, "env": NAMES}
@@ -168,7 +168,7 @@ def _no_adapter(data: dict[str, Any]) -> dict[str, str]:
     return {"message": "the key 'adapter' is missing", "help": f"is it {show(near)}?" if near else WAYS_OUT}
 
 
-def find_adapter(named: Named, source: TranslationSource) -> Adapter:
+def find_adapter(named: NamedAdapter, source: TranslationSource) -> Adapter:
     """The adapter with the folder that its module is found in. Raises UsageError with what was looked for where."""
     match = _COLON.fullmatch(named.text.strip()) or _DOTTED.fullmatch(named.text.strip())
     if match is None:
@@ -194,7 +194,7 @@ def find_adapter(named: Named, source: TranslationSource) -> Adapter:
     return Adapter(module, name, found, modules, named.env, named.files)
 
 
-def _require_name(named: Named, folder: Path, module: str, name: str) -> None:
+def _require_name(named: NamedAdapter, folder: Path, module: str, name: str) -> None:
     file = module_file(folder, module)
     others = None if file is None else names_instead(file, name)
     if others is not None:

@@ -42,7 +42,7 @@ class _Call:
     result: str = ""
     ended: bool = False
 
-    def frozen(self) -> ToolCall:
+    def freeze(self) -> ToolCall:
         kind = tool_kind(self.raw_name, self.told_kind)
         if kind == "other":
             kind = tool_kind(self.name, self.told_kind)
@@ -163,7 +163,7 @@ class TraceBuilder:
 
     def finish(self) -> Trace:
         """The trace as far as it was read."""
-        timeline = tuple(entry.frozen() if isinstance(entry, _Call) else entry for entry in self._timeline)
+        timeline = tuple(entry.freeze() if isinstance(entry, _Call) else entry for entry in self._timeline)
         calls = tuple(entry for entry in timeline if isinstance(entry, ToolCall))
         asked = tuple(Permission(one.tool_call_id, one.allowed) for one in self._asked.values())
         return Trace(

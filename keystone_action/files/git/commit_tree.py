@@ -81,7 +81,7 @@ class Tree:
             self._contents.update(zip(missing, _blobs(answer, len(missing)), strict=True))
         return {path: self._contents[path] for path in wanted}
 
-    def resolved(self, path: str) -> str | None:
+    def resolve(self, path: str) -> str | None:
         """Where a path leads, links on the way followed; None where there is nothing, or it leads out of the tree."""
         done = self._follow(path)
         return done if done is not None and (done in self.entries or done in self.folders or not done) else None

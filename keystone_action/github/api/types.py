@@ -52,10 +52,7 @@ class PullRequest:
     number: int
     state: str
     head_sha: str
-    head_ref: str
     head_repository: str
-    base_sha: str
-    base_ref: str
     base_repository: str
     url: str
 
@@ -66,10 +63,7 @@ class PullRequest:
             number=_number(document, "number"),
             state=_text(document, "state"),
             head_sha=_text(document, "head", "sha"),
-            head_ref=_text(document, "head", "ref"),
             head_repository=_optional(document, "head", "repo", "full_name"),
-            base_sha=_text(document, "base", "sha"),
-            base_ref=_text(document, "base", "ref"),
             base_repository=_optional(document, "base", "repo", "full_name"),
             url=_text(document, "html_url"),
         )

@@ -104,7 +104,7 @@ class Writes:
         with self._lock:
             return 0.0 if self._last is None else self._last + between - now
 
-    def postponed(self, now: float) -> float:
+    def postponement(self, now: float) -> float:
         """Seconds for which GitHub wants no write; 0 or less for none."""
         with self._lock:
             return 0.0 if self._not_before is None else self._not_before - now
@@ -168,7 +168,7 @@ class Patience:
     def wait_for_writes(self, why: str) -> float:
         """Waits until GitHub takes writes again. Returns the seconds that this would take where there is not so much
         waiting left, else 0."""
-        seconds = self._writes.postponed(self._clock.monotonic())
+        seconds = self._writes.postponement(self._clock.monotonic())
         if seconds <= 0 or self.wait(seconds, why):
             return 0.0
         return seconds

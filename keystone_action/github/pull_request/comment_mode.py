@@ -19,7 +19,7 @@ from keystone_action.github.log.commands import LogCommands
 from keystone_action.github.pull_request.comment import StickyComment
 from keystone_action.github.pull_request.foreign_results import ended_without_results, read_foreign_results
 from keystone_action.github.pull_request.pulls import TriggeringRun, pulls_of_run, read_triggering_run
-from keystone_action.github.pull_request.reporting import LIMITS, Posted, leave_comment
+from keystone_action.github.pull_request.reporting import LIMITS, CommentOutcome, leave_comment
 from keystone_action.report.comment.history import Previous
 from keystone_action.report.comment.jobs import Job
 from keystone_action.report.comment.ladder import COMMENT_LIMIT
@@ -41,10 +41,10 @@ class ForeignComment:
         self._origin = read_triggering_run(environ)
         self._marker = Marker.of_key(settings.comment_key)
 
-    def post(self) -> tuple[Posted, bool]:
+    def post(self) -> tuple[CommentOutcome, bool]:
         """Whether all went well is the second: nobody else would notice that no comment is there. Raises UsageError for
         results that can't be used."""
-        posted, folder = Posted(), self._settings.results[0]
+        posted, folder = CommentOutcome(), self._settings.results[0]
         if not folder.exists():
             self._commands.notice(
                 f"there is nothing to post: {self._relative(folder)} is not there, so the other run has left no results"
@@ -70,7 +70,7 @@ class ForeignComment:
         workspace = self._settings.workspace
         return folder.relative_to(workspace) if folder.is_relative_to(workspace) else folder
 
-    def _post(self, posted: Posted) -> None:
+    def _post(self, posted: CommentOutcome) -> None:
         settings = self._settings
         with GitHubClient.from_environ(
             self._environ,
@@ -107,7 +107,7 @@ class ForeignComment:
         # Its job is not known; its attempt replaces the one before.
         return comment_of_result(previous, self.run, self._marker, facts, Job(), limit=limit)
 
-    def _leave(self, posted: Posted) -> None:
+    def _leave(self, posted: CommentOutcome) -> None:
         settings = self._settings
         try:
             posted.file = leave_comment(settings.output_dir, settings.workspace, self._text(None, COMMENT_LIMIT))

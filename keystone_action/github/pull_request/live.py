@@ -33,7 +33,7 @@ class Pace:
     longest: float = 300.0
 
 
-class Stopped(Exception):  # noqa: N818 - it tells, and is no failure
+class RunEnded(Exception):  # noqa: N818 - it tells, and is no failure
     """The run ended meanwhile: nothing of how far it was may be written any more."""
 
 
@@ -83,10 +83,10 @@ class Live:
         return not self.is_alive
 
     def check(self) -> None:
-        """For `Show`, right before it writes: raises Stopped when the run has ended while GitHub was asked, since the
+        """For `Show`, right before it writes: raises RunEnded when the run has ended while GitHub was asked, since the
         result may be there already."""
         if self._stop.is_set():
-            raise Stopped
+            raise RunEnded
 
     @property
     def is_alive(self) -> bool:
@@ -99,7 +99,7 @@ class Live:
                 self._set_pending(github)
                 if self._show is not None:
                     self._keep_showing(github, self._show)
-        except Stopped:
+        except RunEnded:
             return
         except GitHubError as error:
             self._log(f"while cells run, nothing is posted: {error.sentences}")
@@ -127,4 +127,4 @@ class Live:
 
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise Stopped
+            raise RunEnded

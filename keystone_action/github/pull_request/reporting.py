@@ -61,7 +61,7 @@ _LIVE_SECONDS = 11.0
 
 
 @dataclass(slots=True)
-class Posted:
+class CommentOutcome:
     """What became of the comment. missing: one that was wanted is not there. ids: of those that were written. file:
     that holds the one that is missing."""
 
@@ -91,7 +91,7 @@ class _Problem:
 
 
 def _hurry_seconds() -> float:
-    if not signals.requested():
+    if not signals.stop_signal():
         return HURRY_SECONDS
     return max(0.0, signals.seconds_left() - _LAST_SECONDS)
 
@@ -137,15 +137,17 @@ class Reporting:
             self._commands.log("no status is set: the event does not say of which commit")
         self.live.start()
 
-    def finish(self, run: RunResult, *, has_time: bool = False, links: Mapping[str, str] | None = None) -> Posted:
+    def finish(
+        self, run: RunResult, *, has_time: bool = False, links: Mapping[str, str] | None = None
+    ) -> CommentOutcome:
         """Posts the result. Ends soon when the job is being cancelled, unless it has time, as the post step has.
         links: addresses of the specs' files, by id."""
         self._facts = replace(self._facts, links=links or {})
-        posted = Posted(missing=self._wants_comment)
+        posted = CommentOutcome(missing=self._wants_comment)
         is_told = True
         try:
             self._save_for_post_step(RESULTS, self._digest(run))
-            if (run.cancelled or signals.requested()) and not has_time:
+            if (run.cancelled or signals.stop_signal()) and not has_time:
                 if run.cancelled:
                     self._save_for_post_step(CANCELLED, "true")
                 if not run.cancelled:
@@ -207,7 +209,7 @@ class Reporting:
             writes=self._writes,
         )
 
-    def _hurry(self, run: RunResult, posted: Posted) -> bool:
+    def _hurry(self, run: RunResult, posted: CommentOutcome) -> bool:
         """Whether all was posted. What was not is the post step's to say: a job that is cancelled has time for that."""
         if not self._is_anything_wanted():
             return True
@@ -226,14 +228,14 @@ class Reporting:
             self._commands.log("GitHub was not told in time how this step ended; the end of the job tries again")
         return is_told
 
-    def _post_quietly(self, run: RunResult, posted: Posted, done: threading.Event) -> None:
+    def _post_quietly(self, run: RunResult, posted: CommentOutcome, done: threading.Event) -> None:
         try:
             if self._post(run, posted, HURRY):
                 done.set()
         except Exception as error:  # noqa: BLE001 - in a thread that nobody looks at
             self._commands.log(f"posting to GitHub broke: {type(error).__name__}: {error}")
 
-    def _post(self, run: RunResult, posted: Posted, limits: RequestLimits) -> bool:
+    def _post(self, run: RunResult, posted: CommentOutcome, limits: RequestLimits) -> bool:
         """Whether nothing is left that another try could change."""
         if not self._may_write:
             reason = self._event.read_only_reason
@@ -269,7 +271,7 @@ class Reporting:
         return (lambda there: there.jobs.ended.get(self._job.name) == own) if self._job.run else None
 
     def _post_comments(
-        self, github: GitHubClient, run: RunResult, posted: Posted, holds: Holds | None
+        self, github: GitHubClient, run: RunResult, posted: CommentOutcome, holds: Holds | None
     ) -> list[_Problem]:
         if not self._wants_comment:
             return []
@@ -349,7 +351,7 @@ class Reporting:
     def _text(self, run: RunResult, previous: Previous | None, limit: int) -> str:
         return comment_of_result(previous, run, self._marker, self._facts, self._job, limit=limit)
 
-    def _leave_file(self, run: RunResult, posted: Posted) -> None:
+    def _leave_file(self, run: RunResult, posted: CommentOutcome) -> None:
         if not posted.missing or self.directory is None:
             return
         try:

@@ -55,7 +55,7 @@ PROTECTED = (
 """Protected whatever a spec adds (spec.md 5.3)."""
 
 
-class Placed(StrictModel):
+class Placement(StrictModel):
     """A hidden file, and where it goes."""
 
     src: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)] = Field(description="The hidden file.")
@@ -64,18 +64,18 @@ class Placed(StrictModel):
     )
 
 
-Inject = TextOrMapping[Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)], Placed]
+Inject = TextOrMapping[Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)], Placement]
 Protect = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
 
 
-def destinations(inject: Sequence[str | Placed]) -> dict[str, str]:
+def destinations(inject: Sequence[str | Placement]) -> dict[str, str]:
     """Where each hidden file goes → the author's path; a bare one lands at the workspace's root under its own name.
 
     Raises PydanticCustomError when two go to one place.
     """
     found: dict[str, str] = {}
     for entry in inject:
-        source, wanted = (entry.src, entry.dest) if isinstance(entry, Placed) else (entry, "./")
+        source, wanted = (entry.src, entry.dest) if isinstance(entry, Placement) else (entry, "./")
         name = PurePosixPath(source).name
         place = str(PurePosixPath(wanted) / name if wanted.endswith("/") else PurePosixPath(wanted))
         if place in found:
@@ -135,7 +135,7 @@ class GradedCopy:
         found = {"restored": list(self.taken_back.restored), "removed": list(self.taken_back.removed)}
         return {name: paths[:100] for name, paths in found.items() if paths}
 
-    def guarded(
+    def guarded_environment(
         self, environment: Mapping[str, str], keys: str | None = None, node_keys: str | None = None
     ) -> tuple[dict[str, str], list[str]]:
         """The environment for a command whose interpreters take no module from the workspace that they have already,
@@ -163,7 +163,7 @@ class GradedCopy:
 
     def with_passed_over(self, outcome: Outcome) -> Outcome:
         """The outcome of a run on this copy, with what of the agent's modules was passed over. Blocks."""
-        noted = planted_modules.noted(self.sandbox.workspace, f"{self.private}/{planted_modules.NOTES}")
+        noted = planted_modules.read_notes(self.sandbox.workspace, f"{self.private}/{planted_modules.NOTES}")
         paths = list(dict.fromkeys([*self.planted, *noted]))
         if not paths:
             return outcome
@@ -204,7 +204,7 @@ def _prepare(
         done = {*taken_back.restored, *taken_back.removed}
         links = [change for change in changes if _is_linked_folder(change) and change.path not in done]
         taken_back += take_back(workspace, originals, links, ("**",))
-        planted = rule.planted(changes, injected) if rule is not None else []
+        planted = rule.find_planted(changes, injected) if rule is not None else []
         take_back(workspace, originals, planted, ("**",))
         for place, content in injected.items():
             put(workspace, place, content, originals)
@@ -224,7 +224,7 @@ def _prepare(
         untrusted=frozenset(change.path for change in changes if change.path not in settled),
         originals=originals,
         guard=guard,
-        allowed=tuple(rule.allowed(context.evidence, injected)) if rule is not None else (),
+        allowed=tuple(rule.find_allowed(context.evidence, injected)) if rule is not None else (),
         planted=tuple(change.path for change in planted),
         trusted=tuple(f"{sandbox.workspace_inside}/{folder}" for folder in trusted),
     )

@@ -14,7 +14,7 @@ TOLERANCE = 1e-9
 _NAMES_SHOWN = 5
 
 
-def stopped(completed: Completed, limit: float, **details: Any) -> Outcome | None:
+def stop_outcome(completed: Completed, limit: float, **details: Any) -> Outcome | None:
     """The failure of a run that did not end by itself; None when it did."""
     if completed.timed_out:
         why = f"The tests were stopped at their time limit of {seconds(limit)}."

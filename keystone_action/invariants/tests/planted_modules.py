@@ -53,7 +53,7 @@ class ModuleRule:
         entries = [entry for found in _ASSIGNED.findall(text) for entry in found.strip("\"'").split(":")]
         return cls(exempt, tuple({str(PurePosixPath(_relative(entry))) for entry in entries}))
 
-    def planted(self, changes: Sequence[Change], injected: Collection[str]) -> list[Change]:
+    def find_planted(self, changes: Sequence[Change], injected: Collection[str]) -> list[Change]:
         """The agent's own files that would stand in for modules of the standard library."""
         exempt = self._exempts
         return [
@@ -65,7 +65,7 @@ class ModuleRule:
             and not exempt(change.path)
         ]
 
-    def allowed(self, evidence: Evidence, injected: Collection[str]) -> list[str]:
+    def find_allowed(self, evidence: Evidence, injected: Collection[str]) -> list[str]:
         """The files that modules may be taken from whatever their name: the author's, and those that are let be."""
         authors = {path for path, state in evidence.before.items() if state.kind != "directory"} | set(injected)
         exempt = self._exempts
@@ -117,7 +117,7 @@ def write_order(
     place.chmod(0o644)
 
 
-def noted(workspace: Path, file: str) -> list[str]:
+def read_notes(workspace: Path, file: str) -> list[str]:
     """The files that the guard passed over, as code in the sandbox says: for people only."""
     try:
         content, _ = read_head_inside(workspace, file, limit=_NOTES_BYTES)

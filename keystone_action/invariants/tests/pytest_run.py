@@ -82,7 +82,7 @@ async def run(
     driver = await anyio.to_thread.run_sync(copy.write, "run.py", _driver())
     config, rootdir = await anyio.to_thread.run_sync(_configuration, copy, (*invocation.arguments, *targets))
     key = secrets.token_bytes(32)
-    environment, inside = await anyio.to_thread.run_sync(copy.guarded, {**environment, **invocation.env})
+    environment, inside = await anyio.to_thread.run_sync(copy.guarded_environment, {**environment, **invocation.env})
     arguments = ["-p", "no:cacheprovider", "-c", config, f"--rootdir={rootdir}", f"--confcutdir={root}"]
     order = {
         "args": [*arguments, *invocation.arguments, *targets],

@@ -120,7 +120,7 @@ class Swebench(Check):
             environment={**context.check_environment, **_PINNED},
             timeout=limit,
         )
-        over = counted.stopped(completed, limit, **copy.details)
+        over = counted.stop_outcome(completed, limit, **copy.details)
         if over is not None:
             return failed(over.message, log=over.log, disqualifies=bool(self.pass_to_pass), **over.details)
         if isinstance(results, PytestResults) and results.missing:

@@ -158,7 +158,7 @@ class Tests(Check):
         completed, results = await pytest_run.run(
             copy, invocation, (), environment=context.check_environment, timeout=limit
         )
-        over = counted.stopped(completed, limit, **copy.details)
+        over = counted.stop_outcome(completed, limit, **copy.details)
         if over is not None:
             return over
         if isinstance(results, BadReport):
@@ -191,9 +191,9 @@ class Tests(Check):
         keys = await anyio.to_thread.run_sync(Keys.lay_out, copy, unittest_runs.RUNNER)
         of_node = await anyio.to_thread.run_sync(Keys.lay_out, copy, node.RUNNER)
         recorded = of_node.path if node_report is None else None
-        environment, _ = await anyio.to_thread.run_sync(copy.guarded, environment, keys.path, recorded)
+        environment, _ = await anyio.to_thread.run_sync(copy.guarded_environment, environment, keys.path, recorded)
         completed = await copy.sandbox.run(Command(argv, env=environment, timeout=limit))
-        over = counted.stopped(completed, limit, **copy.details)
+        over = counted.stop_outcome(completed, limit, **copy.details)
         if over is not None:
             return over
         program = first_word(self.cmd)

@@ -47,14 +47,14 @@ Values = dict[Annotated[str, AfterValidator(_path)], Expected]
 """By path."""
 
 
-def asked(expected: Any) -> Mapping[str, Any]:
+def operators_of(expected: Any) -> Mapping[str, Any]:
     """Operator → operand of an `Expected`."""
     return expected.operators() if isinstance(expected, Operators) else {"equals": expected}
 
 
 def problems_of(expected: Any, found: Any, *, typed: bool, deadline: float) -> Iterator[str]:
     """What is wrong with one value; nothing when it is as expected. See `operators.problem_with`."""
-    for operator, operand in asked(expected).items():
+    for operator, operand in operators_of(expected).items():
         try:
             problem = problem_with(operator, operand, found, typed=typed, deadline=deadline)
         except PatternTimeout as late:

@@ -31,7 +31,7 @@ _BAD: frozenset[Status] = frozenset({"fail", "error"})
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class LastResult:
     """A result in short. composite: from 0 to 1. sha: the commit, empty if unknown. checks: digest → status; None when
     there were too many."""
 
@@ -41,7 +41,7 @@ class Remembered:
     checks: Mapping[str, Status] | None = None
 
     @classmethod
-    def of(cls, run: RunResult, sha: str) -> Remembered:
+    def of(cls, run: RunResult, sha: str) -> LastResult:
         """sha: the commit that people see, not that of a merge which GitHub made."""
         checks = {_digest(spec, name): status for spec, name, status in _checks(run)}
         known = _SHA.fullmatch(sha)
@@ -56,7 +56,7 @@ class Remembered:
         return _encode({**document, **more, **(Jobs() if jobs is None else jobs).document()})
 
     @classmethod
-    def decode(cls, text: str) -> Remembered | None:
+    def decode(cls, text: str) -> LastResult | None:
         """None for whatever `encode` would not have written."""
         document = _decode(text)
         try:
@@ -82,20 +82,20 @@ class Previous:
     is of, empty if unknown. jobs: those that have written it."""
 
     text: str
-    result: Remembered | None = None
+    result: LastResult | None = None
     commit: str = ""
     jobs: Jobs = field(default_factory=Jobs)
 
     @classmethod
     def read(cls, body: str, marker: Marker) -> Previous:
         """body: a comment's of this marker."""
-        memory = marker.remembered(body)
+        memory = marker.memory(body)
         document = _decode(memory)
         try:
             commit = _sha(document.get("commit") or document.get("sha"))
         except ValueError:
             commit = ""
-        return cls(marker.text(body), Remembered.decode(memory), commit, Jobs.read(document))
+        return cls(marker.text(body), LastResult.decode(memory), commit, Jobs.read(document))
 
     def verdict_on(self, commit: str) -> Verdict | None:
         """The verdict that the comment shows of a commit; None where it shows none of that one."""
@@ -115,7 +115,7 @@ class CheckChanges:
     applied (and it was skipped), new: names of checks, with their spec where there are several. gone: how many checks
     there are no more."""
 
-    before: Remembered
+    before: LastResult
     fixed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class CheckChanges:
         return bool(self.fixed or self.broken or self.skipped or self.applied or self.new or self.gone)
 
 
-def changes_since(before: Remembered | None, run: RunResult) -> CheckChanges | None:
+def changes_since(before: LastResult | None, run: RunResult) -> CheckChanges | None:
     """None when there is nothing to compare with."""
     if before is None:
         return None

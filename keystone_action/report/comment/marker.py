@@ -31,7 +31,7 @@ class Marker:
         """Whether a comment has this key; its author does not matter."""
         return _lines(body).endswith(f"\n{self.line}")
 
-    def remembered(self, body: str) -> str:
+    def memory(self, body: str) -> str:
         """What a comment of this key remembers, in base64; empty for nothing."""
         if not self.is_in(body):
             return ""

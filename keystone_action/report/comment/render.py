@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.report import view, words
 from keystone_action.report.addresses import safe_link, safe_links
 from keystone_action.report.again import command_again
-from keystone_action.report.comment.history import CheckChanges, Remembered, changes_since, encode_commit
+from keystone_action.report.comment.history import CheckChanges, LastResult, changes_since, encode_commit
 from keystone_action.report.comment.jobs import Jobs, is_worse
 from keystone_action.report.comment.ladder import COMMENT_LIMIT, Level, fit
 from keystone_action.report.comment.marker import Marker, without_hidden
@@ -61,7 +61,7 @@ class CommentFacts:
     origin: str = ""
     doubted: bool = False
     reporter: str = ""
-    before: Remembered | None = None
+    before: LastResult | None = None
     jobs: Jobs = field(default_factory=Jobs)
     shared: Verdict | None = None
     links: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def render_superseded(url: str) -> str:
 
 def _remember(run: RunResult, facts: CommentFacts) -> str:
     """A run that judged nothing, or not everything, leaves what was known before, and names its own commit."""
-    return Remembered.of(run, facts.sha).encode(jobs=facts.jobs) if is_judged(run) else _without_result(facts)
+    return LastResult.of(run, facts.sha).encode(jobs=facts.jobs) if is_judged(run) else _without_result(facts)
 
 
 def _without_result(facts: CommentFacts) -> str:
@@ -202,7 +202,7 @@ def _tells_more(check: InvariantResult) -> bool:
 def _change_lines(found: CheckChanges | None, run: RunResult) -> dict[str, Any] | None:
     if found is None:
         return None
-    after = Remembered(run.verdict, run.composite)
+    after = LastResult(run.verdict, run.composite)
     same = (found.before.verdict, found.before.composite) == (after.verdict, after.composite)
     named = (
         ("fixed", found.fixed),
@@ -221,6 +221,6 @@ def _change_lines(found: CheckChanges | None, run: RunResult) -> dict[str, Any] 
     }
 
 
-def _in_words(before: Remembered) -> str:
+def _in_words(before: LastResult) -> str:
     composite = "" if before.composite is None else f", composite {words.score(before.composite)}"
     return f"{words.TITLES[before.verdict]}{composite}"

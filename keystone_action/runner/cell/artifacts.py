@@ -12,7 +12,7 @@ from keystone_action.runner.parts.journal import output_error
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.evidence.model import AgentRun, Evidence
-    from keystone_action.runner.cell.under_way import Graded
+    from keystone_action.runner.cell.under_way import GradedCheck
 
 OUTPUT_LIMIT = 64 * 1024
 """Characters of an agent's output that results.json holds; the whole is in agent.stdout."""
@@ -40,7 +40,7 @@ class CellFiles:
         self._write("agent.stdout", run.stdout)
         self._write("agent.stderr", run.stderr)
 
-    def graded(self, evidence: Evidence, graded: Sequence[Graded]) -> None:
+    def write_graded(self, evidence: Evidence, graded: Sequence[GradedCheck]) -> None:
         """All that a graded cell leaves: what its agent printed, audit log, trace and diff, and the log of each check
         that has one."""
         self.agent(evidence.agent)
@@ -64,7 +64,7 @@ class CellFiles:
             raise output_error(path, error) from error
 
 
-def bounded(text: str, limit: int = OUTPUT_LIMIT) -> str:
+def bound(text: str, limit: int = OUTPUT_LIMIT) -> str:
     """The start and the end of a text that is too long, with the cut said."""
     if len(text) <= limit:
         return text

@@ -109,12 +109,12 @@ def _prompt(under_way: CellUnderWay) -> str:
     loaded, own = under_way.loaded, under_way.cell.scenario.prompt
     if own is None and loaded.prompt_is_literal:
         return loaded.prompt
-    return under_way.filled(loaded.prompt if own is None else own)
+    return under_way.fill(loaded.prompt if own is None else own)
 
 
 async def _lay_out_fixtures(under_way: CellUnderWay) -> None:
     workspace, stubs = under_way.roots.workspace, under_way.loaded.stubs
-    fixtures = [under_way.filled(fixture) for fixture in under_way.spec.fixtures]
+    fixtures = [under_way.fill(fixture) for fixture in under_way.spec.fixtures]
     if fixtures:
         from keystone_action.runner.cell.fixtures import run_fixtures
 

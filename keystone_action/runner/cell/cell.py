@@ -21,7 +21,7 @@ from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import compare_entries, snapshot, write_patch
-from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bounded
+from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bound
 from keystone_action.runner.cell.boot import boot
 from keystone_action.runner.cell.checks import judge_changes, run_checks
 from keystone_action.runner.cell.grading import agent_note, forced_zero, judge_usage, unreadable, usage, verdict_of
@@ -96,7 +96,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
         raise HarnessError(problem)
     under_way.left_little = under_way.light and len(evidence.after) < SMALL_TREE
     size = evidence.agent.stdout_bytes + evidence.agent.stderr_bytes + len(evidence.patch)
-    write = partial(files.graded, evidence, under_way.graded)
+    write = partial(files.write_graded, evidence, under_way.graded)
     await apart(write, inline=under_way.left_little and size < SMALL_OUTPUT)
     return _grade_cell(under_way)
 
@@ -206,8 +206,8 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
         exit_code=run.exit_code,
         timed_out=run.timed_out,
         duration_s=run.duration_s,
-        output=bounded(masker.text(run.output)),
-        stderr=bounded(masker.text(run.stderr), STDERR_LIMIT),
+        output=bound(masker.text(run.output)),
+        stderr=bound(masker.text(run.stderr), STDERR_LIMIT),
         signal=run.signal,
         note=masker.text(agent_note(run, kind)),
     )

@@ -14,7 +14,7 @@ from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.cell.context import Context, Copies
-from keystone_action.runner.cell.under_way import Graded
+from keystone_action.runner.cell.under_way import GradedCheck
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import InvariantResult
 from keystone_action.spec.expressions import leaves, references
@@ -46,7 +46,7 @@ async def run_checks(under_way: CellUnderWay) -> None:
     under_way.graded = [by_name[name] for name in invariants]
 
 
-async def _run(name: str, invariant: Invariant, copies: Copies, following: Sequence[Check]) -> Graded:
+async def _run(name: str, invariant: Invariant, copies: Copies, following: Sequence[Check]) -> GradedCheck:
     under_way, check = copies.under_way, _check(invariant)
     timeout = check.own_timeout or invariant.timeout or check.default_timeout
     next_home = next((one.in_kept_home for one in following if one.in_kept_home is not None), False)
@@ -59,13 +59,13 @@ async def _run(name: str, invariant: Invariant, copies: Copies, following: Seque
             outcome = skipped(missing)
         else:
             # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
-            check = under_way.filled(check, workspace=str(context.copy_path))
+            check = under_way.fill(check, workspace=str(context.copy_path))
             outcome = await _evaluate(check, context, timeout)
     finally:
         # Its processes are gone before the next check, also when the run is cancelled.
         with anyio.CancelScope(shield=True):
             await context.close()
-    return Graded(
+    return GradedCheck(
         InvariantResult(
             name=name,
             type=check.type_name,

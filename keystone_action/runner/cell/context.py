@@ -33,7 +33,9 @@ class Copies:
     _lost: str = ""
     _home: Home | None = None
 
-    async def shared(self, readable: Sequence[Path], *, in_kept_home: bool, without_programs_of_git: bool) -> Sandbox:
+    async def open_shared(
+        self, readable: Sequence[Path], *, in_kept_home: bool, without_programs_of_git: bool
+    ) -> Sandbox:
         """A sandbox of a check's own on the one copy that `command_exit` and sandboxed `custom` share. Each gets the
         copy's files given, and nothing else of those before it but HOME, where it asks for that. Raises PathUnreadable
         where a check before it left the copy so that not all of it could be had."""
@@ -54,7 +56,7 @@ class Copies:
         """Where the shared copy is, or will be."""
         return self.under_way.roots.area / "checks"
 
-    async def fresh(self, path: Path, readable: Sequence[Path]) -> Sandbox:
+    async def open_fresh(self, path: Path, readable: Sequence[Path]) -> Sandbox:
         """A new copy of the workspace as left, in a new sandbox."""
         await self.copy(path, drop_outside_links=False)
         return await self._open(path, readable)
@@ -71,7 +73,7 @@ class Copies:
         under_way.admit(sandbox)
         return sandbox
 
-    def left(self, sandbox: Sandbox) -> None:
+    def note_loss(self, sandbox: Sandbox) -> None:
         """A check has ended in a sandbox on the shared copy."""
         self._lost = self._lost or getattr(sandbox, "lost", "")
 
@@ -172,13 +174,13 @@ class Context:
     async def sandbox(self, *, without_programs_of_git: bool = False) -> Sandbox:
         """A sandbox of its own, by the check's phase on the shared copy or on a fresh one."""
         if self.check.run_phase == "shared_copy":
-            sandbox = await self.copies.shared(
+            sandbox = await self.copies.open_shared(
                 self._given,
                 in_kept_home=bool(self.check.in_kept_home),
                 without_programs_of_git=without_programs_of_git,
             )
         else:
-            sandbox = await self.copies.fresh(self.copy_path, self._given)
+            sandbox = await self.copies.open_fresh(self.copy_path, self._given)
         self._own.append(sandbox)
         return sandbox
 
@@ -213,7 +215,7 @@ class Context:
         """End its sandboxes, and remove what they were given."""
         for sandbox in self._own:
             if self.check.run_phase == "shared_copy":
-                self.copies.left(sandbox)
+                self.copies.note_loss(sandbox)
             if self.keeps_home:
                 await self.copies.keep_home(sandbox)
             else:

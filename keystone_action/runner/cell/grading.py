@@ -13,7 +13,7 @@ from keystone_action.spec.limits import MOST_COUNTED
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
-    from keystone_action.runner.cell.under_way import Graded
+    from keystone_action.runner.cell.under_way import GradedCheck
     from keystone_action.runner.options import RunOptions
     from keystone_action.scoring.results import CellResult, InvariantResult
     from keystone_action.spec.loading.loader import LoadedSpec
@@ -114,6 +114,6 @@ def _first(reported: Mapping[str, Any], names: Iterable[str]) -> float:
     return 0
 
 
-def judge_usage(graded: Iterable[Graded]) -> dict[str, float]:
+def judge_usage(graded: Iterable[GradedCheck]) -> dict[str, float]:
     """What the judges of a cell spent."""
     return add_usage([entry.judge_usage for entry in graded], JUDGE_USAGE_KEYS)

@@ -31,7 +31,7 @@ OPEN_NETWORK = "bridge"
 async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes] | None) -> None:
     """With files, packages and commands of `setup`. sandboxes: those of the image, None for the process sandbox.
     Raises HarnessError."""
-    under_way.setup = under_way.filled(under_way.spec.setup)
+    under_way.setup = under_way.fill(under_way.spec.setup)
     given = (under_way.inputs.directory, under_way.agent_directory)
     under_way.readable = tuple(path for path in given if path is not None)
     if sandboxes is None:

@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Graded:
+class GradedCheck:
     """A check's result, its log, and what its judge spent."""
 
     result: InvariantResult
@@ -92,7 +92,7 @@ class CellUnderWay:
     observed: Trace | None = None
     evidence: Evidence = field(init=False)
     unreadable: str = ""
-    graded: list[Graded] = field(default_factory=list)
+    graded: list[GradedCheck] = field(default_factory=list)
     left_little: bool = False
 
     @property
@@ -143,7 +143,7 @@ class CellUnderWay:
         self.phase = phase
         self.run.progress.phase(self.cell.id, phase)
 
-    def filled(self, value: Value, **names: str) -> Value:
+    def fill(self, value: Value, **names: str) -> Value:
         """A part of the spec with its expressions replaced; names: in place of these of its own. Where the spec has no
         expressions, `{{ }}` are braces."""
         return interpolate(value, {**self.names, **names}) if self.loaded.has_expressions else value

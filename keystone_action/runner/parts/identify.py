@@ -97,12 +97,12 @@ class Reading:
     def _of(self, loaded: LoadedSpec, cells: Collection[Cell]) -> dict[str, dict[str, str]]:
         folders = _Folders(self, loaded)
         if loaded.spec.workspace is not None:
-            folders.copied(loaded.spec.workspace, loaded.workspace_left_out)
+            folders.add_copied(loaded.spec.workspace, loaded.workspace_left_out)
         for text in dict.fromkeys(cell.agent.dir for cell in cells):
             if text is not None:
-                folders.copied(text, loaded.agent_left_out)
+                folders.add_copied(text, loaded.agent_left_out)
         for path in sorted({*loaded.author_files, *loaded.withheld} - {loaded.path.resolve()} - folders.seen):
-            folders.named(path)
+            folders.add_named(path)
         return {
             "sandbox": {"kind": "docker" if loaded.spec.id in self.facilities.images else "process"},
             "judge": dict(_judges(loaded, self.options)),
@@ -126,7 +126,7 @@ class _Folders:
         self.folders: dict[str, str] = {}
         self.remote_branches: dict[str, str] = {}
 
-    def copied(self, text: str, ignore: Collection[str]) -> None:
+    def add_copied(self, text: str, ignore: Collection[str]) -> None:
         """`workspace` or `agent.dir`."""
         try:
             path = self._loaded.code_path(text)
@@ -135,7 +135,7 @@ class _Folders:
         self.seen.add(path.resolve())
         self._folder(f"{text} without {', '.join(sorted(ignore))}" if ignore else text, path, self._hidden, ignore)
 
-    def named(self, path: Path) -> None:
+    def add_named(self, path: Path) -> None:
         """Any other file or folder of the author's. What is withheld is there for checks, all of it."""
         if path.is_dir():
             self._folder(self._name(path), path, () if path in self._loaded.withheld else self._hidden, ())

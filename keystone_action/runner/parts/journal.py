@@ -32,8 +32,8 @@ from keystone_action.runner.parts.recorded import (
     FILE_NAME,
     LEFT,
     READ_LIMIT,
+    JournalContent,
     JournalEntry,
-    Recorded,
     entry_line,
     identity_line,
     read_lines,
@@ -88,7 +88,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_UN)  # closing alone does not, while `_text` has a copy
             os.close(self._file)
 
-    def earlier(self) -> Recorded:
+    def earlier(self) -> JournalContent:
         """What an earlier call wrote, before anything is added; a last line that a crash cut is cut off. Raises
         UsageError when that is no journal of ours."""
         with os.fdopen(os.dup(self._file), "rb") as file:

@@ -15,7 +15,7 @@ from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.options import FailOn, RunOptions
 from keystone_action.runner.parts import journal
 from keystone_action.runner.parts.identity import Identity, continue_identity, differences, explain_all, join_identities
-from keystone_action.runner.parts.recorded import JournalEntry, Recorded
+from keystone_action.runner.parts.recorded import JournalContent, JournalEntry
 from keystone_action.runner.parts.shard_folders import Copying, find, read_shard
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.scoring.baseline import NO_BASELINE, Baseline, no_baseline_notice
@@ -72,7 +72,7 @@ def merge_shards(options: MergeOptions) -> Ran:
     return Ran(_beside_baseline(run, options), directory)
 
 
-def _identity(shards: Sequence[ShardRun], recorded: Sequence[Recorded]) -> Identity:
+def _identity(shards: Sequence[ShardRun], recorded: Sequence[JournalContent]) -> Identity:
     """That of all shards. Raises HarnessError when they are not parts of one run."""
     found: list[Identity] = []
     so_far = Identity()
@@ -98,7 +98,7 @@ def _no_shards_of_one(
     )
 
 
-def _entries(run: RunResult, recorded: Sequence[Recorded]) -> Iterator[JournalEntry]:
+def _entries(run: RunResult, recorded: Sequence[JournalContent]) -> Iterator[JournalEntry]:
     """The journal's lines of the cells that were joined, in their order."""
     isolated = {entry.cell.id: entry.sandbox for one in recorded for entry in one.entries}
     for spec in run.specs:

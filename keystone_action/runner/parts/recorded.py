@@ -47,7 +47,7 @@ class JournalEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class JournalContent:
     """What a journal says. identity: None where it says nothing yet. run_id: of the call that began it. entries: in the
     order written; of a cell that comes twice the later counts (the caller's part). length: bytes of all whole lines.
     cut: whether a last line without its end follows them, as a crash leaves it."""
@@ -83,7 +83,7 @@ def holds_results(folder: Path) -> bool:
         return False
 
 
-def read(directory: Path) -> Recorded:
+def read(directory: Path) -> JournalContent:
     """What the journal of a folder says. Raises UsageError when it can't be read or is not a journal of ours."""
     path = directory / FILE_NAME
     try:
@@ -93,7 +93,7 @@ def read(directory: Path) -> Recorded:
         raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of an earlier run") from None
 
 
-def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText | None = None) -> Recorded:
+def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText | None = None) -> JournalContent:
     """What these lines say. path: for messages. text: the same lines, from the first; long texts are then left there.
     Raises UsageError for what no run of ours writes."""
     identity: Identity | None = None
@@ -101,7 +101,7 @@ def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText 
     entries: list[JournalEntry] = []
     for number, line in enumerate(file, 1):
         if not line.endswith(b"\n"):
-            return Recorded(identity, run_id, tuple(entries), length, cut=True)
+            return JournalContent(identity, run_id, tuple(entries), length, cut=True)
         length += len(line)
         if line.startswith(_START):
             found, of_run = _identity_of(path, number, line)
@@ -118,7 +118,7 @@ def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText 
                 place = Line(text, length - len(line), len(line))
                 entry = replace(entry, cell=without_long_texts(entry.cell, place))
             entries.append(entry)
-    return Recorded(identity, run_id, tuple(entries), length, cut=False)
+    return JournalContent(identity, run_id, tuple(entries), length, cut=False)
 
 
 def _continue_identity(path: Path, number: int, identity: Identity, found: Identity) -> Identity:

@@ -18,7 +18,7 @@ from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.copying import copy_entries
 from keystone_action.files.plain_file import open_plain
 from keystone_action.runner.parts.journal import output_error
-from keystone_action.runner.parts.recorded import FILE_NAME, READ_LIMIT, Recorded, read_lines
+from keystone_action.runner.parts.recorded import FILE_NAME, READ_LIMIT, JournalContent, read_lines
 from keystone_action.scoring.document import require_schema_version, run_from_document
 from keystone_action.scoring.results import RunResult
 
@@ -75,7 +75,7 @@ def _search(top: Path) -> Iterator[Path]:
             waiting += [(folder / one.name, depth + 1) for one in deeper if one.is_dir(follow_symlinks=False)]
 
 
-def read_shard(folder: Path) -> tuple[RunResult, Recorded]:
+def read_shard(folder: Path) -> tuple[RunResult, JournalContent]:
     """A shard's results, and its journal, which must agree on the cells.
 
     Raises UsageError for results of another version of the format, HarnessError for whatever is missing, cut or
@@ -105,7 +105,7 @@ def read_shard(folder: Path) -> tuple[RunResult, Recorded]:
     return run, recorded
 
 
-def _agree(folder: Path, run: RunResult, recorded: Recorded) -> None:
+def _agree(folder: Path, run: RunResult, recorded: JournalContent) -> None:
     """The journal has each cell of the results as they do; it may have more, of an earlier call (`--resume`)."""
     # By spec and cell; of a cell that was tried again the last.
     journal = {(entry.spec_id, entry.cell.id): entry for entry in recorded.entries}
@@ -124,7 +124,7 @@ def _agree(folder: Path, run: RunResult, recorded: Recorded) -> None:
                 )
 
 
-def _journal(folder: Path) -> Recorded:
+def _journal(folder: Path) -> JournalContent:
     path = folder / FILE_NAME
     try:
         with _open_regular_file(folder, FILE_NAME) as file:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within, asked
+from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_here, ask_within
 from keystone_action.engine.errors import unless_refused
 from keystone_action.engine.labels import labels
 from keystone_action.engine.networks import ContainerNetwork, address_in, network_name
@@ -148,7 +148,7 @@ class ServiceContainer:
         if container is None:
             return {"Running": False}
         problem = f"service {self.plan.service} went away"
-        self._described = asked(lambda: self._client.inspect_container(container), problem)
+        self._described = ask_here(lambda: self._client.inspect_container(container), problem)
         return self._described["State"]
 
     async def health(self) -> str | None:
@@ -185,7 +185,7 @@ class ServiceContainer:
         if container is None:
             return self._last_printed
         try:
-            printed = asked(lambda: self._client.logs(container, lines=_TAIL_LINES), "logs")
+            printed = ask_here(lambda: self._client.logs(container, lines=_TAIL_LINES), "logs")
         except ServiceError:
             return self._last_printed
         self._last_printed = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]

@@ -98,7 +98,7 @@ class SpecError(UsageError):
         super().__init__("\n".join(show))
 
     @classmethod
-    def joined(cls, errors: Iterable[SpecError]) -> SpecError:
+    def join(cls, errors: Iterable[SpecError]) -> SpecError:
         """One error with the diagnostics of several files."""
         return cls(one for error in errors for one in error.diagnostics)
 
