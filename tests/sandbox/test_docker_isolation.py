@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import uuid
 from typing import Any
 
@@ -20,7 +21,7 @@ MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
 
 SEARCH = r"""
 import os, socket, stat, sys
-secret = sys.argv[1]
+secret, began = sys.argv[1], float(sys.argv[2])
 for folder, folders, files in os.walk("/"):
     if folder.startswith(("/proc", "/sys")):
         folders[:] = []
@@ -35,7 +36,8 @@ for folder, folders, files in os.walk("/"):
                 print("set-user", path)
             if "github" in path.lower() and not path.startswith("/usr/"):
                 print("github", path)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > 100000:
+            # What is older than the secret doesn't have it.
+            if not stat.S_ISREG(status.st_mode) or status.st_size > 100000 or status.st_ctime < began:
                 continue
             if secret in open(path, errors="replace").read():
                 print("secret", path)
@@ -57,7 +59,7 @@ print("looked")
 @MODES
 def test_who_searches_finds_nothing(engine: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # In two parts, so that the searcher's own command line is no find.
-    secret = uuid.uuid4().hex
+    secret, began = uuid.uuid4().hex, time.time() - 60
     for name in ("GITHUB_TOKEN", "INPUT_KEY", "ACTIONS_RUNTIME_TOKEN", "ANTHROPIC_API_KEY", "DOCKER_CERT"):
         monkeypatch.setenv(name, secret)
 
@@ -67,7 +69,7 @@ def test_who_searches_finds_nothing(engine: Any, mode: str, monkeypatch: pytest.
             (other.workspace / "other cell").write_text(secret)
             (provider.engine.root / "hidden test").write_text(secret)
             await other.run(shell(f"echo {secret} >$HOME/other; echo {secret} >/tmp/other"))
-            done = await sandbox.run(Command(("python3", "-c", SEARCH, secret)))
+            done = await sandbox.run(Command(("python3", "-c", SEARCH, secret, str(began))))
             assert (done.stdout.text(), done.stderr.text()) == ("looked\n", "")
 
     run_bounded(main)

@@ -10,7 +10,6 @@ from support.docker_world import fresh, in_shell, run_bounded, shell, world
 from keystone_action.command import Command, Limits
 
 pytestmark = pytest.mark.docker
-MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
 
 BOMB = """
 import os, time
@@ -62,8 +61,10 @@ def test_who_uses_too_much_memory_is_killed_and_it_is_said(engine: Any) -> None:
     run_bounded(main)
 
 
-@MODES
-@pytest.mark.parametrize("where", ["$PWD", "$HOME", "$TMPDIR", "/tmp"])
+@pytest.mark.parametrize(
+    ("mode", "where"),
+    [("bind", "$PWD"), ("bind", "$HOME"), ("bind", "$TMPDIR"), ("bind", "/tmp"), ("copy", "$PWD"), ("copy", "$TMPDIR")],
+)
 def test_who_fills_the_disk_is_stopped_and_it_is_said(engine: Any, mode: str, where: str) -> None:
     done = in_shell(
         engine,

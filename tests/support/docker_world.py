@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import threading
@@ -11,14 +12,17 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from socket import AF_INET, AF_UNIX, SHUT_RDWR, SOCK_STREAM, socket
 from typing import Any
+from unittest import mock
 
 from support.docker_engine import missing
 from support.process_world import run as run_bounded
 
 from keystone_action.command import Command, Completed, Limits
 from keystone_action.engine import layers as docker_layers
+from keystone_action.engine.image import Image, find_image
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.base import Sandbox
+from keystone_action.sandbox.containers import sandboxes, shared
 from keystone_action.sandbox.containers.sandbox import DockerSandbox
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes, start_docker
 from keystone_action.sandbox.own_python import OwnPython
@@ -76,12 +80,43 @@ async def world(
     run_id = run_id or f"test-{uuid.uuid4().hex}"
     with place() as root:
         options = {"image": IMAGE, "host": HostOnly(), "client": engine, "network": "none", **options}
-        provider = await start_docker(run_id=run_id, root=root, mode=mode, **options)
+        with _first_container_once():
+            provider = await start_docker(run_id=run_id, root=root, mode=mode, **options)
         try:
             yield provider, await fresh(provider, limits)
         finally:
             await provider.close()
     assert left(engine, run_id) == []
+
+
+_known: dict[tuple[int, str], Image] = {}
+"""By the engine's client and the image's content."""
+_shared: set[tuple[int, Path]] = set()
+"""Where the engine sees what is ours, by its client."""
+
+
+@contextlib.contextmanager
+def _first_container_once() -> Iterator[None]:
+    """Sandboxes that start meanwhile have a first container only if none of this process had it: what it tells of an
+    image, and whether the engine sees our temporary files, stays as it is."""
+    is_shared = shared._is_shared
+
+    def found(client: Any, name: str, labels: Any) -> Image:
+        image = find_image(client, name, labels)
+        known = _known.setdefault((id(client), image.identifier), image)
+        if known is image or not known.learned:
+            return image
+        told = {"_programs": set(known._programs), "_listed": set(known._listed), "_others": dict(known._others)}
+        return dataclasses.replace(image, init=known.init, **told)
+
+    def seen(image: Image, directory: Path, source: str) -> bool:
+        place = (id(image.client), Path(source).parent)
+        if place not in _shared and is_shared(image, directory, source):
+            _shared.add(place)
+        return place in _shared
+
+    with mock.patch.object(sandboxes, "find_image", found), mock.patch.object(shared, "_is_shared", seen):
+        yield
 
 
 def need_image(engine: Any) -> None:
