@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,12 @@ __all__ = ["engine", "image", "packages"]
 settings.register_profile("keystone", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", settings.get_profile("keystone"), max_examples=20)
 settings.load_profile("keystone")
+
+
+def pytest_unconfigure() -> None:
+    """Sandboxes that checks shared end while threads can still be started."""
+    if "support.context" in sys.modules:
+        sys.modules["support.context"].kept().close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

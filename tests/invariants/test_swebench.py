@@ -148,8 +148,8 @@ def test_the_authors_own_tests_are_not_the_agents_to_change(world: World, how: s
 
 
 def test_tests_that_hang(world: World) -> None:
-    world.left({"solution.py": "while True: pass\n"})
-    outcome = world.grade(CHECK, timeout=5.0)
+    world.left({"solution.py": "import time\ntime.sleep(600)\n"})
+    outcome = world.grade(CHECK, timeout=3.0)
     assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 0.0, True)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import tempfile
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
-
-import anyio
+from typing import Any, TypeVar, cast
 
 from keystone_action.command import Limits
 from keystone_action.dialects.known import DIALECTS
@@ -36,15 +37,60 @@ from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.policies import Resources
 from keystone_action.spec.models.spec import Invariant
 
+T = TypeVar("T")
+
+
+class _Kept:
+    """What the checks of this process that are graded one after another share: an event loop, and the process
+    sandboxes. Their launcher has environment and directory of its start, so those of another start are another's."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._provider: ProcessSandboxes | None = None
+        self._started_in: object = None
+        threading.Thread(target=self._loop.run_forever, name="checks of tests", daemon=True).start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Its result, or what it raises."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def sandboxes(self) -> ProcessSandboxes:
+        """Those that were started here and now, or could have been."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        now = (environ, Path.cwd())
+        if self._provider is None or self._started_in != now:
+            await self._end()
+            self._provider, self._started_in = await process.start(), now
+        return self._provider
+
+    async def _end(self) -> None:
+        provider, self._provider = self._provider, None
+        if provider is not None:
+            await provider.close()
+
+    def close(self) -> None:
+        """End them; the next check starts others."""
+        self.call(self._end())
+
+
+@cache
+def kept() -> _Kept:
+    """Of this process; conftest.py closes it with the session."""
+    return _Kept()
+
 
 @dataclass
 class _Started:
-    """The process sandboxes of the product, started by the first check that needs them: most only observe."""
+    """The process sandboxes of the product, started by the first check that needs them: most only observe.
+    shared: where they are taken from in place of a start."""
 
     root: Path
+    shared: _Kept | None = None
     provider: ProcessSandboxes | None = None
 
     async def _running(self) -> ProcessSandboxes:
+        if self.shared is not None:
+            return await self.shared.sandboxes()
         if self.provider is None:
             self.provider = await process.start(self.root)
         return self.provider
@@ -74,10 +120,14 @@ class _Started:
 
 @asynccontextmanager
 async def cell_under_way(
-    directory: Path, *, limits: Limits | None = None, invariants: Mapping[str, Invariant] | None = None
+    directory: Path,
+    *,
+    limits: Limits | None = None,
+    invariants: Mapping[str, Invariant] | None = None,
+    shared: _Kept | None = None,
 ) -> AsyncIterator[CellUnderWay]:
     """The record of a cell of a small spec, as far as its agent; all that it holds is gone when it is left. directory:
-    the spec's."""
+    the spec's. shared: has the sandboxes."""
     limits = limits or Limits()
     resources = Resources(memory=limits.memory, disk=limits.disk, pids=limits.pids, cpu=limits.cpu)
     small = _small_spec()
@@ -96,7 +146,7 @@ async def cell_under_way(
     run.roots = Roots("test")
     run.host = Host(run.roots.cells)
     run.secrets = {loaded.spec.id: SpecSecrets({}, (), {}, None)}
-    provider = _Started(run.roots.sandboxes)
+    provider = _Started(run.roots.sandboxes, shared)
     cell = run.planned.cells[0]
     under_way = CellUnderWay(cell=cell, run=run, roots=run.cell_roots(cell))
     run.provider = under_way.provider = cast(ProcessSandboxes, provider)
@@ -134,9 +184,10 @@ async def context_of(
     originals: Path | None = None,
     agent_directory: Path | None = None,
     readable: tuple[Path, ...] = (),
+    shared: _Kept | None = None,
 ) -> AsyncIterator[Context]:
     """The context of one check; its sandboxes are gone when it is left. directory: the spec's."""
-    async with cell_under_way(directory, limits=limits) as under_way:
+    async with cell_under_way(directory, limits=limits, shared=shared) as under_way:
         run = under_way.run
         run.judge = judge
         run.author_files = _author_files(check, directory)
@@ -234,8 +285,8 @@ def evaluate(
 
     async def run(private: Path) -> Outcome:
         seen = make_evidence(workspace, private, **(evidence or {}))
-        async with context_of(check, seen, directory or workspace, **fields) as context:
+        async with context_of(check, seen, directory or workspace, shared=kept(), **fields) as context:
             return await check.evaluate(context)
 
     with tempfile.TemporaryDirectory() as private:
-        return anyio.run(run, Path(private))
+        return kept().call(run(Path(private)))
