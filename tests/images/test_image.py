@@ -119,34 +119,32 @@ def test_with_arguments_it_is_the_command(action_image: str) -> None:
 
 
 @honest("host scripts", "a token of the job is read from process 1 of the action's container", sandbox="none")
-def test_a_step_passes_with_a_database_and_leaves_its_results_to_the_owner(action_image: str, tmp_path: Path) -> None:
-    runner = job(tmp_path, "echo hello > hello.txt", database=True)
+def test_a_step_passes_with_a_database_leaves_its_results_to_the_owner_and_shows_its_agent_nothing_of_the_runner(
+    action_image: str, tmp_path: Path
+) -> None:
+    folders = "/github/workspace /github/workflow /github/file_commands"
+    agent = f"env; ls -la {folders}; cat /proc/*/environ; echo hello > hello.txt"
+    runner = job(tmp_path, agent, database=True)
     if os.geteuid() == 0:
         os.chown(runner.workspace, 4321, 4321)
     owner = runner.workspace.stat().st_uid
-    step = runner.container_step(action_image)
+    step = runner.container_step(action_image, env={"ANTHROPIC_API_KEY": "sk-ant-that-nobody-may-see"})
     assert (step.exit_code, step.rejected) == (0, []), step.raw_log
     assert step.outputs["verdict"] == "pass"
     assert json.loads((runner.workspace / step.outputs["results-path"]).read_text())["verdict"] == "pass"
     made = list((runner.workspace / "keystone-results").rglob("*"))
     assert {path.lstat().st_uid for path in made} == {owner}
     assert "greet" in step.summary
+    said = (next((runner.workspace / "keystone-results" / "cells").iterdir()) / "agent.stdout").read_text()
+    assert "KEYSTONE_WORKSPACE=" in said
+    for private in (TOKEN, RUNTIME_TOKEN, ID_TOKEN, "sk-ant-", "event.json", "set_output_", "GITHUB_"):
+        assert private not in said
 
 
 def test_a_step_fails_at_its_line(action_image: str, tmp_path: Path) -> None:
     step = job(tmp_path, "true").container_step(action_image)
     assert (step.exit_code, step.rejected, step.outputs["verdict"]) == (1, [], "fail")
     assert (step.issues[0].file, step.issues[0].line) == ("keystone.yaml", 8)
-
-
-def test_the_agent_sees_nothing_of_the_runner(action_image: str, tmp_path: Path) -> None:
-    folders = "/github/workspace /github/workflow /github/file_commands"
-    runner = job(tmp_path, f"env; ls -la {folders}; cat /proc/*/environ; echo hello > hello.txt")
-    runner.container_step(action_image, env={"ANTHROPIC_API_KEY": "sk-ant-that-nobody-may-see"})
-    said = (next((runner.workspace / "keystone-results" / "cells").iterdir()) / "agent.stdout").read_text()
-    assert "KEYSTONE_WORKSPACE=" in said
-    for private in (TOKEN, RUNTIME_TOKEN, ID_TOKEN, "sk-ant-", "event.json", "set_output_", "GITHUB_"):
-        assert private not in said
 
 
 def test_a_hostile_path_and_home_do_not_matter(action_image: str, tmp_path: Path) -> None:
@@ -215,9 +213,11 @@ def test_a_signal_is_not_lost_while_the_interpreter_starts(
 
 
 @pytest.fixture
-def long_step(action_image: str, tmp_path: Path) -> Iterator[tuple[FakeRunner, ContainerStep]]:
-    """A step without an engine whose agent sleeps."""
-    runner = job(tmp_path, f"sleep {SLEEP}", database=True)
+def long_step(
+    request: pytest.FixtureRequest, action_image: str, tmp_path: Path
+) -> Iterator[tuple[FakeRunner, ContainerStep]]:
+    """A step without an engine whose agent sleeps; with a database where the test's parameter says so."""
+    runner = job(tmp_path, f"sleep {SLEEP}", database=getattr(request, "param", False))
     if os.geteuid() == 0:
         runner.owner = 4321
         runner.own()
@@ -238,6 +238,7 @@ def is_cancelled(runner: FakeRunner, ended: StepResult) -> None:
     assert not list(runner.temp.glob(f"keystone-{runner.saved_state()['run']}*"))
 
 
+@pytest.mark.parametrize("long_step", [True], ids=["database"], indirect=True)
 def test_a_step_is_cancelled_by_the_runners_first_signal(long_step: tuple[FakeRunner, ContainerStep]) -> None:
     runner, step = long_step
     is_cancelled(runner, step.cancel())
@@ -252,6 +253,7 @@ def test_a_step_ends_by_a_signal_to_its_container(
     is_cancelled(runner, step.wait(PATIENCE))
 
 
+@pytest.mark.parametrize("long_step", [True], ids=["database"], indirect=True)
 def test_the_post_step_after_a_kill(action_image: str, long_step: tuple[FakeRunner, ContainerStep]) -> None:
     runner, step = long_step
     (runner.temp / f"keystone-{runner.saved_state()['run']}-abcd1234").mkdir()
