@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.attacks import honest, hostile
+from support.called_once import called_once
 from support.command_line import Called, keystone, run_spec, spec
 from support.images import PYTHON
 
@@ -35,12 +36,16 @@ def checks(text: str, **named: str) -> str:
     return text.partition("invariants:")[0] + f"invariants:\n{entries}"
 
 
-def run_all(directory: Path, specs: dict[str, str], **environ: str) -> tuple[Called, dict[str, dict[str, Any]]]:
-    """One call for several specs; the cell of each, by the names given here."""
+def run_all(directory: Path, specs: dict[str, str], **environ: str) -> Called:
+    """One call for several specs."""
     for name, text in specs.items():
         (directory / f"{name}.keystone.yaml").write_text(text.replace("id: small", f"id: {name}"), "utf-8")
-    called = keystone("run", ".", "--output", "out", directory=directory, environ=environ)
-    return called, {one["id"]: cell for one in called.document["specs"] for cell in one["cells"]}
+    return keystone("run", ".", "--output", "out", directory=directory, environ=environ)
+
+
+def cells_of(called: Called) -> dict[str, dict[str, Any]]:
+    """The cell of each spec, by its name."""
+    return {one["id"]: cell for one in called.document["specs"] for cell in one["cells"]}
 
 
 ENVIRONMENT_AGENT = """
@@ -78,7 +83,11 @@ def graded(
     tmp_path_factory: pytest.TempPathFactory, image: Callable[[str], str]
 ) -> tuple[Called, dict[str, dict[str, Any]]]:
     """Agents that are graded, one spec each: the call, and the cells by name."""
-    directory = tmp_path_factory.mktemp("graded")
+    called = called_once(tmp_path_factory, "graded-in-containers", lambda directory: grade(directory, image(PYTHON)))
+    return called, cells_of(called)
+
+
+def grade(directory: Path, image: str) -> Called:
     for path, text in {
         "shows/agent.py": ENVIRONMENT_AGENT,
         "code/mine.py": PYTHON_AGENT,
@@ -87,8 +96,8 @@ def graded(
         (directory / path).parent.mkdir(exist_ok=True)
         (directory / path).write_text(text, "utf-8")
     agent = "{type: python, entrypoint: 'mine:Agent', dir: code}"
-    more = {"services": "[{name: api, type: http_mock}]", "parallelism": "{matrix: {n: [5]}}", "base": image(PYTHON)}
-    base = {"base": image(PYTHON)}
+    more = {"services": "[{name: api, type: http_mock}]", "parallelism": "{matrix: {n: [5]}}", "base": image}
+    base = {"base": image}
     limited = {"resources": "{cpu: 0.5, memory: 200Mi, pids: 50}", **base}
     long = f"{{type: command, command: '{LONG}', stdin: prompt, env: {{PATH: /nowhere}}}}"
     specs = {
@@ -199,7 +208,8 @@ def test_what_never_gets_as_far_as_grading_is_an_error(tmp_path: Path, engine, i
     still run and are shown)" is no error beside them; and nothing stays on the engine."""
     broken = inside("{type: command, command: no-such-program, must_exit_zero: true}")
     specs = {name: inside(**more) for name, (more, _) in ERRORS.items()}
-    called, cells = run_all(tmp_path, {**specs, "broken": broken})
+    called = run_all(tmp_path, {**specs, "broken": broken})
+    cells = cells_of(called)
     assert called.code == 3, called.out + called.err
     failed = cells.pop("broken")
     assert (failed["verdict"], failed["agent"]["exit_code"], failed["composite"]) == ("fail", 127, 0.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.called_once import called_once
 from support.command_line import NO_ENGINE, Called, keystone, run_spec, spec
 from support.images import POSTGRES, PYTHON
 
@@ -50,7 +51,10 @@ def write(directory: Path, name: str, *, base: str, invariants: str, agent: str 
 
 def run(directory: Path, *specs: str) -> tuple[Called, dict[str, dict[str, Any]]]:
     """The call for these specs of a directory, or for all, and the cell of each by its id."""
-    called = keystone("run", *(specs or (".",)), "--output", "out", directory=directory)
+    return cells_of(keystone("run", *(specs or (".",)), "--output", "out", directory=directory))
+
+
+def cells_of(called: Called) -> tuple[Called, dict[str, dict[str, Any]]]:
     assert called.code == 0, called.out + called.err
     return called, {one["id"]: cell for one in called.document["specs"] for cell in one["cells"]}
 
@@ -63,7 +67,10 @@ def checks_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory: pytest.TempPathFactory, image) -> tuple[Called, dict[str, dict[str, Any]]]:
     """The call of two specs of containers, and their cells."""
-    directory = tmp_path_factory.mktemp("inside")
+    return cells_of(called_once(tmp_path_factory, "inside-containers", lambda directory: look_inside(directory, image)))
+
+
+def look_inside(directory: Path, image) -> Called:
     (directory / "look.py").write_text(LOOK)
     (directory / "start").mkdir()
     (directory / "start" / "version.txt").write_text("7")
@@ -103,7 +110,7 @@ def inside(tmp_path_factory: pytest.TempPathFactory, image) -> tuple[Called, dic
             "  in_sandbox: {check: {type: custom, script: look.py, runs_in: sandbox}}\n"
         ),
     )
-    return run(directory)
+    return keystone("run", ".", "--output", "out", directory=directory)
 
 
 def test_what_setup_leaves_is_there_for_agent_and_checks(inside):

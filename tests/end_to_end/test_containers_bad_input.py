@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.called_once import called_once
 from support.command_line import ENVIRONMENT, Called, keystone, run_spec, spec
 from support.engine_proxy import EngineProxy
 from support.images import EXITS_AT_ONCE, NO_SHELL, PYTHON
@@ -59,7 +60,13 @@ FILLS = "{type: command, command: 'head -c 300000000 /dev/zero > big; sleep 20',
 @pytest.fixture(scope="module")
 def called(tmp_path_factory: pytest.TempPathFactory, image) -> Called:
     """One call with a spec for each of them."""
-    directory = tmp_path_factory.mktemp("bad-input")
+    made = called_once(tmp_path_factory, "bad-input-in-containers", lambda directory: run_all(directory, image))
+    assert made.code == 3, made.out + made.err
+    assert not made.has_traceback
+    return made
+
+
+def run_all(directory: Path, image) -> Called:
     forks, hungry = agent_code(directory, FORKS, "forks"), agent_code(directory, "x = 'x' * (1 << 30)", "hungry")
     specs = {
         "not-pulled": spec(base="127.0.0.1:9/nobody/nothing:1"),
@@ -72,10 +79,7 @@ def called(tmp_path_factory: pytest.TempPathFactory, image) -> Called:
     }
     for name, text in specs.items():
         (directory / f"{name}.keystone.yaml").write_text(text.replace("id: small", f"id: {name}"))
-    made = keystone("run", ".", "--output", "out", directory=directory)
-    assert made.code == 3, made.out + made.err
-    assert not made.has_traceback
-    return made
+    return keystone("run", ".", "--output", "out", directory=directory)
 
 
 def cell_of(called: Called, name: str) -> dict[str, Any]:

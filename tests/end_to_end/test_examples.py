@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.called_once import called_once
 from support.command_line import ROOT, Called, keystone
 from support.model_server import ModelServer, answer
 
@@ -24,10 +25,10 @@ def run_example(spec: Path, output: Path, environ: dict[str, str] | None = None)
     return called
 
 
-def run_all(file: str, directory: Path, code: int) -> tuple[Called, Cells]:
+def run_all(file: str, factory: pytest.TempPathFactory, code: int) -> tuple[Called, Cells]:
     """The variants of this name in one call, and their cells by the example's name."""
-    specs = [EXAMPLES / name / file for name in NAMES]
-    called = keystone("run", *specs, "--output", "out", directory=directory)
+    words = ["run", *(EXAMPLES / name / file for name in NAMES), "--output", "out"]
+    called = called_once(factory, f"examples-{file}", lambda directory: keystone(*words, directory=directory))
     assert called.code == code, called.out + called.err
     assert len(called.cells) == len(NAMES)
     return called, dict(zip(NAMES, called.cells, strict=True))
@@ -35,12 +36,12 @@ def run_all(file: str, directory: Path, code: int) -> tuple[Called, Cells]:
 
 @pytest.fixture(scope="module")
 def passing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Called, Cells]:
-    return run_all("keystone.yaml", tmp_path_factory.mktemp("passing"), 0)
+    return run_all("keystone.yaml", tmp_path_factory, 0)
 
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Cells:
-    return run_all("broken.keystone.yaml", tmp_path_factory.mktemp("failing"), 1)[1]
+    return run_all("broken.keystone.yaml", tmp_path_factory, 1)[1]
 
 
 def checks_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
