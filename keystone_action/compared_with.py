@@ -200,7 +200,7 @@ def _latest(
 
 
 def _first_fit(found: Iterable[FoundBaseline], commands: LogCommands) -> Baseline:
-    """What is of no use is said and passed over. Raises LookupError with what was wrong with the newest, and whatever
+    """What is of no use is said and passed over. Raises LookupError with what was wrong with the newest, and what
     the search raises."""
     newest = ""
     try:

@@ -54,7 +54,7 @@ class Selection:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """What leaves cells out, beside the shard: the same words for the same choice, in whatever order it was made.
+        """What leaves cells out, beside the shard: equal words for equal choices, in any order.
         Empty when nothing does."""
         found = [f"tag {tag}" for tag in sorted(set(self.tags))]
         found += [f"filter {self.filter}"] if self.filter else []
@@ -93,7 +93,7 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
 
 
 def digest_of(cell_ids: Iterable[str]) -> str:
-    """SHA-256 in hexadecimal of ids, one a line: the same for the same cells in the same order."""
+    """SHA-256 in hexadecimal of ids, one a line: equal for equal cells in equal order."""
     return hashlib.sha256("".join(f"{cell_id}\n" for cell_id in cell_ids).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -71,7 +71,7 @@ Evaluate = Callable[[GatedOptions, Progress], EngineResult]
 
 
 def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | None = None) -> int:
-    """Runs one step of a workflow and returns its exit code. Never raises: whatever goes wrong is said in the log,
+    """Runs one step of a workflow and returns its exit code. Never raises: what goes wrong is said in the log,
     the outputs and the summary."""
     commands = LogCommands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
     step = _Step(environ, commands)
@@ -255,7 +255,7 @@ class _Step:
         return joined
 
     def _save(self, state: StepState) -> None:
-        """Before anything is started: whatever becomes of us, the post step knows whom to clean up after."""
+        """Before anything is started: the post step knows whom to clean up after, even if we are killed."""
         try:
             state.save(self.environ)
         except OutputError as error:

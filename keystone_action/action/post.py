@@ -33,7 +33,7 @@ _Remove = Callable[[StepState, Mapping[str, str], LogCommands], list[str]]
 
 
 def main(environ: Mapping[str, str], *, stdout: TextIO) -> int:
-    """Clean up after the step that saved its state in this environment. Returns 0, whatever happens."""
+    """Clean up after the step that saved its state in this environment. Always returns 0."""
     commands = LogCommands(stdout, verbose=environ.get("RUNNER_DEBUG") == "1")
     state = StepState.load(environ)
     if state is None:

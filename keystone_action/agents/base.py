@@ -48,7 +48,7 @@ class AgentCall:
     it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
     for the cell, None = no limit but the agent's own. private: a directory of ours for what is too long to be held in
     memory; None = only its head and tail are kept, and what is longer can't be judged. transcript: whether stdout is
-    the declared trace, which is kept as a file whatever its length.
+    the declared trace, which is kept as a file of any length.
     """
 
     prompt: str

@@ -7,7 +7,7 @@ on sys.path). Exit code 1 with a traceback on stderr, and `{"raised": text, "mis
 null}` for a result: the agent raised, or returned
 nothing.
 
-It runs under whatever python3 the sandbox has, so it is written for 3.8.
+It runs under the sandbox's python3, so it is written for 3.8.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> int:
         result = invoke(find(call["entrypoint"]), call["input"], call["context"])
         document = as_document(result)
         content, code = json.dumps(document, default=repr).encode(), 0
-    except Exception as error:  # noqa: BLE001 - whatever it raised, it is an agent that failed
+    except Exception as error:  # noqa: BLE001 - any error is an agent that failed
         sys.stdout.flush()
         traceback.print_exc()
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -120,7 +120,7 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def as_document(result: Any) -> dict[str, Any]:
-    """An AgentResult document of whatever was returned."""
+    """An AgentResult document of what was returned."""
     if isinstance(result, str):
         return {"output": result}
     document = as_mapping(result, ("output", "tool_calls", "tools_called", "token_usage", *REPORTED))

@@ -175,7 +175,7 @@ def _clean_copies(wanted: CleanOptions, say: Callable[[str], None]) -> None:
 
 
 def _clean_users(wanted: CleanOptions, say: Callable[[str], None]) -> None:
-    """Of users that no run of this machine has: their lease tells, whatever the age of what they left."""
+    """Of users that no run of this machine has: their lease tells, not the age of what they left."""
     if wanted.run_id is not None or os.geteuid() != 0:
         return
     found = remove_left_behind(Users(), dry_run=wanted.dry_run)

@@ -89,7 +89,7 @@ def _print_report(done: Evaluation, kind: str, *, reported: Collection[str]) -> 
 
 
 def write_document(text: str) -> None:
-    """Print a document that says itself, or has by its format, that it is UTF-8, whatever the terminal speaks."""
+    """Print a document that is UTF-8 by its format, even if the terminal has another encoding."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="strict")
     sys.stdout.write(text)

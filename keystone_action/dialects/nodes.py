@@ -44,7 +44,7 @@ def build_node(value: Any, at: Node) -> Node:
     if isinstance(value, list | tuple):
         return SequenceNode(_SEQ, [build_node(item, at) for item in value], start, end, flow_style=False)
     if isinstance(value, str):
-        # Quoted, so that it stays a text whatever it looks like.
+        # Quoted, so that it stays a text even if it looks like a number.
         return ScalarNode(_STR, value, start, end, style='"')
     tag, text = _plain(value)
     return ScalarNode(tag, text, start, end, style=None)

@@ -17,14 +17,14 @@ from docker.types import EndpointConfig, HostConfig
 from keystone_action.engine.connection import Connection, Streams, library_errors
 from keystone_action.engine.errors import Refused, UnusableLogin
 from keystone_action.engine.records import (
-    Change,
+    ChangeRecord,
     Config,
     Container,
     Facts,
-    Image,
+    ImageRecord,
     ListedContainer,
     ListedImage,
-    Network,
+    NetworkRecord,
     PullEvent,
     Version,
     Volume,
@@ -173,9 +173,9 @@ class EngineClient:
         return self._connection.logs(container, tail="all" if lines is None else lines)
 
     @library_errors()
-    def changes(self, container: str) -> list[Change]:
+    def changes(self, container: str) -> list[ChangeRecord]:
         """The paths of its own layer."""
-        found: list[Change] | None = self._connection.diff(container)  # type: ignore[assignment]
+        found: list[ChangeRecord] | None = self._connection.diff(container)  # type: ignore[assignment]
         return found or []
 
     @library_errors()
@@ -223,9 +223,9 @@ class EngineClient:
     # Images.
 
     @library_errors()
-    def inspect_image(self, image: str) -> Image:
+    def inspect_image(self, image: str) -> ImageRecord:
         """What there is to know of it."""
-        found: Image = self._connection.inspect_image(image)  # type: ignore[no-untyped-call]
+        found: ImageRecord = self._connection.inspect_image(image)  # type: ignore[no-untyped-call]
         return found
 
     def has_image(self, image: str) -> bool:
@@ -279,7 +279,7 @@ class EngineClient:
     @library_errors()
     def create_network(
         self, name: str, *, internal: bool, labels: Mapping[str, str], options: Mapping[str, str]
-    ) -> Network:
+    ) -> NetworkRecord:
         """Make a network; what there is to know of it. internal: no way out of it."""
         made = self._connection.create_network(
             name,
@@ -289,19 +289,19 @@ class EngineClient:
             check_duplicate=True,
             options=dict(options) or None,
         )
-        found: Network = self._connection.inspect_network(made["Id"])
+        found: NetworkRecord = self._connection.inspect_network(made["Id"])
         return found
 
     @library_errors()
-    def inspect_network(self, network: str) -> Network:
+    def inspect_network(self, network: str) -> NetworkRecord:
         """What there is to know of it."""
-        found: Network = self._connection.inspect_network(network)
+        found: NetworkRecord = self._connection.inspect_network(network)
         return found
 
     @library_errors()
-    def list_networks(self, filters: Filters | None = None) -> list[Network]:
+    def list_networks(self, filters: Filters | None = None) -> list[NetworkRecord]:
         """All networks, or those that have a label."""
-        found: list[Network] = self._connection.networks(filters=dict(filters or {}))
+        found: list[NetworkRecord] = self._connection.networks(filters=dict(filters or {}))
         return found
 
     @library_errors()

@@ -2,7 +2,7 @@
 
 Every request has a time limit already; one that passed it makes the engine doubtful, and what is asked of a doubtful
 engine is given little time until it answers again. When a run is cancelled no request may take long, and soon after
-all connections are cut: whatever waits for an answer then hears that there is none.
+all connections are cut: a call that waits for an answer then hears that there is none.
 
 What is needed of docker-py beyond its public interface is in this file alone.
 """
@@ -33,7 +33,7 @@ DOUBTFUL_SECONDS = 10.0
 
 @contextlib.contextmanager
 def library_errors() -> Iterator[None]:
-    """Raises what `errors` has for it in place of whatever the libraries raise that speak with an engine."""
+    """Raises what `errors` has for it in place of what the libraries that speak with an engine raise."""
     try:
         yield
     except APIError as error:

@@ -137,7 +137,7 @@ class Run:
         return None
 
     def _read(self, identifier: str, connection: Streams, began: float) -> None:
-        """Reads on whatever else is done: an engine waits for whoever is attached before it says or ends anything."""
+        """Reads on all the time: an engine waits for everybody attached before it says or ends anything."""
         connection.settimeout(_PATIENCE)
         deadline = began + self._timeout if self._timeout is not None else None
         killed = 0.0

@@ -1,6 +1,6 @@
 """What goes wrong with an engine, as sentences: whether it refused, does not answer, or this machine failed.
 
-The client raises `Refused` and `NoAnswer`. Every other OSError is one of this machine, whatever its number.
+The client raises `Refused` and `NoAnswer`. Every other OSError is one of this machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class UnusableLogin(Exception):  # noqa: N818 - as above
 
 @contextlib.contextmanager
 def engine_errors(what: str, kind: type[HarnessError] = SandboxError) -> Iterator[None]:
-    """Raises an error of this kind that begins with `what` in place of whatever goes wrong inside with the engine or
+    """Raises an error of this kind that begins with `what` in place of what goes wrong inside with the engine or
     with our own files."""
     try:
         yield

@@ -28,8 +28,7 @@ from keystone_action.errors import ServiceError
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.records import Container
-    from keystone_action.engine.records import Network as NetworkRecord
+    from keystone_action.engine.records import Container, NetworkRecord
 
 NO_FORWARDING = ("127.0.0.1",)
 """A name server for containers of internal networks: their own loopback, where nobody listens. The engine's DNS goes on

@@ -135,7 +135,7 @@ def _entry(
 
 
 def _content(folder: int, name: str, size: int, mode: int) -> Iterator[bytes]:
-    """Exactly `size` bytes and their padding, whatever becomes of the file meanwhile."""
+    """Exactly `size` bytes and their padding, even if the file changes meanwhile."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(name, flags, dir_fd=folder)

@@ -74,7 +74,7 @@ class Pools(TypedDict, total=False):
     Config: list[Texts]
 
 
-class Network(TypedDict, total=False):
+class NetworkRecord(TypedDict, total=False):
     """One network. Containers: by their ids."""
 
     Id: str
@@ -94,7 +94,7 @@ class Volume(TypedDict, total=False):
     Labels: Labels
 
 
-class Image(TypedDict, total=False):
+class ImageRecord(TypedDict, total=False):
     """One image, looked at."""
 
     Id: str
@@ -112,7 +112,7 @@ class ListedImage(TypedDict, total=False):
     Created: int
 
 
-class Change(TypedDict):
+class ChangeRecord(TypedDict):
     """A path of a container's own layer. Kind: 0 = otherwise than in the image, 1 = new, 2 = removed."""
 
     Path: str

@@ -17,9 +17,9 @@ from keystone_action.errors import SandboxError
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.records import ListedContainer, ListedImage, Network, Volume
+    from keystone_action.engine.records import ListedContainer, ListedImage, NetworkRecord, Volume
 
-    _Listed = ListedContainer | ListedImage | Network | Volume
+    _Listed = ListedContainer | ListedImage | NetworkRecord | Volume
 
 Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 16

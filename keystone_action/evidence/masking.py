@@ -1,4 +1,4 @@
-"""Taking secrets out of whatever we write.
+"""Taking secrets out of all that we write.
 
 A value is found as it is, line by line, and in the shapes that programs print it in: URL-encoded, base64 (also in the
 middle of a longer text, as in a Basic authorization), JSON and HTML escapes. Values under MINIMUM characters are not
@@ -94,7 +94,7 @@ def _encodings(text: str) -> Iterator[str]:
     name = "".join(chr(byte) if byte < 0x80 else f"\\{byte:03o}" for byte in quoted)
     printed = {text, repr(text)[1:-1], repr(raw)[2:-1], name, *_markup(text)}
     # All of that again as text within JSON, within JSON: a script's reason, a body in our audit log, a log of it. A
-    # value without quotes, backslashes and letters beyond ASCII stays the same by it, and costs nothing more.
+    # value without quotes, backslashes and letters beyond ASCII is not changed by it, and costs nothing more.
     for _ in range(_NESTED):
         yield from printed
         printed = {shape for one in printed for shape in _json(one)}
@@ -124,7 +124,7 @@ def _json(text: str) -> Iterator[str]:
 
 
 def _base64_core(encoded: str, offset: int, length: int) -> str:
-    """The characters of a base64 text that depend on the value alone, whatever stands before and after it."""
+    """The characters of a base64 text that depend on the value alone, not on what stands before and after it."""
     first = -(-offset * 8 // 6)
     return encoded[first : (offset + length) * 8 // 6]
 

@@ -157,7 +157,7 @@ class Database(Protocol):
     """A service that can be asked by sql, read-only and with a time limit."""
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
-        """Blocking; ended at the time limit, whatever it does. redefined: whether it may read what stood before the
+        """Blocking; always ended at the time limit. redefined: whether it may read what stood before the
         agent and is something else by now. Raises QueryFailed."""
 
 

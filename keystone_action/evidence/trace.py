@@ -2,7 +2,7 @@
 transcripts of known agents, AgenticAssure's `AgentResult`.
 
 Touchstone's words (research of its 0.1.1): message, thought, tool call, tool result, usage, permission, stop; the kinds
-of tools read, write, execute, search, fetch, other. What was not observed is None, which is never the same as zero.
+of tools read, write, execute, search, fetch, other. What was not observed is None, which never means zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Globs over what an agent left: `*`, `?`, `[…]` and `**`, matched against our own listing of the tree.
 
 The rules of `spec.globs`, those of bash with globstar. Directories that are links are not entered by a wildcard. A
-pattern that is at the same time the literal name of something there (`app/[id]/page.tsx`) matches that as well.
+pattern that is also the literal name of something there (`app/[id]/page.tsx`) matches that as well.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def take_back(workspace: Path, originals: Path | None, changes: Sequence[Change]
 
 
 def put(workspace: Path, path: str, content: bytes, originals: Path | None = None) -> None:
-    """Write a file of the author's, whatever the agent left at its place or on the way to it. Raises PathProblem."""
+    """Write a file of the author's, in place of what the agent left there or on the way. Raises PathProblem."""
     _make_way(workspace, path, originals)
     _clear(workspace, path)
     write_inside(workspace, path, content)

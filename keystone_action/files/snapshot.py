@@ -29,7 +29,7 @@ author nothing. Their digest is `unread:` and the identity of inode and change t
 UNREAD = "unread:"
 _SETTLED_NS = 100_000_000
 """Nanoseconds that a change time must be older than the snapshot to prove that nothing changed since: kernels stamp
-changes with the time of the last tick (up to 10 ms), so two changes in one tick have the same stamp."""
+changes with the time of the last tick (up to 10 ms), so two changes in one tick have one stamp."""
 
 _OPEN = stat.S_IRUSR | stat.S_IXUSR
 _CHUNK = 1 << 20
@@ -40,7 +40,7 @@ class Snapshot(dict[str, FileState]):
     """Entries by POSIX path relative to the workspace; names that are no UTF-8 as os.fsdecode gives them.
 
     unreadable: directories that could not be listed, so what is in them is not here; "", the workspace itself, also
-    when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is still the same.
+    when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is unchanged.
     taken_ns: when it began, by the clock of the file system's stamps.
     """
 
@@ -54,7 +54,7 @@ class Snapshot(dict[str, FileState]):
 def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> Snapshot:
     """Take a snapshot; a workspace that is gone or can't be opened is an empty one.
 
-    known: an earlier snapshot of the same directory, whose digests are taken over for files whose device, inode,
+    known: an earlier snapshot of this directory, whose digests are taken over for files whose device, inode,
     size, modification and change time are the same and whose change time was settled by then, where the file system
     stamps every change (`stamps`). An agent can forge a modification time, not a change time, unless the caller runs
     agents with the right to set the system's clock. On ext4 it can exchange the blocks of two files without a stamp

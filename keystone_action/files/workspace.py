@@ -104,7 +104,7 @@ def digest_tree(
     ignore: Collection[str] = (),
     holds_results: Callable[[Path], bool] = _never,
 ) -> TreeDigest:
-    """What `copy_tree` with the same arguments would copy, as a digest. Raises HarnessError, as it does, for a source
+    """What `copy_tree` with these arguments would copy, as a digest. Raises HarnessError, as it does, for a source
     that is withheld as a whole."""
     source = source.resolve()
     selection = _Selection(source, (*_places(withheld), *_places(results)), ignore, holds_results)

@@ -214,7 +214,7 @@ def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
 
 def _place(base: BaseCommit, directory: Path) -> tuple[Path, Path]:
     """The top of the checkout, and the call's directory in it. A change can put a link or a submodule in the place of
-    that directory; what it was at the base is there all the same."""
+    that directory; what it was at the base is there, too."""
     named, workspace = base.directory, base.workspace
     if named is not None and workspace is not None and named.is_relative_to(workspace):
         for place in (*reversed(named.parents), named):

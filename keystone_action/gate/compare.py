@@ -221,7 +221,7 @@ def _changes(before: _Side, after: _Side, options: GatedOptions) -> tuple[SpecCh
 
 
 def _moved_specs(before: _Side, after: _Side) -> dict[str, str]:
-    """Path here → path there, of specs with the same id."""
+    """Path here → path there, of specs with one id."""
     gone = {one.spec.id: name for name, one in before.specs.items() if name not in {*after.specs, *after.errors}}
     new = [name for name in after.specs if name not in before.specs and name not in before.errors]
     return {name: gone[spec_id] for name in new if (spec_id := after.specs[name].spec.id) in gone}

@@ -73,7 +73,7 @@ class _Checks:
 
 
 def _weakening(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
-    """Whatever else a change holds, however much of it, nothing stands before what was taken away."""
+    """What was taken away comes first, before everything else that a change holds."""
     yield from _leaves("", old.pop("scoring"), new.pop("scoring"))
     yield from _losses(*checks.pairs[0])
     removed = [name for name in checks.was if name not in checks.now]

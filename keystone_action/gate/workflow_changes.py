@@ -38,7 +38,7 @@ _COMMIT = re.compile(r"@([0-9a-f]{12})[0-9a-f]{28,52}$")
 _LABEL = 40
 
 Sentence = tuple[int, int, str]
-"""Rank, place among those of the same rank, text."""
+"""Rank, place among those of one rank, text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The workflows that call us, at the base commit beside those of the change: an input can weaken a gate as a spec can.
 
-Read from commits, not from the working tree: what GitHub runs is the committed one, whatever a step did to the file.
+Read from commits, not from the working tree: GitHub runs the committed one, even if a step has changed the file.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Compared:
         self._moved: dict[str, str] = {}
 
     def changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Path and sentences of each that is not the same."""
+        """Path and sentences of each that differs."""
         others = [path for path in self._changed_in_folder() if self._calls_us(path)]
         self._moved = self._find_moved(others)
         running = list(self._running())

@@ -125,7 +125,7 @@ def distribution(entry: EntryPoint) -> str:
 def _load_plugin(entry: EntryPoint) -> type[Check]:
     try:
         loaded = entry.load()
-    except (Exception, SystemExit) as error:  # whatever its import does
+    except (Exception, SystemExit) as error:  # an import may do anything
         raise UsageError(
             f"the check type {entry.name!r} of {distribution(entry)} can't be imported: "
             f"{type(error).__name__}: {error}",

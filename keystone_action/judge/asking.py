@@ -75,7 +75,7 @@ class Asker:
         raise JudgeFailed(f"{model.name} gave no usable answer in {ATTEMPTS} attempts; the last: {self.trouble}")
 
     async def _reply(self, client: Client, model: Model, question: Question) -> JudgeReply:
-        """One answer through the provider, whatever it says. Raises JudgeFailed."""
+        """One answer through the provider, not yet read. Raises JudgeFailed."""
         tries = 0
         while True:
             question = replace(question, without=self.without.get(model.name, frozenset()))
@@ -99,7 +99,7 @@ class Asker:
         known = self.without.get(model.name, frozenset())
         self.without[model.name] = known | {feature}
         if feature in known:
-            return  # another sample found it out at the same time
+            return  # another sample found it out meanwhile
         if feature == "temperature":
             self.note(f"{model.name} takes no temperature ({question.temperature:g} was asked); it is left out")
         else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import anyio
 
 QUESTIONS = 8
-"""Questions that a run has open at the same time; the time that the others wait counts."""
+"""Questions that a run has open at once; the time that the others wait counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,21 @@ from typing import IO
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, log_line
 from keystone_action.scoring.aggregate import group_key
-from keystone_action.scoring.results import BaselineComparison, Change, Difference, RunResult, SpecChange, SpecChanges
+from keystone_action.scoring.results import (
+    BaselineComparison,
+    ChangeKind,
+    Difference,
+    RunResult,
+    SpecChange,
+    SpecChanges,
+)
 from keystone_action.scoring.statistics import SIGNIFICANT
 
 MAX_ROWS = 30
 MAX_CHANGED_SPECS = 50
 MAX_NAMES = 10
 MAX_SENTENCE = 1_500
-ICONS: dict[Change, str] = {
+ICONS: dict[ChangeKind, str] = {
     "broken": "❌",
     "flaky": "⚠️",
     "ungraded": "➖",
@@ -32,7 +39,7 @@ ICONS: dict[Change, str] = {
     "same": "▪️",
 }
 _ORDER = tuple(ICONS)
-_TITLES: dict[Change, str] = {"ungraded": "not comparable", "steadied": "no longer flaky", "same": "unchanged"}
+_TITLES: dict[ChangeKind, str] = {"ungraded": "not comparable", "steadied": "no longer flaky", "same": "unchanged"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,7 @@ class ChangeRow:
     """One line of a comparison. where: ids, outermost first. before, after: outcome with its count where there are
     replicas; scores: `0.90 → 0.77 (−0.13)`, empty without any; noise: what the test says, empty where it can't."""
 
-    change: Change
+    change: ChangeKind
     title: str
     where: tuple[str, ...]
     before: str

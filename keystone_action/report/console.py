@@ -37,7 +37,7 @@ class RichProgress:
 
     file: where to (stderr). quiet: say nothing at all. report: where the lines of finished cells go instead when there
     is no bar, so that a log which takes both streams has each of them once; `reported` are the ids written there. Use
-    it as a context manager so that the bar is taken down whatever happens. Its methods are called from one thread,
+    it as a context manager so that the bar is always taken down. Its methods are called from one thread,
     return at once and never raise.
     """
 
@@ -286,7 +286,7 @@ def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:
 
 def _stories(run: RunResult) -> Iterator[tuple[str, str]]:
     """Of the worst cells that did not pass: the whole of an error of several lines, and what an agent said last that
-    ended badly or printed nothing. Cells that tell the same are told once."""
+    ended badly or printed nothing. Cells with one story are told once."""
     told: set[tuple[str, ...]] = set()
     for cell in (cell for item in view.spec_views(run) for cell in item.failed):
         lines = tuple(_story(cell))

@@ -29,7 +29,7 @@ def _rank_of(check: InvariantResult) -> tuple[int, bool, float]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Cells that did not pass for the same reasons. cell: the first of them. others: the replicas of the rest."""
+    """Cells that failed for one set of reasons. cell: the first of them. others: the replicas of the rest."""
 
     cell: CellResult
     others: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ def failures(cells: Iterable[CellResult]) -> list[Failure]:
 
 
 def _likeness(cell: CellResult) -> object:
-    """Equal for cells that a report would say the same of."""
+    """Equal for cells that a report would describe in equal words."""
     checks = tuple(
         (check.name, check.status, check.score, check.message) for check in cell.invariants if check.status != "pass"
     )

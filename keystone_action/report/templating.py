@@ -1,4 +1,4 @@
-"""The two Jinja environments: whatever a template prints is escaped, unless it was made by one of its filters."""
+"""The two Jinja environments: what a template prints is escaped, unless it was made by one of its filters."""
 
 from __future__ import annotations
 

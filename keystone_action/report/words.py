@@ -1,4 +1,4 @@
-"""Numbers, verdicts and times in words: the same in every report."""
+"""Numbers, verdicts and times in words, for every report."""
 
 from __future__ import annotations
 

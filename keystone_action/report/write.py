@@ -48,7 +48,7 @@ def write_reports(run: RunResult, directory: Path) -> None:
 def write_file(path: Path, pieces: Iterable[str], *, durable: bool = False) -> None:
     """Write pieces as UTF-8 to a temporary file beside path, then rename it. durable: sync to disk before and after.
 
-    Raises OutputError; the temporary file is removed whatever happens.
+    Raises OutputError; the temporary file is always removed.
     """
     temporary: str | None = None
     try:

@@ -25,7 +25,7 @@ class Company:
 
 
 def most_at_once(spec: Spec, options: RunOptions) -> int:
-    """Cells of a spec that may run at the same time."""
+    """Cells of a spec that may run at once."""
     return options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1
 
 

@@ -34,7 +34,7 @@ _CLEANUP_SECONDS = 40.0
 class Containers:
     """The engine as one run uses it. root: a directory of ours for sandboxes, made here. host: runs the author's own
     scripts. logs: a directory for what services printed, secrets taken out by `mask`. `close` removes all that the run
-    made on the engine, whatever became of its makers."""
+    made on the engine, even if its makers are gone."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """`resources.readable`: folders of this machine that agent and checks may read, by the author's word (contract, 5.2).
 
-What nobody may show, whatever a spec says: the checkout, results, files that a spec withholds, credentials of ours,
+What no spec may show: the checkout, results, files that a spec withholds, credentials of ours,
 and `/proc`. The real place decides, since that is what a sandbox shows.
 """
 

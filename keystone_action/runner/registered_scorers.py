@@ -89,7 +89,7 @@ async def _read_registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, p
 def _unknown(own: OwnScorers, answer: Mapping[str, Any] | None) -> Iterator[Diagnostic]:
     if answer is None:
         return
-    # The modules that were asked have the answer in their hands: whatever they say is data.
+    # The modules that were asked have the answer in their hands: what they say is data.
     told = (answer.get(key) for key in ("names", "replaced"))
     names, replaced = ([str(name) for name in one] if isinstance(one, list) else [] for one in told)
     modules = " and ".join(own.modules)

@@ -167,7 +167,7 @@ def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, Cel
     fail_fast = frozenset(spec_id for spec_id, one in loaded.items() if one.fail_fast)
     whole: list[str] = []
     if options.shard is not None:
-        # Shards run at the same time, and `keystone merge` wants every cell of each.
+        # Shards run at once, and `keystone merge` wants every cell of each.
         whole = [f"fail_fast of {spec_id} is for runs without shards: all its cells are run" for spec_id in fail_fast]
         fail_fast = frozenset()
     asked = {
@@ -232,7 +232,7 @@ def make_output_directory(options: RunOptions, run_id: str) -> Path:
 
 
 def _ignore_by_git(directory: Path) -> None:
-    """Results of local runs don't belong into commits; pytest does the same for its cache."""
+    """Results of local runs don't belong into commits; pytest ignores its cache so, too."""
     ignore = directory / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", "utf-8")

@@ -58,7 +58,7 @@ class Roots:
         private, area = self.private / f"{cell.id}.{token}", self.cells / token
         private.mkdir(mode=0o700)
         area.mkdir()
-        area.chmod(0o711)  # whatever our umask takes away
+        area.chmod(0o711)  # our umask may have taken some of it away
         workspace = area / "workspace"
         workspace.mkdir()
         return CellRoots(private, area, workspace)

@@ -16,7 +16,7 @@ from keystone_action.scoring.renamed import ComparedGroup, broken_elsewhere
 from keystone_action.scoring.results import (
     BaselineComparison,
     CellResult,
-    Change,
+    ChangeKind,
     Difference,
     GroupResult,
     InvariantResult,
@@ -80,7 +80,7 @@ def _is_part(run: RunResult, other: RunResult) -> bool:
     return run.plan.shard is not None or run.plan.chosen not in ((), chosen_there)
 
 
-def change_of(before: Outcome | None, after: Outcome | None) -> Change:
+def change_of(before: Outcome | None, after: Outcome | None) -> ChangeKind:
     """What a step from one outcome to another is called. `ungraded`: one of the two says nothing about the agent, so
     that they can't be compared."""
     if before == after:

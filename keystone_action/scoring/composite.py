@@ -69,7 +69,7 @@ def grade(
     """Grade a cell from its checks.
 
     forced_zero: a sentence when something outside the checks disqualifies (a forbidden rule, `must_exit_zero`).
-    every_check: the cell passes exactly when each check that was not skipped does (AgenticAssure), whatever the scores:
+    every_check: the cell passes exactly when each check that was not skipped does (AgenticAssure), with any scores:
     a scorer may pass with 0.8, or fail with 1.0.
     """
     marked = tuple(replace(result, disqualified=disqualifies(result)) for result in results)

@@ -195,7 +195,7 @@ class SpecChanges:
 
 
 Outcome = Literal["pass", "flaky", "fail", "error", "skip"]
-Change = Literal["same", "fixed", "broken", "flaky", "steadied", "ungraded", "new", "gone"]
+ChangeKind = Literal["same", "fixed", "broken", "flaky", "steadied", "ungraded", "new", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Difference:
     results. p_value: how probable so large a difference is by chance alone; None where there are no repetitions.
     """
 
-    change: Change
+    change: ChangeKind
     spec: Text
     scenario: Text | None
     params: Values
@@ -226,7 +226,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class BaselineComparison:
     """This run beside an earlier one. source: where its results were found, in words. verdict, composite, git_sha,
-    started_at: the earlier run's. specs: all of both runs; groups and invariants: those that are not the same.
+    started_at: the earlier run's. specs: all of both runs; groups and invariants: those that differ.
     changed_specs: ids of specs whose files were other ones. partial: this run has only a part of the cells, so that
     nothing is said to be gone; partial_baseline: the earlier one has, so that what is new may only not have run there.
     regressions: how many groups and invariants passed there and fail here, under another name too."""

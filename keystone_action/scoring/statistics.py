@@ -27,7 +27,7 @@ _TIE = 1e-7
 
 
 class Stratum(NamedTuple):
-    """Replicas of the same thing on both sides: so many of so many passed."""
+    """Replicas of one thing on both sides: so many of so many passed."""
 
     passed_before: int
     total_before: int

@@ -108,7 +108,7 @@ class TraceBuilder:
             self._timeline.append(Message(kept_text(role, NAME_LIMIT), self._text(text)))
 
     def call(self, id: str, raw_name: str, arguments: Any, *, name: str = "", kind: Any = None) -> None:  # noqa: A002
-        """A tool was called. One with an id that is open already is another call all the same."""
+        """A tool was called. One with an id that is open already is another call, too."""
         self.room(self._timeline, "messages and tool calls")
         if arguments is not None:
             arguments = self._bound(arguments)
@@ -241,7 +241,7 @@ class TraceReader(ABC):
 
 def tool_kind(name: str, told: Any = None) -> ToolKind:
     """The kind: what the transcript tells, when it is one of ours or of the Agent Client Protocol's, else by the
-    tool's name, whatever its case; `other` for names that nobody knows, those of MCP servers included."""
+    tool's name, in any case; `other` for names that nobody knows, those of MCP servers included."""
     if isinstance(told, str):
         for kind in TOOL_KINDS:
             if told == kind:

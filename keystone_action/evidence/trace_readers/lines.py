@@ -1,4 +1,4 @@
-"""A transcript as a stream of JSON objects, one a line: in bounded memory, whatever the lines hold."""
+"""A transcript as a stream of JSON objects, one a line, in bounded memory."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class GitHubClient:
         """Posts a comment on an issue or pull request.
 
         find_existing: looks for the comment that this call makes. When the answer to a try is lost, or a 5xx, the
-        comment may be there all the same; so it is looked for before every further try and after the last, and what it
+        comment may be there even so; so it is looked for before every further try and after the last, and what it
         finds is returned. Its own GitHubError ends the call.
         """
         found: list[Comment] = []

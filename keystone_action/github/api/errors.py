@@ -48,7 +48,7 @@ class NoPermission(GitHubError):
         self.is_personal = is_personal
 
     def again(self, failed: str) -> NoPermission:
-        """The error of another thing that needs the same permission, which is not tried. failed: as a `Call` has it."""
+        """The error of another thing that needs this permission, and is not tried. failed: as a `Call` has it."""
         message = f"{failed}: GitHub has refused the token such a thing before"
         return NoPermission(message, permission=self.permission, is_personal=self.is_personal)
 
@@ -75,7 +75,7 @@ class RateLimited(GitHubError):
 
 
 class Unavailable(GitHubError):
-    """5xx, time-outs and lost connections, after all tries. maybe_done: a write may have been done all the same."""
+    """5xx, time-outs and lost connections, after all tries. maybe_done: a write may have been done even so."""
 
     def __init__(self, message: str, *, maybe_done: bool = False) -> None:
         super().__init__(message)

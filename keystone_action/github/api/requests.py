@@ -19,7 +19,7 @@ from keystone_action.github.api.errors import (
     UnexpectedAnswer,
     UntrustedCertificate,
 )
-from keystone_action.github.api.transport import NoAnswer, Transport, origin
+from keystone_action.github.api.transport import FailedTry, Transport, origin
 from keystone_action.github.api.waiting import Clock, Patience, RequestLimits, Writes, seconds_to_wait
 
 MAX_PAGES = 100
@@ -28,12 +28,12 @@ _MAX_REDIRECTS = 3
 _LINK = re.compile(r"<([^<>]*)>([^<>]*)")
 
 WasDone = Callable[[], bool]
-"""Asked after a write whose answer was lost: whether it was done all the same."""
+"""Asked after a write whose answer was lost: whether it was done."""
 
 
 class Requests:
     """Sends calls one after the other, as GitHub asks its clients to. api_url: without a slash at its end. log: takes
-    a line for every wait and every failed try. writes: what other clients of the same step have been told too."""
+    a line for every wait and every failed try. writes: what other clients of this step have been told, too."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Requests:
                 raise UnexpectedAnswer(f"{call.failed}: GitHub's next page is one that was read already")
         raise UnexpectedAnswer(f"{call.failed}: there are more than {MAX_PAGES} pages")
 
-    def _once(self, call: Call) -> ApiAnswer | NoAnswer:
+    def _once(self, call: Call) -> ApiAnswer | FailedTry:
         """One try, redirects followed: to the API's own origin with everything, to another without the token and only
         where that is expected."""
         url = self._api_url + call.path if call.path.startswith("/") else call.path
@@ -163,22 +163,22 @@ class Requests:
                 raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to {host} without encryption")
         return target
 
-    def _wait(self, call: Call, outcome: ApiAnswer | NoAnswer, tried: int) -> bool:
+    def _wait(self, call: Call, outcome: ApiAnswer | FailedTry, tried: int) -> bool:
         seconds = self._seconds(outcome, tried)
         if seconds is None:
             return False
         return self._patience.wait(seconds, f"{call.failed} yet: GitHub {_reason(outcome)} (try {tried})")
 
-    def _seconds(self, outcome: ApiAnswer | NoAnswer, tried: int) -> float | None:
+    def _seconds(self, outcome: ApiAnswer | FailedTry, tried: int) -> float | None:
         """Until the next try; None when there should be none."""
-        if isinstance(outcome, NoAnswer):
+        if isinstance(outcome, FailedTry):
             if outcome.lasting:
                 return None
             return seconds_to_wait({}, rate_limited=False, tried=tried, now=self._clock.now())
         limited = outcome.rate_limited
         return seconds_to_wait(outcome.headers, rate_limited=limited, tried=tried, now=self._clock.now())
 
-    def _look(self, call: Call, outcome: ApiAnswer | NoAnswer, was_done: WasDone, tried: int) -> bool:
+    def _look(self, call: Call, outcome: ApiAnswer | FailedTry, was_done: WasDone, tried: int) -> bool:
         try:
             return was_done()
         except GitHubError as error:
@@ -186,13 +186,13 @@ class Requests:
             unknown = f"whether it was done all the same could not be told ({error.message})"
             raise Unavailable(f"{_failure(call, outcome, tried)}; {unknown}", maybe_done=True) from None
 
-    def _give_up(self, call: Call, outcome: ApiAnswer | NoAnswer, tried: int) -> NoReturn:
-        if isinstance(outcome, NoAnswer) and outcome.untrusted:
+    def _give_up(self, call: Call, outcome: ApiAnswer | FailedTry, tried: int) -> NoReturn:
+        if isinstance(outcome, FailedTry) and outcome.untrusted:
             raise UntrustedCertificate(
                 f"{call.failed}: GitHub {outcome.reason}",
                 help="name the authority that signed it in the input ca-bundle",
             )
-        if isinstance(outcome, NoAnswer) and outcome.lasting:
+        if isinstance(outcome, FailedTry) and outcome.lasting:
             raise UnexpectedAnswer(f"{call.failed}: GitHub {outcome.reason}")
         if isinstance(outcome, ApiAnswer) and outcome.rate_limited:
             seconds, left = self._seconds(outcome, tried) or 0.0, self._patience.left
@@ -243,17 +243,17 @@ def _is_redirect(call: Call, answer: ApiAnswer) -> bool:
     return answer.status in (307, 308) or (call.method == "GET" and answer.status in (301, 302, 303))
 
 
-def _maybe_done(outcome: ApiAnswer | NoAnswer) -> bool:
-    return outcome.sent if isinstance(outcome, NoAnswer) else outcome.status >= 500
+def _maybe_done(outcome: ApiAnswer | FailedTry) -> bool:
+    return outcome.sent if isinstance(outcome, FailedTry) else outcome.status >= 500
 
 
-def _reason(outcome: ApiAnswer | NoAnswer) -> str:
-    if isinstance(outcome, NoAnswer):
+def _reason(outcome: ApiAnswer | FailedTry) -> str:
+    if isinstance(outcome, FailedTry):
         return outcome.reason
     if outcome.rate_limited:
         return f"limits the rate ({outcome.status})"
     return f"answered {outcome.status}" + (f" ({outcome.words})" if outcome.words else "")
 
 
-def _failure(call: Call, outcome: ApiAnswer | NoAnswer, tried: int) -> str:
+def _failure(call: Call, outcome: ApiAnswer | FailedTry, tried: int) -> str:
     return f"{call.failed}: GitHub {_reason(outcome)}; gave up after {tried} {'try' if tried == 1 else 'tries'}"

@@ -63,7 +63,7 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
 
 @functools.lru_cache(maxsize=4)
 def _context(ca_bundle: str | None, _file: str | None, _directory: str | None) -> ssl.SSLContext:
-    """One for all clients with the same settings. The last two are what httpx reads by itself."""
+    """One for all clients with equal settings. The last two are what httpx reads by itself."""
     import httpx
 
     context = httpx.create_ssl_context()

@@ -31,9 +31,9 @@ _API_VERSION = "2022-11-28"
 
 
 @dataclass(frozen=True, slots=True)
-class NoAnswer:
+class FailedTry:
     """A try without an answer. reason: completes "GitHub …". sent: the request may have reached the server. lasting:
-    another try would end the same. untrusted: that is because of the server's certificate."""
+    another try would end so, too. untrusted: that is because of the server's certificate."""
 
     reason: str
     sent: bool
@@ -80,14 +80,14 @@ class Transport:
                 help="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: an http:// or https:// URL",
             ) from None
 
-    def send(self, method: str, url: str, body: bytes | None, limit: int) -> ApiAnswer | NoAnswer:
+    def send(self, method: str, url: str, body: bytes | None, limit: int) -> ApiAnswer | FailedTry:
         """One try. Redirects are answers. limit: bytes of the answer's body, decoded."""
         try:
             if self._portal is None:
                 self._portal = self._start()
             return self._portal.call(self._try, method, url, body, limit)
         except OSError as error:
-            return NoAnswer(f"can't be asked ({error.strerror})", sent=False)
+            return FailedTry(f"can't be asked ({error.strerror})", sent=False)
         except BaseException:
             # A signal ended the wait: what was not sent by then must not follow.
             self.close()
@@ -126,14 +126,14 @@ class Transport:
         threading.Thread(target=run, daemon=True, name="github").start()
         return started.result()
 
-    async def _try(self, method: str, url: str, body: bytes | None, limit: int) -> ApiAnswer | NoAnswer:
+    async def _try(self, method: str, url: str, body: bytes | None, limit: int) -> ApiAnswer | FailedTry:
         import anyio
 
         exchange, failure = _Exchange(), None
         with anyio.move_on_after(self._seconds) as deadline:
             try:
                 await self._exchange(exchange, method, url, body, limit)
-            except Exception as error:  # noqa: BLE001 - whatever a library does with hostile bytes, it is an answer to us
+            except Exception as error:  # noqa: BLE001 - what a library makes of hostile bytes is an answer to us
                 failure = error
         if exchange.status >= 400:
             # The status counts, even if the rest is lost.
@@ -141,11 +141,11 @@ class Transport:
             return ApiAnswer(exchange.status, exchange.headers, said.encode(), self.is_ours(url))
         if deadline.cancelled_caught:
             connection = "" if exchange.sent else " (there was no connection)"
-            return NoAnswer(f"did not answer within {self._seconds:g} s{connection}", exchange.sent)
+            return FailedTry(f"did not answer within {self._seconds:g} s{connection}", exchange.sent)
         if failure is not None:
             return self._explain(failure, origin(url)[1], exchange.sent)
         if len(exchange.body) > limit:
-            return NoAnswer(f"answered more than {limit} bytes", sent=True, lasting=True)
+            return FailedTry(f"answered more than {limit} bytes", sent=True, lasting=True)
         return ApiAnswer(exchange.status, exchange.headers, bytes(exchange.body), self.is_ours(url))
 
     async def _exchange(self, exchange: _Exchange, method: str, url: str, body: bytes | None, limit: int) -> None:
@@ -176,27 +176,27 @@ class Transport:
         """A server that echoes requests must not bring the token into a log."""
         return text.replace(self._token, "***") if self._token else text
 
-    def _explain(self, error: Exception, host: str, sent: bool) -> NoAnswer:
+    def _explain(self, error: Exception, host: str, sent: bool) -> FailedTry:
         import httpx
 
         said = one_line(self._without_token(str(error)))
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLCertVerificationError):
                 text = f"at {host} has a certificate that is not trusted ({one_line(cause.verify_message)})"
-                return NoAnswer(text, sent, lasting=True, untrusted=True)
+                return FailedTry(text, sent, lasting=True, untrusted=True)
             if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno and cause.errno > 0:
                 said = os.strerror(cause.errno)
         if isinstance(error, httpx.ProxyError):
-            return NoAnswer(f"can't be reached through the proxy ({said})", sent)
+            return FailedTry(f"can't be reached through the proxy ({said})", sent)
         if isinstance(error, httpx.ConnectError):
-            return NoAnswer(f"can't be reached at {host} ({said})", sent)
+            return FailedTry(f"can't be reached at {host} ({said})", sent)
         if isinstance(error, httpx.TransportError):
-            return NoAnswer(f"cut the connection ({said or type(error).__name__})", sent)
-        return NoAnswer(f"answered what can't be read ({type(error).__name__})", sent, lasting=True)
+            return FailedTry(f"cut the connection ({said or type(error).__name__})", sent)
+        return FailedTry(f"answered what can't be read ({type(error).__name__})", sent, lasting=True)
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port: what a token belongs to, read by the same rules as the connection is made by. Raises
+    """Scheme, host and port: what a token belongs to, read by the rules that the connection is made by. Raises
     ValueError for a URL that has none."""
     import httpx
 

@@ -124,7 +124,7 @@ class Patience:
     """The waiting of all requests of one client: it is said, paced and bounded here.
 
     log: takes a line for every wait. A client that hangs silently looks like one that is broken. writes: those of
-    other clients of the same step count too.
+    other clients of this step count, too.
     """
 
     def __init__(

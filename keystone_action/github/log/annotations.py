@@ -21,7 +21,7 @@ _BROKEN, _GATE, _FAILED, _PARTIAL, _SKIPPED = range(5)
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """One thing to say of one cell. key: findings of several cells with the same key become one annotation."""
+    """One thing to say of one cell. key: findings of several cells with one key become one annotation."""
 
     severity: int
     weight: float

@@ -1,7 +1,7 @@
 """Workflow commands: the lines of our log that the runner acts on, and the care that no other line is one.
 
 The runner reads `::name key=value,…::data` at the start of a line, after blanks, and the old `##[name]data` anywhere
-in a line, on both streams. Whatever others wrote (agents, services, specs, file names) goes through `harmless`.
+in a line, on both streams. What others wrote (agents, services, specs, file names) goes through `harmless`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LogCommands:
         self.issued: dict[Level, int] = {"error": 0, "warning": 0, "notice": 0}
 
     def log(self, text: str) -> None:
-        """One or more plain lines; never a command, whatever the text says."""
+        """One or more plain lines; never a command, even if the text looks like one."""
         self._write(harmless(self._mask(text)))
 
     def debug(self, text: str) -> None:

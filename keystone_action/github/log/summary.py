@@ -35,7 +35,7 @@ class Summaries:
                 return self.template.render(run, limit)
             except TemplateError as problem:
                 self._give_up(problem.message)
-            except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
+            except Exception as error:  # noqa: BLE001 - what breaks here changes no verdict
                 self._give_up(f"rendering it broke: {type(error).__name__}: {error}")
         return render_summary(run, limit, links=self.links)
 
@@ -58,7 +58,7 @@ class Summaries:
 def append_text(path: Path, render: Callable[[int], str]) -> bool:
     """Appends what `render` makes of so many bytes of room.
 
-    Returns False when no room was left; nothing is written of a text that is too long all the same. Raises OutputError
+    Returns False when no room was left; nothing is written of a text that is too long even so. Raises OutputError
     when the file can't be written.
     """
     try:

@@ -136,7 +136,7 @@ def answer() -> None:
 
 
 def _limit() -> None:
-    """No longer, larger or other than said, whatever the template finds to do. Only lowers what there is."""
+    """Limits that the template's process can't get around. Only lowers what there is."""
     import resource
 
     wanted = {

@@ -1,8 +1,8 @@
 """The one comment of a key on a pull request: found by its hidden marker and its author, updated where it is.
 
-A comment of somebody else is never touched, whatever marker it has. When two jobs made one each at the same time, the
+A comment of somebody else is never touched, even with our marker. When two jobs made one each at once, the
 older is kept and the other refers to it: so there are never two that say different things. GitHub has no way to write
-only where nobody else has: when two jobs update one at the same time, the later hides what the earlier wrote. So each
+only where nobody else has: when two jobs update one at once, the later hides what the earlier wrote. So each
 looks at it again, a moment after it wrote, and where its own part is gone, writes it into what is there by then.
 """
 
@@ -89,7 +89,7 @@ class StickyComment:
                 if body is None:
                     return None, False
                 made = self._create(body)
-                # Another job that made one at the same time sees both, as we do now: the oldest is everybody's. Ours
+                # Another job that made one meanwhile sees both, as we do now: the oldest is everybody's. Ours
                 # counts even where the list does not have it yet.
                 there = {made.id: made} | {comment.id: comment for comment in self.find()}
                 found, made_now = sorted(there.values(), key=lambda comment: comment.id), True

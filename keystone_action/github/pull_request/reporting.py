@@ -1,6 +1,6 @@
 """What a step tells the pull request: a status and a comment, from its start to its end.
 
-Reporting never changes a verdict, an exit code or a file. Whatever could not be posted is said in the log, with its
+Reporting never changes a verdict, an exit code or a file. What could not be posted is said in the log, with its
 cause and the permission or setting to change, and the comment is left as a file.
 """
 
@@ -160,7 +160,7 @@ class Reporting:
         except KeyboardInterrupt:
             self._commands.log(_CANCELLED_LATE)
             is_told = self._hurry(run, posted)
-        except Exception as error:  # noqa: BLE001 - the verdict stands, whatever breaks here
+        except Exception as error:  # noqa: BLE001 - what breaks here changes no verdict
             self._commands.warning(f"posting to GitHub broke: {type(error).__name__}: {error}")
         with suppress(KeyboardInterrupt):
             self._leave_file(run, posted)
@@ -248,7 +248,7 @@ class Reporting:
         try:
             with self._connect(limits, Clock()) as github:
                 problems += self._post_status(github, run)
-                # In a hurry there is no time to see whether another job wrote at the same time.
+                # In a hurry there is no time to see whether another job wrote meanwhile.
                 holds = None if limits is HURRY else self._holds(run)
                 problems += self._post_comments(github, run, posted, holds)
         except GitHubError as error:

@@ -44,7 +44,7 @@ _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 @dataclass(frozen=True, slots=True)
 class CommitStatus:
     """One status of one commit. target_url: where its link leads. job: whose it is; its name and its own verdict stand
-    behind the `#` of that address, so that another job of the same run that sets the same status knows of it. warn: is
+    behind the `#` of that address, so that another job of this run that sets this status knows of it. warn: is
     told of such a job; log: of all else."""
 
     sha: str

@@ -52,7 +52,7 @@ def is_python(path: str) -> bool:
 
 
 def is_test(path: str) -> bool:
-    """`test_*` and `*_test`, whatever the suffix; `*.test.*` and `*.spec.*` of JavaScript, too."""
+    """`test_*` and `*_test` with any suffix; `*.test.*` and `*.spec.*` of JavaScript, too."""
     name = PurePosixPath(path).name
     stem = name.partition(".")[0]
     return stem.startswith("test_") or stem.endswith("_test") or ".test." in name or ".spec." in name

@@ -113,7 +113,7 @@ class _Module:
 
 
 def is_stub(body: list[ast.stmt]) -> bool:
-    """Whether the body of a function does nothing, or ends in NotImplementedError whatever it is given."""
+    """Whether the body of a function does nothing, or always ends in NotImplementedError."""
     left = _without_docstring(body)
     for index, one in enumerate(left):
         if _raises_not_implemented(one):  # what is left for the cases that were not answered before it is no stub

@@ -6,7 +6,7 @@ names that they registered. A result that is no AgentResult is `malformed`: the 
 with a name that is made for this run, in the directory that this starts in: nothing that is printed, or was there
 before, can be taken for it.
 
-It runs under whatever python3 the sandbox has, so it is written for 3.8.
+It runs under the sandbox's python3, so it is written for 3.8.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ PROTECTED = (
     *(f"{name}.py" for name in _AT_THE_ROOT),
     *(f"{name}/__init__.*" for name in _AT_THE_ROOT),
 )
-"""Protected whatever a spec adds (spec.md 5.3)."""
+"""Always protected (spec.md 5.3)."""
 
 
 class Placement(StrictModel):

@@ -8,7 +8,7 @@ allowed; which one was passed over goes to the notes. The same holds for each pa
 in the finder itself, so it holds for late imports, too (`pdb` when a test fails), and wherever `sys.path` has the
 workspace.
 
-It runs under whatever python3 the sandbox has, so it is written for 3.8.
+It runs under the sandbox's python3, so it is written for 3.8.
 """
 
 from __future__ import annotations

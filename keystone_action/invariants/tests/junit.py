@@ -1,7 +1,7 @@
 """JUnit XML as test runners write it, read as what it is: a hostile document of any size.
 
 No tree is built, and a document type or an entity ends the reading: so neither entity bombs nor external entities
-exist here, in whatever encoding they come. What is counted are `testcase` elements, by their children:
+exist here, in any encoding. What is counted are `testcase` elements, by their children:
 
     failure, error → not passed      skipped (an expected failure, a to-do) → not counted      neither → passed
 

@@ -66,7 +66,7 @@ class ModuleRule:
         ]
 
     def find_allowed(self, evidence: Evidence, injected: Collection[str]) -> list[str]:
-        """The files that modules may be taken from whatever their name: the author's, and those that are let be."""
+        """The files that modules of any name may be taken from: the author's, and those that are let be."""
         authors = {path for path, state in evidence.before.items() if state.kind != "directory"} | set(injected)
         exempt = self._exempts
         let_be = {path for path in evidence.after if exempt(path)} if self.exempt else set()

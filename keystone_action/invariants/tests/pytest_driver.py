@@ -5,7 +5,7 @@ with the key (`run_report.py`). Nothing that the agent left is on `sys.path` bef
 so neither a `pytest` package nor the metadata of a plug-in in the workspace is ever found, but in `trusted`, folders
 that are as the author left them; then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
 
-It runs under whatever python3 the sandbox has, so it is written for 3.8.
+It runs under the sandbox's python3, so it is written for 3.8.
 """
 
 from __future__ import annotations

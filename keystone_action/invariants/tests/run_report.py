@@ -3,7 +3,7 @@ left; copied into the sandbox as `keystone_run_report`.
 
 A report is JSON after a first line with its HMAC. The key is nowhere but in the process that writes it.
 
-It runs under whatever python3 the sandbox has, so it is written for 3.8.
+It runs under the sandbox's python3, so it is written for 3.8.
 """
 
 from __future__ import annotations

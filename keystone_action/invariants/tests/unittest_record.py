@@ -3,11 +3,11 @@
 
 A run takes a key out of a file before anything of the workspace is imported, and signs its report with it
 (`run_report.py`). So a run that the code under test has ended (`os._exit`, `sys.exit`, another program in its place) is
-a key that was taken, without a report, whatever the exit code is.
+a key that was taken, without a report, with any exit code.
 
 Runs inside of another run, or of pytest, are what the tests themselves start: only the outermost one counts.
 
-It runs under whatever python3 the sandbox has, so it is written for 3.8.
+It runs under the sandbox's python3, so it is written for 3.8.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class LlmAsJudge(Check):
         import anyio.to_thread
 
         try:
-            await context.judge.require(self.judges)  # without a key: skip, whatever there would be to judge
+            await context.judge.require(self.judges)  # without a key: skip, before anything is read
             material = await anyio.to_thread.run_sync(collect, context.evidence, self.input_from)
             judgement = await context.judge.judge(self._request(context, material))
         except NothingToJudge as problem:

@@ -69,7 +69,7 @@ class Similarity(Check):
                 model = _load(package.SentenceTransformer, self.model)
             first, second = model.encode([self.expected, output], show_progress_bar=False)
             similarity = cosine([float(one) for one in first], [float(one) for one in second])
-        except Exception as error:  # noqa: BLE001 - whatever a model's hub, files or framework raise
+        except Exception as error:  # noqa: BLE001 - a model's hub, files or framework may raise anything
             return broken(f"The model {self.model} gave no embeddings: {type(error).__name__}: {error}")
         holds = similarity >= self.threshold - _TOLERANCE
         return (passed if holds else failed)(

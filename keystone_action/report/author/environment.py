@@ -1,6 +1,6 @@
 """The Jinja environment of a workflow's own template: what `templating` does for ours, and nothing gets around it.
 
-What our filters make is trusted as it is printed; whatever a template does to it (adds, cuts, formats) makes it text
+What our filters make is trusted as it is printed; what a template does to it (adds, cuts, formats) makes it text
 of somebody else again, which is escaped. Only `~` and `join` put such pieces together.
 
 Imports Jinja at once: only the process that renders imports this.

@@ -57,7 +57,7 @@ class LastResult:
 
     @classmethod
     def decode(cls, text: str) -> LastResult | None:
-        """None for whatever `encode` would not have written."""
+        """None for what `encode` would not have written."""
         document = _decode(text)
         try:
             return cls(

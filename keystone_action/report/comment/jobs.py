@@ -65,7 +65,7 @@ class Jobs:
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Jobs:
-        """None at all for whatever `document` would not have made."""
+        """None at all for what `document` would not have made."""
         run, shown, ended = (document.get(name) for name in ("run", "shown", "jobs"))
         if not _fits(_RUN, run) or not _fits(_NAME, shown) or not isinstance(ended, dict) or len(ended) > MAX_JOBS:
             return cls()

@@ -29,7 +29,7 @@ GRACE_SECONDS = 5.0
 
 
 async def run_checks(under_way: CellUnderWay) -> None:
-    """Every check, whatever the others found; each is in `graded` as soon as it has ended.
+    """Every check, also after another one failed; each is in `graded` as soon as it has ended.
 
     One that names a secret which could not be resolved (a judge) is skipped.
     """

@@ -67,7 +67,7 @@ def make_readable(directory: Path) -> None:
 
 
 def names_a_cell(model: BaseModel) -> bool:
-    """Whether an expression of this model differs from cell to cell of the same parameters."""
+    """Whether an expression of this model differs between cells with equal parameters."""
     return any(
         reference.parts[0] in _OF_A_CELL for leaf in leaves(model) for reference in references(leaf.value, ("request",))
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 
 OPEN_NETWORK = "bridge"
-"""The engine's own: where installers find their registries, whatever the agent's policy."""
+"""The engine's own: where installers find their registries; the agent's policy does not hold for it."""
 
 
 async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes] | None) -> None:

@@ -40,7 +40,7 @@ from keystone_action.spec.expressions import ExpressionError, interpolate
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.records import Image
+    from keystone_action.engine.records import ImageRecord
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import RunOptions
@@ -303,7 +303,7 @@ def image_facts(client: EngineClient, names: Collection[str]) -> dict[str, str]:
     return found
 
 
-def image_fact(attributes: Image) -> str:
-    """The digest that a registry has the image under, the same on every machine; else its id on this one."""
+def image_fact(attributes: ImageRecord) -> str:
+    """The digest that a registry has the image under, on every machine; else its id on this one."""
     digests = sorted(text.partition("@")[2] for text in attributes.get("RepoDigests") or ())
     return digests[0] if digests else f"{LOCAL}{attributes.get('Id', '')}"

@@ -46,7 +46,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class IdentityDifference:
-    """A fact that is not the same on both sides. spec: whose, empty for the run's own. before, after: None = not
+    """A fact that differs. spec: whose, empty for the run's own. before, after: None = not
     there."""
 
     kind: str
@@ -70,7 +70,7 @@ def differences(before: Identity, after: Identity, purpose: Purpose) -> list[Ide
 
 
 def contradictions(earlier: Identity, further: Identity) -> list[IdentityDifference]:
-    """Where more about the same run is not what is known already: only the kinds of facts that are told again count."""
+    """Where new facts about this run contradict those that are known: only kinds of facts that are told again count."""
     run = {kind: facts for kind, facts in earlier.run.items() if kind in further.run}
     specs = {
         spec_id: {kind: facts for kind, facts in earlier.specs[spec_id].items() if kind in told}
@@ -106,7 +106,7 @@ def join_identities(parts: Sequence[Identity]) -> Identity:
 
 
 def continue_identity(earlier: Identity, later: Identity) -> Identity:
-    """With more about the same run: facts are added, and the last call's selection counts."""
+    """With more about this run: facts are added, and the last call's selection counts."""
     run = _overlaid(earlier.run, later.run)
     if "selection" in later.run:
         run = {**run, "selection": later.run["selection"]}

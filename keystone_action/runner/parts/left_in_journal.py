@@ -23,7 +23,7 @@ _SHORT_TEXT = 512
 
 
 class JournalText:
-    """The journal, to be read after it was closed, and whatever became of its name. descriptor: copied."""
+    """The journal, to be read after it was closed, even if its name is gone. descriptor: copied."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path

@@ -94,7 +94,7 @@ def read(directory: Path) -> JournalContent:
 
 
 def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText | None = None) -> JournalContent:
-    """What these lines say. path: for messages. text: the same lines, from the first; long texts are then left there.
+    """What these lines say. path: for messages. text: all of the journal; long texts are then left there.
     Raises UsageError for what no run of ours writes."""
     identity: Identity | None = None
     run_id, length = "", 0

@@ -78,7 +78,7 @@ def _search(top: Path) -> Iterator[Path]:
 def read_shard(folder: Path) -> tuple[RunResult, JournalContent]:
     """A shard's results, and its journal, which must agree on the cells.
 
-    Raises UsageError for results of another version of the format, HarnessError for whatever is missing, cut or
+    Raises UsageError for results of another version of the format, HarnessError for what is missing, cut or
     contradicts itself.
     """
     try:

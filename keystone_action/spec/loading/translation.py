@@ -43,7 +43,7 @@ class TranslationSource:
 class Translation:
     """A Keystone spec as a tree. warnings: about the file, each at its place. files: further files that were read for
     it, withheld from the agent like the spec itself; their bytes belong into the spec's digest. visible: files that
-    belong into the digest, too, but the agent may see. hidden: files that were not read, and are withheld all the same.
+    belong into the digest, too, but the agent may see. hidden: files that were not read, and are withheld, too.
     problems: what is wrong with the file; nothing runs then, and the rest of the tree is there so that everything else
     that is wrong with it is told at once."""
 

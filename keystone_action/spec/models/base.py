@@ -165,7 +165,7 @@ Text = Annotated[str, BeforeValidator(text_of), WithJsonSchema({"type": ["string
 class CheckModel(StrictModel):
     """The `check:` of an invariant, as the spec has it. Check types derive from `invariants.base.Check`.
 
-    `type_name` is what `check.type` says; `aliases` are other words for the same; `upgrade` turns the mapping
+    `type_name` is what `check.type` says; `aliases` are other words for it; `upgrade` turns the mapping
     written under an alias into this type's own fields (a Touchstone `command` has `cmd`, ours has `command`).
     """
 

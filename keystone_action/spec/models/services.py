@@ -58,7 +58,7 @@ class ServiceBase(StrictModel):
 
     @property
     def kind(self) -> str:
-        """What it is, whatever `type` and `image` were used to say so."""
+        """What it is, by `type` or else by `image`."""
         return self.type
 
     @property
