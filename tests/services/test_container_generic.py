@@ -138,8 +138,8 @@ def test_out_of_memory_is_said(containers: ContainerWorld) -> None:
             cell.result()
 
 
-def test_it_is_labelled_hardened_bounded_and_publishes_no_port(containers: ContainerWorld) -> None:
-    containers.cell(containers.start(name="web", image=BASE, command=["sh", "-c", NOTHING], env={"A": "1"}))
+def test_it_is_labelled_hardened_bounded_publishes_no_port_and_refuses_sql(containers: ContainerWorld) -> None:
+    cell = containers.cell(containers.start(name="web", image=BASE, command=["sh", "-c", NOTHING], env={"A": "1"}))
     [container] = containers.containers(kind="service", service="web")
     config, host = container["Config"], container["HostConfig"]
     assert config["Labels"]["keystone.cell"] == "cell-0"
@@ -151,6 +151,8 @@ def test_it_is_labelled_hardened_bounded_and_publishes_no_port(containers: Conta
     assert host["PidsLimit"] > 0
     assert host["LogConfig"]["Config"]["max-size"]
     assert {"NET_RAW", "MKNOD"} <= set(host["CapDrop"])
+    with pytest.raises(ServiceError, match="sql needs a database"):
+        cell.fixture("SELECT 1")
 
 
 def test_its_volumes_go_with_it(containers: ContainerWorld) -> None:
@@ -181,9 +183,3 @@ def test_one_that_ended_between_cells_is_said(containers: ContainerWorld) -> Non
     containers.engine.containers.get(container["Id"]).wait(timeout=60)
     with pytest.raises(ServiceError, match=r"ended between two cells, with exit code 9.*\nbye"):
         containers.cell(service)
-
-
-def test_sql_is_refused(containers: ContainerWorld) -> None:
-    cell = containers.cell(containers.start(name="web", image=BASE, command=["sh", "-c", NOTHING]))
-    with pytest.raises(ServiceError, match="sql needs a database"):
-        cell.fixture("SELECT 1")
