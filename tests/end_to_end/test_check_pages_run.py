@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +21,11 @@ from keystone_action.invariants.registry import ALIASES
 
 STAND_IN = ROOT / "tests" / "data" / "embedding_package"
 NEEDS_PYTEST = "setup: {packages: [pytest]}"
-"""What a page says whose sandbox needs pytest; here pip gets it from a server of ours."""
+"""What a page says whose sandbox needs pytest."""
+BY_PIP = ("tests", "Passes")
+"""The example for which pip gets it, from a server of ours."""
+HERE = {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}
+"""For the others it lies beside their agents."""
 EXAMPLES = [
     (path.stem, heading, name)
     for path in sorted(PAGES.glob("*.md"))
@@ -34,17 +40,15 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield environment
 
 
-def lay_out(variant: Variant, directory: Path, index: dict[str, str]) -> None:
-    """The files of an example, whose `setup` finds pytest on this machine."""
+def lay_out(variant: Variant, directory: Path, environment: str) -> None:
+    """The files of an example; environment: what it takes to have pytest."""
     variant.write(directory)
     spec = directory / "keystone.yaml"
-    environment = "".join(f', {name}: "{value}"' for name, value in index.items())
-    given = f"{NEEDS_PYTEST[:-1]}, env: {{{environment[2:]}}}}}"
-    spec.write_text(spec.read_text("utf-8").replace(NEEDS_PYTEST, given), "utf-8")
+    spec.write_text(spec.read_text("utf-8").replace(NEEDS_PYTEST, f"setup: {environment}"), "utf-8")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_examples(name: str, tmp_path: Path, index: dict[str, str]) -> None:
+def test_the_examples(name: str, tmp_path: Path, index: dict[str, str], packages: Path) -> None:
     """One call for all of a kind; each is held to its own verdict, check and message."""
     chosen = {
         f"{check_type}-{number}": (check_type, examples(page(check_type))[heading][name])
@@ -52,8 +56,11 @@ def test_the_examples(name: str, tmp_path: Path, index: dict[str, str]) -> None:
         if variant == name
     }
     environ = {**NO_ENGINE, "PYTHONPATH": os.pathsep.join([str(ROOT), str(STAND_IN)])}
-    for folder, (_, variant) in chosen.items():
-        lay_out(variant, tmp_path / folder, index)
+    for folder, (check_type, variant) in chosen.items():
+        by_pip = (check_type, name) == BY_PIP
+        lay_out(variant, tmp_path / folder, json.dumps({"packages": ["pytest"], "env": index} if by_pip else HERE))
+        if NEEDS_PYTEST in variant.files["keystone.yaml"] and not by_pip:
+            shutil.copytree(packages, tmp_path / folder / "agent" / "packages")
     with ExitStack() as stack:
         answers = [variant.judge for _, variant in chosen.values() if variant.judge is not None]
         assert len(answers) == 1, "each judge has its own answer: one server for each, where there are more"
