@@ -22,6 +22,7 @@ from keystone_action.engine.connect import connect
 from keystone_action.engine.image import PROBING_USER, Image, find_image
 from keystone_action.engine.layers import remove_image
 from keystone_action.errors import SandboxError
+from keystone_action.files.paths import real_path
 from keystone_action.sandbox.base import Home, Sandbox, SandboxProvider
 from keystone_action.sandbox.containers.packages import OPEN_NETWORK, with_packages_layer
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox
@@ -200,7 +201,7 @@ class DockerSandboxes:
         engine = self.engine
         engine.sandbox_count += 1
         private = home.place if home else engine.root / f"private-{engine.owner}-{engine.sandbox_count}"
-        places = Places(_real(workspace), private, tuple(dict.fromkeys(map(_real, readable))), home is not None)
+        places = Places(real_path(workspace), private, tuple(dict.fromkeys(map(real_path, readable))), home is not None)
         search_path = (environment or {}).get("PATH", "")
 
         def prepare() -> tuple[Transfer, bool]:
@@ -276,10 +277,6 @@ class DockerSandboxes:
                 # An engine may be slow at it: no reason for the cell to fail, and the end of the run tries again.
                 with contextlib.suppress(SandboxError):
                     await self.engine.thread(partial(remove_image, self.engine.client, self.image.identifier))
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))
 
 
 def _is_below(path: str, places: Sequence[Path]) -> bool:

@@ -24,6 +24,7 @@ from keystone_action.engine.layers import remove_image
 from keystone_action.engine.own_container import HostPaths, find_host_paths
 from keystone_action.engine.plan import Mount
 from keystone_action.errors import SandboxError
+from keystone_action.files.paths import real_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.users import Users
@@ -75,7 +76,7 @@ class SharedEngine:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SandboxError(f"can't make {self.root} for sandboxes: {error.strerror}") from error
-        self.root = Path(os.path.realpath(self.root))
+        self.root = real_path(self.root)
         self.root.chmod(0o711)
         if mode != "copy":
             self.paths = find_host_paths(self.client)
