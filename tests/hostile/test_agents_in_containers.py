@@ -77,8 +77,10 @@ def test_what_setup_made_of_other_code_of_the_agent_s_is_not_found_again(tmp_pat
                 run,
                 script,
                 {
-                    "code": {"type": "command_exit", "command": f"grep -q '{script}' /opt/agent"},
-                    "prompt": {"type": "command_exit", "command": f"grep -q {prompt} /opt/prompt"},
+                    "made_of_these": {
+                        "type": "command_exit",
+                        "command": f"grep -q '{script}' /opt/agent && grep -q {prompt} /opt/prompt",
+                    },
                 },
                 setup={"commands": [copy]},
                 task={"prompt": prompt * 110_000},

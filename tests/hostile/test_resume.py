@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -231,24 +235,33 @@ invariants: {holds: {check: {type: custom, script: checks/holds.py}}}
 HOLDS = "import json, tables\nprint(json.dumps({'passed': tables.GOOD}))\n"
 
 
-@pytest.fixture(params=[True, False], ids=["repository", "no repository"])
-def helped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A finished run whose script on the host imports a module beside it, which is not as the commit has it."""
+@functools.cache
+def finished_with_helper(in_repository: bool) -> Path:
+    """Made once a process: a run doesn't depend on where its checkout is."""
+    top = Path(tempfile.mkdtemp(prefix="keystone-helped-"))
+    atexit.register(shutil.rmtree, top)
     for name, content in {
         "keystone.yaml": WITH_HELPER,
         "checks/holds.py": HOLDS,
         "checks/tables.py": "GOOD = True\n",
         ".gitignore": "out/\n*.log\n",
     }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    if request.param:
-        git(tmp_path, "init", "-q")
-        git(tmp_path, "add", ".")
-        git(tmp_path, "commit", "-q", "-m", "first")
-    (tmp_path / "checks" / "tables.py").write_text("GOOD = 1 == 1\n")
-    first = run(tmp_path, "--output", "out", "--summary", "checks/summary.md")
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text(content)
+    if in_repository:
+        git(top, "init", "-q")
+        git(top, "add", ".")
+        git(top, "commit", "-q", "-m", "first")
+    (top / "checks" / "tables.py").write_text("GOOD = 1 == 1\n")
+    first = run(top, "--output", "out", "--summary", "checks/summary.md")
     assert first.code == 0, first.err
+    return top
+
+
+@pytest.fixture(params=[True, False], ids=["repository", "no repository"])
+def helped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A finished run whose script on the host imports a module beside it, which is not as the commit has it."""
+    shutil.copytree(finished_with_helper(request.param), tmp_path, symlinks=True, dirs_exist_ok=True)
     return tmp_path
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -35,9 +39,11 @@ def git(directory: Path, *words: str) -> None:
     subprocess.run(["git", *identity, *words], cwd=directory, check=True, capture_output=True)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A checkout with a run of three cells, of which the last is missing in the journal."""
+@functools.cache
+def _finished() -> Path:
+    """A checkout with a finished run, made once a process: a run doesn't depend on where its checkout is."""
+    top = Path(tempfile.mkdtemp(prefix="keystone-project-"))
+    atexit.register(shutil.rmtree, top)
     for name, content in {
         "keystone.yaml": SPEC,
         "prompt.md": "Do it.\n",
@@ -46,12 +52,19 @@ def project(tmp_path: Path) -> Path:
         "checks/holds.sh": "#!/bin/sh\necho '{\"passed\": true}'\n",
         ".gitignore": "out/\n",
     }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    assert run(tmp_path, "--output", "out").code == 0
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text(content)
+    git(top, "init", "-q")
+    git(top, "add", ".")
+    git(top, "commit", "-q", "-m", "first")
+    assert run(top, "--output", "out").code == 0
+    return top
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A checkout with a run of three cells, of which the last is missing in the journal."""
+    shutil.copytree(_finished(), tmp_path, symlinks=True, dirs_exist_ok=True)
     path = tmp_path / "out" / "journal.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     return tmp_path
