@@ -35,9 +35,11 @@ def hang(name):  # in Python code: other threads run
         time.sleep(0.05)
 
 def seize(name):  # in C code that keeps the interpreter's lock
-    import re
+    import ctypes
+    mutex = ctypes.create_string_buffer(64)
+    ctypes.PyDLL(None).pthread_mutex_lock(mutex)
     open(name + ".reached", "w").close()
-    re.match("(a|aa)+$", "a" * 200 + "b")
+    ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # for ever: no signal ends that
 
 def at(module, name, do, only=lambda *_: True):
     found = importlib.import_module("keystone_action." + module)
@@ -54,6 +56,9 @@ class AtImport:
             self.module = ""
             self.do("import")
 
+def within(module, **seconds):  # shorter than they are
+    vars(importlib.import_module("keystone_action." + module)).update(seconds)
+
 def at_import(module, do):
     finder = AtImport()
     finder.module, finder.do = module, do
@@ -64,8 +69,10 @@ from keystone_action.__main__ import main
 sys.exit(main())
 """
 TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
+SOON = "within('signals', RUN_SECONDS=1.0)\n"
 FIRST = "only=lambda before, after: not os.path.exists('compare_entries.reached')"
-BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+INT, TERM = signal.SIGINT, signal.SIGTERM
+"""One handler takes both: each place meets one of them, each of them several places."""
 
 
 class Driven:
@@ -125,8 +132,9 @@ def driven(tmp_path: Path) -> Iterator[Any]:
         one.process.communicate()
 
 
-@BOTH
-@pytest.mark.parametrize("module", ["cli.main", "cli.arguments", "runner.run"])
+@pytest.mark.parametrize(
+    ("module", "number"), [("cli.main", INT), ("cli.main", TERM), ("cli.arguments", INT), ("runner.run", TERM)]
+)
 def test_before_anything_has_begun_it_ends_with_a_word(driven: Any, module: str, number: int) -> None:
     run = driven(f"at_import({module!r}, wait)")
     run.until("import")
@@ -135,8 +143,7 @@ def test_before_anything_has_begun_it_ends_with_a_word(driven: Any, module: str,
     assert not (run.directory / "out").exists()
 
 
-@BOTH
-@pytest.mark.parametrize("place", ["render_html", "results_pieces"])
+@pytest.mark.parametrize(("place", "number"), [("render_html", INT), ("results_pieces", TERM)])
 def test_while_reports_are_written_none_is_lost(driven: Any, place: str, number: int) -> None:
     run = driven(f"at('report.write', {place!r}, wait)")
     run.until(place)
@@ -151,8 +158,7 @@ def test_while_reports_are_written_none_is_lost(driven: Any, place: str, number:
     assert {path.name for path in (run.directory / "out").iterdir()} >= {"summary.md", "report.html", "junit.xml"}
 
 
-@BOTH
-def test_a_second_signal_loses_no_result_of_the_first(driven: Any, number: int) -> None:
+def test_a_second_signal_loses_no_result_of_the_first(driven: Any) -> None:
     second_hangs = "{type: command, command: 'if [ $NUMBER = 1 ]; then sleep 86400; fi', env: %s}"
     number_of_it = "{NUMBER: '{{ cell.replica }}'}"
     run = driven("at('report.write', 'results_pieces', wait)", spec(agent=second_hangs % number_of_it) + TWO)
@@ -161,9 +167,9 @@ def test_a_second_signal_loses_no_result_of_the_first(driven: Any, number: int) 
     while not (journal.exists() and journal.read_text().count("\n")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    run.process.send_signal(number)
+    run.process.send_signal(INT)
     run.until("results_pieces")
-    run.process.send_signal(number)
+    run.process.send_signal(INT)
     time.sleep(0.2)
     run.go_on("results_pieces")
     code, err = run.end()
@@ -172,12 +178,11 @@ def test_a_second_signal_loses_no_result_of_the_first(driven: Any, number: int) 
     assert "Cancelled" in err
 
 
-@BOTH
-def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any, number: int) -> None:
+def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any) -> None:
     second = "only=lambda *_: not once.append(1) and len(once) > 1"
-    run = driven(f"once = []\nat('runner.cell.cell', 'compare_entries', hang, {second})", spec() + TWO)
+    run = driven(f"{SOON}once = []\nat('runner.cell.cell', 'compare_entries', hang, {second})", spec() + TWO)
     run.until("compare_entries")
-    run.process.send_signal(number)
+    run.process.send_signal(INT)
     code, err = run.end()
     assert code == 130, err
     assert run.verdicts == ["pass"]
@@ -186,7 +191,7 @@ def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: A
 
 def test_a_loop_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any) -> None:
     second = "only=lambda *_: not once.append(1) and len(once) > 1"
-    run = driven(f"once = []\nat('runner.scheduler', '_attempts', hang, {second})", spec() + TWO)
+    run = driven(f"{SOON}once = []\nat('runner.scheduler', '_attempts', hang, {second})", spec() + TWO)
     run.until("_attempts")
     run.process.send_signal(signal.SIGTERM)
     code, err = run.end()
@@ -195,7 +200,7 @@ def test_a_loop_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any
 
 
 def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -> None:
-    run = driven("at('report.write', 'render_html', hang)")
+    run = driven("within('signals', _EXIT_SECONDS=2.0)\nat('report.write', 'render_html', hang)")
     run.until("render_html")
     run.process.send_signal(signal.SIGTERM)
     code, err = run.end()
@@ -208,7 +213,7 @@ def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -
     "place", ["at('runner.cell.cell', 'compare_entries', seize)", "at('report.write', 'render_html', seize)"]
 )
 def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str) -> None:
-    run = driven(place)
+    run = driven(f"within('signals', _KILL_SECONDS=2.0)\n{place}")
     run.until(place.split("'")[3])
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == -signal.SIGKILL
@@ -217,8 +222,9 @@ def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str
 
 @honest("signals", "code in C keeps the interpreter's lock for ever", sandbox="none")
 def test_without_a_signal_nobody_is_killed(driven: Any) -> None:
-    # As long as the watchdog would give it: only the wait of the program under test, not of an outcome.
-    run = driven("at('report.write', 'render_html', lambda name: time.sleep(8))")
+    # Longer than the watchdog would give it: only the wait of the program under test, not of an outcome.
+    wait = "lambda name: time.sleep(3)"
+    run = driven(f"within('signals', _KILL_SECONDS=2.0)\nat('report.write', 'render_html', {wait})")
     assert run.end()[0] == 0
     assert run.verdicts == ["pass"]
 
@@ -244,7 +250,9 @@ def _runs(number: str) -> bool:
 
 @hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")
 def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
-    run = driven(f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})", spec(resources="{timeout: 6s}") + TWO)
+    place = f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})"
+    given_up = "within('runner.cell.limit', _CLEANUP_SECONDS=1.0, _UNWIND_SECONDS=1.0)\n"
+    run = driven(given_up + place, spec(resources="{timeout: 6s}") + TWO)
     code, err = run.end()
     assert code == 3, err
     assert run.verdicts == ["error", "pass"]
@@ -260,11 +268,10 @@ def test_a_cell_that_takes_its_time_within_its_limit_passes(driven: Any) -> None
     assert run.verdicts == ["pass", "pass"]
 
 
-@BOTH
-def test_merging_and_other_commands_end_by_it_too(driven: Any, number: int) -> None:
+def test_merging_and_other_commands_end_by_it_too(driven: Any) -> None:
     run = driven("at('cli.scaffold', 'write_first_spec', wait)", "", "init", "there")
     run.until("write_first_spec")
-    run.process.send_signal(number)
+    run.process.send_signal(TERM)
     assert run.end() == (130, "keystone: cancelled\n")
     assert not (run.directory / "there").exists()
 

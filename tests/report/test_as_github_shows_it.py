@@ -21,6 +21,8 @@ pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = ("summary.md", "comment.md")
+CUTS = (100, 500, 900)
+"""Bytes by which a summary is too long."""
 SLIVER = 8
 """Pixels of a table that a phone may hide: less than what is beside a number in its cell."""
 WIDEST = 48
@@ -28,10 +30,26 @@ WIDEST = 48
 
 
 @pytest.fixture(scope="module")
-def drawn() -> dict[tuple[str, str], Seen]:
+def all_drawn() -> dict[tuple[str, str], Seen]:
+    """What all tests of this file look at, by one browser."""
     wanted = [(name, kind) for name in SAMPLES for kind in KINDS]
-    texts = [(GOLDEN / name / kind).read_text("utf-8") for name, kind in wanted]
-    return dict(zip(wanted, draw([Page(text, PHONE, "dark") for text in texts]), strict=True))
+    pages = {(name, kind): Page((GOLDEN / name / kind).read_text("utf-8"), PHONE, "dark") for name, kind in wanted}
+    whole = render_summary(gate_failure())
+    for less in CUTS:
+        text = render_summary(gate_failure(), limit=len(whole.encode()) - less)
+        pages["cut", str(less)] = Page(f"{text}\nlast words\n", PHONE)
+    pages["cut", "not"] = Page(render_summary(flaky()) + "\nlast words\n", PHONE)
+    differences = [difference(change) for change in ("broken", "fixed", "new")]
+    result = replace(gate_failure(), spec_changes=WEAKER, baseline=baseline(*differences))
+    pages["weakened", "summary.md"] = Page(render_summary(result), PHONE)
+    pages["weakened", "comment.md"] = Page(comment(result), PHONE)
+    return dict(zip(pages, draw([*pages.values()]), strict=True))
+
+
+@pytest.fixture(scope="module")
+def drawn(all_drawn: dict[tuple[str, str], Seen]) -> dict[tuple[str, str], Seen]:
+    """The samples."""
+    return {place: page for place, page in all_drawn.items() if place[0] in SAMPLES}
 
 
 def test_nothing_on_a_page_runs_loads_or_leads_elsewhere(drawn: dict[tuple[str, str], Seen]) -> None:
@@ -59,18 +77,14 @@ def test_warnings_are_drawn_as_such(drawn: dict[tuple[str, str], Seen]) -> None:
     assert drawn["pass", "summary.md"].alerts == 0
 
 
-def test_a_summary_that_was_cut_is_whole_markdown() -> None:
-    whole = render_summary(gate_failure())
-    cuts = [render_summary(gate_failure(), limit=len(whole.encode()) - less) for less in (100, 500, 900)]
-    seen = draw([Page(text + "\nlast words\n", PHONE) for text in (*cuts, render_summary(flaky()))])
-    assert [page.alerts for page in seen] == [1, 1, 1, 0]
+def test_a_summary_that_was_cut_is_whole_markdown(all_drawn: dict[tuple[str, str], Seen]) -> None:
+    assert [all_drawn["cut", str(less)].alerts for less in CUTS] == [1, 1, 1]
+    assert all_drawn["cut", "not"].alerts == 0
 
 
-def test_a_weakened_gate_and_a_baseline_fit_on_a_phone() -> None:
-    differences = [difference(change) for change in ("broken", "fixed", "new")]
-    result = replace(gate_failure(), spec_changes=WEAKER, baseline=baseline(*differences))
-    summary, posted = draw([Page(render_summary(result), PHONE), Page(comment(result), PHONE)])
-    for page in (summary, posted):
+def test_a_weakened_gate_and_a_baseline_fit_on_a_phone(all_drawn: dict[tuple[str, str], Seen]) -> None:
+    posted = all_drawn["weakened", "comment.md"]
+    for page in (all_drawn["weakened", "summary.md"], posted):
         assert (page.overflow, page.alerts, page.scripts) == (0, 1, 0)
         assert max(page.scrolled) <= WIDEST
     assert posted.first.startswith("❌ Keystone: fix-tests failed")
