@@ -19,6 +19,8 @@ from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 from tools.readme_workflow import workflows
 
+pytestmark = pytest.mark.command
+
 EXAMPLES = ROOT / "examples" / "workflows"
 HEAD = "2" * 40
 SPEC = """\

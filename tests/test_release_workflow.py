@@ -17,6 +17,8 @@ from support.workflow_play import Played, Player
 
 from keystone_action import __version__
 
+pytestmark = pytest.mark.command
+
 WORKFLOW: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))
 DIGEST = "sha256:" + "a" * 64
 NAME = "ghcr.io/keystone-action/keystone-action"

@@ -46,11 +46,13 @@ def lint(*files: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_all_pass_the_linters() -> None:
     done = lint()
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -77,14 +77,6 @@ PYTEST = """
 """
 
 
-def test_pytest(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
-    """ "value = passed / (passed + failed + errors)"; hidden "so they never sit in the sandbox the model saw.\""""
-    agent = f"{WRITES}assert not list(Path().rglob('test_x.py'))\n"
-    found = with_pytest(tmp_path, PYTEST, agent, packages, {"hidden/test_x.py": PYTEST_HIDDEN})
-    assert scores(found, "pytest-0") == [1.0, 0.5]
-    assert found.bad["agent"]["exit_code"] == 0
-
-
 NODE = """
 - type: tests                      # any language
   weight: 4.0
@@ -140,14 +132,13 @@ def test_unrelated(): assert double(2) == 4
 
 
 @pytest.mark.parametrize(
-    ("left", "score"),
+    ("left", "score", "prefix"),
     [
-        ("def add(a, b): return a - b\ndef double(a): return a * 2\n", 0.0),
-        ("def add(a, b): return a + b\ndef double(a): return 0\n", 1.0),
+        ("def add(a, b): return a - b\ndef double(a): return a * 2\n", 0.0, ""),
+        ("def add(a, b): return a + b\ndef double(a): return 0\n", 1.0, "cmd_prefix"),
     ],
     ids=["not-mended", "broken"],
 )
-@pytest.mark.parametrize("prefix", ["", "cmd_prefix"])
 def test_swebench(tmp_path: Path, packages: dict[str, str | bytes], left: str, score: float, prefix: str) -> None:
     """ "a FAIL_TO_PASS set (the bug's tests, scored for credit) plus a PASS_TO_PASS set (existing tests that must stay
     green, scored as a built-in gate).\""""
@@ -169,8 +160,14 @@ IMPLEMENTED_FILES = """
 STUB = "def add(a, b):\n    raise NotImplementedError\n"
 
 
-@pytest.mark.parametrize("graders", [IMPLEMENTED, IMPLEMENTED_FILES], ids=["all", "files"])
-@pytest.mark.parametrize("bad", [f"# add them\n{STUB}", STUB.replace("raise NotImplementedError", "return a + b  # x")])
+@pytest.mark.parametrize(
+    ("graders", "bad"),
+    [
+        (IMPLEMENTED, f"# add them\n{STUB}"),
+        (IMPLEMENTED_FILES, STUB.replace("raise NotImplementedError", "return a + b  # x")),
+    ],
+    ids=["all-stub", "files-unchanged"],
+)
 def test_implemented(tmp_path: Path, graders: str, bad: str) -> None:
     """ "the agent actually wrote an implementation (not just a stub or a comment)": a gate that adds no credit."""
     real = "def add(a, b):\n    return a + b\n"
@@ -293,22 +290,25 @@ COMBINED = PYTEST + IMPLEMENTED + DENIED.replace("  require_no_denied: true ", "
 
 
 @pytest.mark.parametrize(
-    ("bad", "composite"),
+    ("bad", "passed", "composite"),
     [
-        ("Path('a.py').write_text('def add(a, b): pass')", 0.0),
+        ("Path('a.py').write_text('def add(a, b): pass')", 0.0, 0.0),
         (
             "Path('a.py').write_text('def add(a, b): return a - b'); tools = ['Read'] * 40",
+            0.5,
             (2.0 + 0.0 + 2 * 2.5 / 3) / 7,
         ),
     ],
     ids=["non-attempt", "wrong-and-wasteful"],
 )
 def test_correctness_paired_with_efficiency(
-    tmp_path: Path, packages: dict[str, str | bytes], bad: str, composite: float
+    tmp_path: Path, packages: dict[str, str | bytes], bad: str, passed: float, composite: float
 ) -> None:
     """ "a pytest/swebench grader for correctness (most of the weight), an implemented gate so non-attempts score zero,
-    a trace grader to require the right kind of work, and an efficiency grader.\""""
+    a trace grader to require the right kind of work, and an efficiency grader." Of pytest: "value = passed / (passed +
+    failed + errors)"; hidden "so they never sit in the sandbox the model saw.\""""
     agent = f"""
+assert not list(Path().rglob("test_x.py"))
 tools = ["Write"]
 {WRITES}
 if not good: {bad}
@@ -317,5 +317,7 @@ print(json.dumps({{"output": "x", "tool_calls": [{{"name": one}} for one in tool
 """
     author = {"hidden/test_x.py": PYTEST_HIDDEN}
     found = with_pytest(tmp_path, COMBINED, agent, packages, author, of_agent=PRINTS_JSON, start={"a.py": STUB})
+    assert scores(found, "pytest-0") == [1.0, passed]
+    assert [cell["agent"]["exit_code"] for cell in (found.good, found.bad)] == [0, 0]
     assert found.good["composite"] == 1.0
     assert found.bad["composite"] == pytest.approx(composite)

@@ -3,6 +3,7 @@ to a passing and a failing verdict. The others: test_source_examples_keystone.py
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -210,15 +211,21 @@ def judges(received: Received) -> Reply:
     return answer(0.8, "fine") if "Dear customer" in received.prompt else answer(0.6, "casual")
 
 
-@pytest.mark.parametrize("source", ["smtp.last_request.body", "agent_output", "stdout", "workspace"])
-def test_llm_as_judge(tmp_path: Path, source: str) -> None:
-    """ "The score becomes the invariant's score. pass_threshold decides whether it counts as passed: true.\""""
+def test_llm_as_judge(tmp_path: Path) -> None:
+    """ "The score becomes the invariant's score. pass_threshold decides whether it counts as passed: true.\" From each
+    source, as an invariant of its own."""
+    _, one, scoring = re.split(r"^(?:invariants|(?=scoring)):?\n?", JUDGE, flags=re.MULTILINE)
+    sources = {"email_tone": "smtp.last_request.body", "by_output": "agent_output", "by_stdout": "stdout"}
+    sources["by_workspace"] = "workspace"
+    listed = "".join(
+        one.replace("email_tone:", f"{name}:").replace("input_from: smtp.last_request.body ", f"input_from: {source} ")
+        for name, source in sources.items()
+    )
     with ModelServer(judges) as models:
-        example = JUDGE.replace("input_from: smtp.last_request.body ", f"input_from: {source} ")
-        found = both_ways(tmp_path, example, SENDS, services=[SMTP], environ=models.environ())
-    good, bad = found.check("email_tone")
-    assert (good["status"], good["score"], bad["status"], bad["score"]) == ("pass", 0.8, "fail", 0.6)
-    assert (found.good["composite"], found.bad["composite"]) == (0.8, 0.6)
+        found = both_ways(tmp_path, f"invariants:\n{listed}{scoring}", SENDS, services=[SMTP], environ=models.environ())
+    came_to = {name: [(each["status"], each["score"]) for each in found.check(name)] for name in sources}
+    assert came_to == {name: [("pass", 0.8), ("fail", 0.6)] for name in sources}
+    assert (found.good["composite"], found.bad["composite"]) == (pytest.approx(0.8), pytest.approx(0.6))
     for part in ("2. Actionable content", "Casual, missing numbers, or unclear"):
         assert all(part in request.prompt for request in models.requests)
     assert {request.body.get("temperature", 0) for request in models.requests} == {0}

@@ -60,15 +60,6 @@ def test_files(tmp_path: Path) -> None:
     assert scores(found, "files") == [1.0, pytest.approx(2 / 3)]
 
 
-def test_pytest(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
-    """ "value = passed / (passed + failed + errors)"; hidden tests "never sit in the sandbox the model saw.\""""
-    graders = '  - {type: pytest, weight: 4.0, inject: ["./hidden/test_x.py"]}\n'
-    agent = f"{WRITES}assert not list(Path().rglob('test_x.py'))\n"
-    found = with_pytest(tmp_path, graders, agent, packages, author={"hidden/test_x.py": HIDDEN})
-    assert scores(found, "pytest") == [1.0, 0.5]
-    assert found.bad["agent"]["exit_code"] == 0
-
-
 def test_tests_of_any_language(tmp_path: Path) -> None:
     graders = """
   - type: tests                      # any language
@@ -250,13 +241,18 @@ def test_tool_correctness_compares_kinds(tmp_path: Path) -> None:
 
 def test_correctness_paired_with_efficiency(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     """ "a pytest/swebench grader for correctness (most of the weight), an implemented gate so non-attempts score zero,
-    a trace grader to require the right kind of work, and an efficiency grader.\""""
+    a trace grader to require the right kind of work, and an efficiency grader." Of pytest: "value = passed / (passed +
+    failed + errors)"; hidden tests "never sit in the sandbox the model saw.\""""
     graders = '  - {type: pytest, weight: 4.0, inject: ["./hidden/test_x.py"]}\n'
     graders += "  - {type: implemented, gate: true}\n" + TRACE + EFFICIENCY
-    agent = f"{WRITES}calls('write' if good else 'read', 20 if good else 40)\n"
+    agent = (
+        f"{WRITES}assert not list(Path().rglob('test_x.py'))\ncalls('write' if good else 'read', 20 if good else 40)\n"
+    )
     agent += "event('usage', input_tokens=1000, output_tokens=0, cost_usd=0.1)"
     author = {"hidden/test_x.py": HIDDEN}
     found = with_pytest(tmp_path, graders, agent, packages, author=author, traced=True)
+    assert scores(found, "pytest") == [1.0, 0.5]
+    assert found.bad["agent"]["exit_code"] == 0
     assert composites(found) == (1.0, pytest.approx((4 * 0.5 + 0.5 + 2 * 2.5 / 3) / 7))
 
 

@@ -150,6 +150,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
             remove_tree(tree)
 
 
+@pytest.mark.slow
 def test_a_thousand_levels_survive(deep: Path) -> None:
     source = deep / "source"
     source.mkdir()

@@ -105,6 +105,7 @@ def test_gives_every_level_and_no_file_with_names_elsewhere(deep: Path, tmp_path
     assert outside.stat().st_uid == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_all_of_a_deep_tree_is_handed_over(deep: Path, tmp_path: Path) -> None:
     os.chown(tmp_path, 4321, 4321)
