@@ -52,7 +52,7 @@ def test_an_artifact_is_as_large_as_agreed_and_no_larger():
             client.download_artifact(artifact, limit=99_999)
 
 
-@pytest.mark.parametrize("how", ["hang", "reset", "cut", "answer"])
+@pytest.mark.parametrize("how", [pytest.param("hang", marks=pytest.mark.waits), "reset", "cut", "answer"])
 def test_a_store_that_fails_is_asked_again_by_way_of_github(how):
     """The address that GitHub gives is good for a minute, so that every try asks for a new one."""
     with FakeGitHub() as github:
