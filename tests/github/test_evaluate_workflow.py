@@ -76,6 +76,9 @@ def test_three_shards_come_to_one_verdict(tmp_path: Path, rule: str, verdict: st
     assert [name for name in played.artifacts.names if "-shard-" not in name] == ["keystone-results-evaluate"]
     kept = json.loads((played.artifacts.folder("keystone-results-evaluate") / "results.json").read_text())
     assert (kept["verdict"], kept["counts"]["cells"]) == (verdict, 6)
+    # Only the last job annotates.
+    assert [leg.ours.issues for leg in played.jobs["run"]] == [[], [], []]
+    assert any(issue.level == "error" for issue in played.jobs["merge"][0].ours.issues)
 
 
 def test_one_comment_and_one_status_for_all_shards(tmp_path: Path, github: FakeGitHub) -> None:
@@ -137,17 +140,6 @@ def test_a_change_can_not_weaken_its_gate_unseen(tmp_path: Path, github: FakeGit
     (comment,) = github.state.comments
     for text in (played.jobs["merge"][0].ours.summary, comment.body):
         assert "replica_aggregation all → any" in text
-
-
-def test_only_the_last_job_annotates(tmp_path: Path) -> None:
-    played = evaluate(tmp_path, rule="all")
-    assert [leg.ours.issues for leg in played.jobs["run"]] == [[], [], []]
-    assert any(issue.level == "error" for issue in played.jobs["merge"][0].ours.issues)
-
-
-def test_one_shard_is_not_in_a_folder_of_its_name(tmp_path: Path) -> None:
-    played = evaluate(tmp_path, inputs={"shards": 1})
-    assert (played.result("merge"), played.outputs["verdict"], played.outputs["total"]) == ("success", "flaky", "6")
 
 
 def test_a_folder_and_a_name_of_ones_own(tmp_path: Path) -> None:
@@ -229,6 +221,8 @@ def test_a_last_job_that_is_cancelled_itself_gives_no_verdict(tmp_path: Path) ->
 def test_results_that_a_change_brings_along_stand_in_for_no_shard(tmp_path: Path) -> None:
     """A commit may hold a folder of the name that the shards' artifacts are downloaded to."""
     first = evaluate(tmp_path / "first", inputs={"shards": 1})
+    # An artifact that is alone is downloaded without a folder of its name.
+    assert (first.result("merge"), first.outputs["verdict"], first.outputs["total"]) == ("success", "flaky", "6")
     text, forged = SUITE.replace("RULE", "majority"), shard_of(first.artifacts, 0)
 
     def checkout(workspace: Path) -> None:
