@@ -61,6 +61,10 @@ class Sandbox(Protocol):
     def workspace_inside(self) -> str:
         """The workspace, as code inside sees it."""
 
+    @property
+    def loss(self) -> str:
+        """Why `workspace` is not what the last command left there; empty when it is."""
+
     async def run(self, command: Command) -> Completed:
         """Run to its end, its time limit or a resource limit. Every descendant is gone when this returns, also
         when it is cancelled. Raises SandboxError when the sandbox itself broke, ShortageError when the command failed

@@ -121,7 +121,7 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     for place in under_way.places.values():
         place.settle()
     after = snapshot(roots.workspace, None if judge_changes(under_way.invariants.values()) else before)
-    under_way.unreadable = unreadable(before.unreadable, after.unreadable) or getattr(under_way.sandbox, "lost", "")
+    under_way.unreadable = unreadable(before.unreadable, after.unreadable) or under_way.sandbox.loss
     found = compare_entries(before, after)
     patch = write_patch(under_way.originals, roots.workspace, found)
     observed = under_way.observed = observe(agent, run, roots.workspace, roots.trace)

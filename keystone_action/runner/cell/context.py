@@ -75,7 +75,7 @@ class Copies:
 
     def note_loss(self, sandbox: Sandbox) -> None:
         """A check has ended in a sandbox on the shared copy."""
-        self._lost = self._lost or getattr(sandbox, "lost", "")
+        self._lost = self._lost or sandbox.loss
 
     async def keep_home(self, sandbox: Sandbox) -> None:
         """Close a sandbox, its HOME kept for the check that goes on in it."""

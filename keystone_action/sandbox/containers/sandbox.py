@@ -78,7 +78,7 @@ class DockerSandbox:
 
     @property
     def loss(self) -> str:
-        """Why `workspace` is not what the last command left there; empty when it is."""
+        """See `Sandbox`."""
         return self.transfer.loss
 
     def which(self, program: str, search_path: str | None = None) -> str | None:

@@ -31,6 +31,8 @@ _LAST_WORDS = 4000
 class ProcessSandbox:
     """See `Sandbox`. uid: the numeric user that everything inside runs as, None when that is our own."""
 
+    loss = ""  # commands work on the workspace itself
+
     def __init__(
         self,
         launcher: LauncherClient,
