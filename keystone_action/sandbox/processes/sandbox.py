@@ -31,7 +31,7 @@ _LAST_WORDS = 4000
 class ProcessSandbox:
     """See `Sandbox`. uid: the numeric user that everything inside runs as, None when that is our own."""
 
-    loss = ""  # commands work on the workspace itself
+    loss: str = ""  # commands work on the workspace itself
 
     def __init__(
         self,
