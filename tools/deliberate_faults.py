@@ -110,6 +110,9 @@ def said_of(key: str, fault: dict[str, Any], root: Path) -> str:
 
 def main(words: list[str]) -> int:
     faults = load(words)
+    if not faults:
+        print(f"no fault has {' or '.join(words)} in its name; {FAULTS.relative_to(ROOT)} has the names")
+        return 2
     with tempfile.TemporaryDirectory(prefix="deliberate-") as name:
         Path(name).chmod(0o755)
         root = copied(Path(name, "checkout"))
