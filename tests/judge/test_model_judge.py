@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import socket
 
@@ -185,6 +186,7 @@ def test_a_wait_of_our_own_is_not_called_the_servers(model: str) -> None:
 @pytest.mark.waits
 @BOTH
 def test_no_answer_in_time(model: str) -> None:
+    importlib.import_module("anthropic")  # whose first import may take as long as the judge has here
     with ModelServer([answer(2), Reply(fault="hang")]) as server, pytest.raises(JudgeFailed) as problem:
         ask(server, models=(model,), timeout=4)
     assert str(problem.value).startswith("the judge gave no answer within 4 s; the last: expected score")
