@@ -2,6 +2,7 @@
 // Usage: node page.mjs CHROMIUM < JOBS, with [{text, picture?, width, theme, scale}]; prints as JSON what is seen of each page.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { text } from "node:stream/consumers";
 import { chromium } from "playwright-core";
 import rehypeRaw from "rehype-raw";
 import rehypeSanitize, { defaultSchema } from "rehype-sanitize";
@@ -71,7 +72,7 @@ const browser = await chromium.launch({
   args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 });
 const found = [];
-for (const job of JSON.parse(readFileSync(0, "utf8"))) {
+for (const job of JSON.parse(await text(process.stdin))) {
   const body = String(await written.process(job.text));
   const context = await browser.newContext({
     viewport: { width: job.width, height: 100 },
