@@ -270,6 +270,17 @@ def test_a_change_of_the_workspace_is_seen(tmp_path: Path, change: str) -> None:
     assert _entries(tmp_path) != before
 
 
+def test_a_link_that_leads_elsewhere_is_seen_whatever_the_clock_says(tmp_path: Path) -> None:
+    """Times stand still for up to 10 ms, and both targets have five letters."""
+    (tmp_path / "link").symlink_to("given")
+    before = _entries(tmp_path)
+    then = (tmp_path / "link").lstat()
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("other")
+    os.utime(tmp_path / "link", ns=(then.st_atime_ns, then.st_mtime_ns), follow_symlinks=False)
+    assert _entries(tmp_path) != before
+
+
 TELLING = [
     "echo $PWD >/opt/x",
     "ln -s $PWD /opt/x",

@@ -8,6 +8,7 @@ what they were given can have decided what is in it.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 import shlex
@@ -49,7 +50,7 @@ _VERSION = 1
 """Of what is done with the same commands."""
 
 
-Entries = dict[str, tuple[int, int, int] | int]
+Entries = dict[str, tuple[int, int, int] | tuple[int, str] | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +115,23 @@ def _entries(workspace: Path) -> Entries | None:
     found: Entries = {}
     size = 0
     try:
-        for directory, _, entries in walk_down(workspace):
+        for directory, folder, entries in walk_down(workspace):
             for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
-                what = (status.st_mode, status.st_size, status.st_mtime_ns) if is_file else status.st_mode
-                found[f"{directory}/{entry.name}"] = what
+                found[f"{directory}/{entry.name}"] = _entry(entry, folder)
                 size += len(directory) + len(entry.name)
             if size > PATHS_LIMIT:
                 return None
     except OSError:
         return None
     return found
+
+
+def _entry(entry: os.DirEntry[str], folder: int) -> tuple[int, int, int] | tuple[int, str] | int:
+    status = entry.stat(follow_symlinks=False)
+    mode = status.st_mode
+    if stat.S_ISLNK(mode):
+        return mode, os.readlink(entry.name, dir_fd=folder)
+    return (mode, status.st_size, status.st_mtime_ns) if stat.S_ISREG(mode) else mode
 
 
 class _SetupRun:
