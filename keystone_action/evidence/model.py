@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
-    from keystone_action.files.entries import Change, FileState
+    from keystone_action.files.changes.entries import Change, FileState
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.files.entries import Change, FileState
+from keystone_action.files.changes.entries import Change, FileState
 from keystone_action.files.globs import matcher
 from keystone_action.files.paths import PathMissing, PathProblem, read_inside, write_inside
 from keystone_action.files.removal import remove_tree

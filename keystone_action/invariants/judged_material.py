@@ -12,7 +12,7 @@ from keystone_action.command import WHOLE_LIMIT
 from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import Evidence, LongText
-from keystone_action.files.entries import FileState
+from keystone_action.files.changes.entries import FileState
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 
 MATERIAL_LIMIT = 200_000

@@ -30,7 +30,7 @@ from keystone_action.spec.models.base import AuthorPath, StrictModel, WorkspaceP
 from keystone_action.spec.models.shapes import TextOrMapping
 
 if TYPE_CHECKING:
-    from keystone_action.files.entries import Change
+    from keystone_action.files.changes.entries import Change
     from keystone_action.invariants.base import CheckContext
     from keystone_action.sandbox.base import Sandbox
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.files.entries import Change
+from keystone_action.files.changes.entries import Change
 from keystone_action.files.globs import matcher
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 

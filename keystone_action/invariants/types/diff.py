@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.files.entries import Change
+from keystone_action.files.changes.entries import Change
+from keystone_action.files.changes.line_counts import LineCount, line_counts
 from keystone_action.files.globs import matches_any
-from keystone_action.files.line_counts import LineCount, line_counts
 from keystone_action.files.paths import display_path, display_paths, name_paths
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 from keystone_action.spec.models.base import WorkspacePath

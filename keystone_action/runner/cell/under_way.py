@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.evidence.model import AgentRun, Evidence
     from keystone_action.evidence.trace import Trace
-    from keystone_action.files.snapshot import Snapshot
+    from keystone_action.files.changes.snapshot import Snapshot
     from keystone_action.plan import Cell
     from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider

@@ -37,8 +37,8 @@ from keystone_action.engine.layers import (
 )
 from keystone_action.engine.plan import ContainerPlan
 from keystone_action.errors import HarnessError, SandboxError
+from keystone_action.files.changes.snapshot import PATHS_LIMIT
 from keystone_action.files.descent import walk_down
-from keystone_action.files.snapshot import PATHS_LIMIT
 from keystone_action.sandbox.containers.packages import SCRIPT_FILE, exports
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox, must_be_text
 from keystone_action.sandbox.containers.shared import SharedEngine

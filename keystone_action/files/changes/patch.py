@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keystone_action.files.entries import Change, FileState
+from keystone_action.files.changes.entries import Change, FileState
 from keystone_action.files.git import commands as git
 from keystone_action.files.paths import PathProblem, read_inside
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.files.entries import Change, FileState
-from keystone_action.files.patch import header_line, one_kind
+from keystone_action.files.changes.entries import Change, FileState
+from keystone_action.files.changes.patch import header_line, one_kind
 from keystone_action.files.paths import PathProblem, open_inside
 
 COUNT_LIMIT = 256 << 20

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
+from keystone_action.files.changes.entries import FileState
+from keystone_action.files.changes.stamps import stamps_every_change
 from keystone_action.files.descent import Descent
-from keystone_action.files.entries import FileState
 from keystone_action.files.paths import PathUnreadable
-from keystone_action.files.stamps import stamps_every_change
 
 ENTRIES_LIMIT = 2_000_000
 PATHS_LIMIT = 256 << 20
