@@ -215,3 +215,21 @@ def _pump(source: socket, target: socket) -> None:
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(SHUT_RDWR)
+
+
+async def set_up(provider: DockerSandboxes, *commands: str, **options: Any) -> tuple[DockerSandboxes, DockerSandbox]:
+    """A fresh sandbox that has run these commands, and the provider for its checks."""
+    sandbox = await fresh(provider, options.pop("limits", None), environment=options.pop("environment", None))
+    ready = await provider.with_commands(sandbox, commands, **{"networks": ("none",), **options})
+    return ready, sandbox
+
+
+def own_images(engine: Any, provider: DockerSandboxes) -> list[str]:
+    filters = {"label": f"keystone.run={provider.engine.run_id}"}
+    return [str(image["Id"]) for image in engine.api.images(filters=filters)]
+
+
+def kept(ready: DockerSandboxes) -> bool:
+    """Whether its image is one that is found again."""
+    tags = ready.engine.client.inspect_image(ready.image.identifier)["RepoTags"]
+    return any(tag.startswith("keystone-setup:") for tag in tags)
