@@ -161,6 +161,18 @@ while len(made) < 40:
     time.sleep(0.01)
 time.sleep(60)
 """
+SOME_MEMORY = """
+data = [b"x" * (8 << 20) for _ in range(40)]
+time.sleep(60)
+"""
+IN_A_SECOND_THREAD = """
+import ctypes, threading
+def go_on():
+    time.sleep(0.2)
+    {}
+threading.Thread(target=go_on).start()
+ctypes.CDLL(None).syscall({{"x86_64": 60}}.get(os.uname().machine, 93), 0)  # exit, of this thread alone
+"""
 PROCESSES = """
 for _ in range(80):
     try:
@@ -187,15 +199,24 @@ for _ in range(2500):
     os.chdir("d")
 time.sleep(60)
 """
+
+
+def in_second_thread(body: str) -> str:
+    """The first one has ended: to a careless look the process has, too."""
+    return IN_A_SECOND_THREAD.format(body.replace("\n", "\n    "))
+
+
 LIMITED = {
     "memory": (MEMORY, {"memory": "128Mi"}),
     "shared-memory": (MEMORY_OF_NOBODY, {"memory": "128Mi"}),
+    "memory-of-a-thread": (in_second_thread(SOME_MEMORY), {"memory": "128Mi"}),
+    "shared-memory-of-a-thread": (in_second_thread(MEMORY_OF_NOBODY), {"memory": "128Mi"}),
     "processes": (PROCESSES, {"pids": 30}),
     "disk": (MANY_FILES, {"disk": "4Mi"}),
     "disk-of-one-file": (ONE_FILE, {"disk": "4Mi"}),
     "depth": (DEPTH, {"disk": "64Mi"}),
 }
-WORD = {"memory": "memory", "shared-memory": "memory", "processes": "processes"}
+WORD = {kind: "memory" for kind in LIMITED if "memory" in kind} | {"processes": "processes"}
 
 
 @pytest.mark.parametrize("kind", LIMITED)

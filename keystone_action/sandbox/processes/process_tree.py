@@ -16,7 +16,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process(NamedTuple):
-    """One line of /proc/<pid>/stat. rss in bytes."""
+    """One line of /proc/<pid>/stat. pid: a number that /proc tells about it by. rss in bytes."""
 
     pid: int
     state: str
@@ -47,7 +47,24 @@ def read_text(path: str) -> str | None:
 
 
 def process(pid: int) -> Process | None:
-    """The process, None when there is none of that number."""
+    """The process, None when there is none of that number.
+
+    Its first thread may have ended while others run: then it is told by one of those, for without them /proc shows
+    neither its memory nor its files."""
+    found = _thread(pid)
+    if found is None or found.alive or found.threads == 1:
+        return found
+    return next((thread for thread in map(_thread, _threads(pid)) if thread is not None and thread.alive), found)
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - called often, on few entries
+    except OSError:
+        return []
+
+
+def _thread(pid: int) -> Process | None:
     text = read_text(f"/proc/{pid}/stat")
     if not text:
         return None
@@ -57,12 +74,8 @@ def process(pid: int) -> Process | None:
 
 def _children_by_threads(pid: int) -> list[int]:
     """From /proc/<pid>/task/*/children: each thread lists the processes it forked."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - called often, on few entries
-    except OSError:
-        return []
     found: list[int] = []
-    for thread in threads:
+    for thread in _threads(pid):
         text = read_text(f"/proc/{pid}/task/{thread}/children")
         found.extend(map(int, (text or "").split()))
     return found
@@ -73,7 +86,7 @@ def _children_by_parents() -> Callable[[int], list[int]]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit() and (found := process(int(name))):
-            children.setdefault(found.parent, []).append(found.pid)
+            children.setdefault(found.parent, []).append(int(name))
     return lambda pid: children.get(pid, [])
 
 
