@@ -23,6 +23,7 @@ from pathlib import Path
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.processes.credentials import User
+from keystone_action.sandbox.processes.process_tree import process
 
 _HIGH = (1_900_000_000, 500_000)
 _LOW = (61_200, 1_500)
@@ -66,7 +67,11 @@ class Users:
     def __init__(self) -> None:
         # Where user numbers are mapped (a user namespace), only those below 65,536 tend to exist.
         self.first, self.count = _HIGH if _is_mapped(sum(_HIGH) + _HIGH[1]) else _LOW
-        self._machine_users = _known_users() | _running_users()
+        known, (running, ended) = _known_users(), _users_of_processes()
+        self._running_users = known | running
+        # A process that has ended counts against its user's limit until its parent asks, which process 1 of a container
+        # may never do.
+        self._machine_users = self._running_users | ended
         self._next = os.getpid() * 7919 % self.count
 
     @property
@@ -98,7 +103,7 @@ class Users:
         finally:
             os.close(lock)
         for offset in (match.start() for match in re.finditer(_USED, marks)):
-            if self.first + offset not in self._machine_users:
+            if self.first + offset not in self._running_users:
                 lock = _open_lock_file()
                 if _try_lock(lock, offset):
                     yield Lease(self, offset, lock)
@@ -132,15 +137,17 @@ def _known_users() -> set[int]:
     return {entry.pw_uid for entry in pwd.getpwall()}
 
 
-def _running_users() -> set[int]:
-    found = set()
+def _users_of_processes() -> tuple[set[int], set[int]]:
+    """Those of processes that run, and those of processes that have ended and are still listed."""
+    running: set[int] = set()
+    ended: set[int] = set()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
-            try:
-                found.add(entry.stat().st_uid)
-            except OSError:
-                continue
-    return found
+            with contextlib.suppress(OSError):
+                uid = entry.stat().st_uid
+                if uid not in running and (found := process(int(entry.name))):
+                    (running if found.alive else ended).add(uid)
+    return running, ended
 
 
 def _open_lock_file() -> int:

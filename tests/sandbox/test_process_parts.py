@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -203,6 +204,40 @@ def test_no_free_user_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for lease in leases:
         lease.release()
     some.lease().release()
+
+
+@pytest.fixture
+def abandoned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
+    """The user of a sandbox that was killed, on a machine with no others."""
+    if os.geteuid() != 0:
+        pytest.skip("a user of its own needs root")
+    lock, flags = tmp_path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    monkeypatch.setattr(users, "_open_lock_file", lambda: os.open(lock, flags))
+    lease = users.Users().lease()
+    lease.abandon()
+    return lease.uid
+
+
+def test_a_user_is_left_behind_when_all_its_processes_have_ended(abandoned: int) -> None:
+    """Though they are still listed: process 1 of a container may never ask for those that it inherits."""
+    with subprocess.Popen(["true"], user=abandoned) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        some = users.Users()
+        (left,) = some.leases_left_behind()
+        assert left.uid == abandoned
+        left.release()
+        some._next = abandoned - some.first
+        other = some.lease()
+        assert other.uid != abandoned, "what has ended counts against the user's limit of processes"
+        other.release()
+
+
+def test_a_user_is_not_left_behind_while_a_process_of_it_runs(abandoned: int) -> None:
+    with subprocess.Popen(["sleep", "600"], user=abandoned) as running:
+        try:
+            assert list(users.Users().leases_left_behind()) == []
+        finally:
+            running.kill()
 
 
 def test_a_report_of_failure_is_an_error_and_never_a_result() -> None:
