@@ -87,7 +87,7 @@ def test_what_is_left_on_an_engine_that_is_not_there_keeps_its_lock(without_engi
 
 def test_what_a_killed_process_had_for_itself_goes(without_engine: Path) -> None:
     """Such as the specs of a base commit; not that of a process that is there."""
-    program = "from keystone_action.files.temporary import process_directory as d; print(d()); {}"
+    program = "from keystone_action.files.temporary import process_directory as d; print(d(), flush=True); {}"
     words = (program.format("input()"), program.format("import os; os.kill(os.getpid(), 9)"), program.format(""))
     environ = os.environ | {"TMPDIR": str(without_engine)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environ}

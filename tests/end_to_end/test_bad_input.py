@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import ENVIRONMENT, ROOT, keystone, run_spec, spec
+from support.mounts import need_mounts
 
 AS_ROOT = os.geteuid() == 0
 
@@ -192,6 +193,7 @@ def _mounted(tmp_path: Path, options: str, script: str) -> subprocess.CompletedP
     )
     mount = f"mount -t tmpfs -o {options} none {tmp_path}/full && cd {tmp_path} && {script}"
     unshare = ["unshare", "-m"] if AS_ROOT else ["unshare", "-rm"]
+    need_mounts(*unshare)
     return subprocess.run(
         [*unshare, "sh", "-c", mount],
         env={**ENVIRONMENT, "PYTHON": shutil.which("python3") or "", "ROOT": str(ROOT)},

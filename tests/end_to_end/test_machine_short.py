@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 from support.attack_runs import area
 from support.attacks import honest, hostile
 from support.command_line import NO_ENGINE, Called, run_spec
+from support.mounts import small_disk
 from support.started_as import cap_on_processes, keystone_in
 
 __all__ = ["area"]
@@ -39,14 +39,10 @@ def spec(script: str, check: str = "true", **agent: Any) -> str:
 def small() -> Iterator[Path]:
     """A directory for temporary files with 16 MiB of space."""
     place = Path(tempfile.mkdtemp(prefix="small-"))
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=1777", "keystone-test", place], check=False)
-    if mounted.returncode:
-        place.rmdir()
-        pytest.skip("this machine lets nobody mount a file system")
     try:
-        yield place
+        with small_disk(place, "16m", mode="1777"):
+            yield place
     finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
         place.rmdir()
 
 

@@ -6,7 +6,6 @@ there, and where it only waits, `NAME.go` lets it go on.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 from support.attacks import honest, hostile
 from support.command_line import ENVIRONMENT, spec
+from support.process_world import eventually, runs
 
 DRIVER = """
 import importlib, os, sys, time
@@ -236,16 +236,7 @@ def test_the_watchdog_ends_with_the_program(driven: Any) -> None:
     assert children, "there is a watchdog"
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait()
-    deadline = time.monotonic() + 60
-    while any(_runs(child) for child in children):
-        assert time.monotonic() < deadline, "the watchdog runs on"
-        time.sleep(0.02)
-
-
-def _runs(number: str) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    assert eventually(lambda: not any(map(runs, children))), "the watchdog runs on"
 
 
 @hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")

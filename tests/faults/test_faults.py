@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.broken_runs import BrokenRun, Stage, fill, small_disk
+from support.broken_runs import BrokenRun, Stage, fill
 from support.fault_table import FAULT
 from support.hostile import AS_ROOT, area
+from support.mounts import small_disk
 from support.started_as import cap_on_processes
 
 __all__ = ["area"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from support.process_world import eventually, runs
 
 from keystone_action.errors import EXIT_ERROR, SecretError
 from keystone_action.evidence.masking import MASK, Masker
@@ -159,13 +159,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monke
     with pytest.raises(SecretError, match=r"took longer than 0\.5 s"):
         one({"name": "X", "source": "command:sleep 300 & echo $! > child; wait"}, tmp_path)
     child = int((tmp_path / "child").read_text())
-    for _ in range(200):  # killed by now; its entry goes when its new parent has noticed
-        state = Path(f"/proc/{child}/stat")
-        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("the command's child is still running")
+    assert eventually(lambda: not runs(child)), "the command's child is still running"
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Z]{1,8}", fullmatch=True), st.text(max_size=12), max_size=4))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from support.process_world import ROOT, alive, another, eventually, run, shell, token, world
+from support.process_world import ROOT, alive, another, eventually, run, runs, shell, token, world
 
 from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
@@ -252,7 +252,7 @@ def test_when_we_are_killed_nothing_is_left(number: int) -> None:
     victim.wait()
     victim.stdout.close()
     assert eventually(lambda: not alive(mark))
-    assert eventually(lambda: not Path(f"/proc/{launcher}").exists())
+    assert eventually(lambda: not runs(launcher))
     assert not Path(root).exists()
 
 

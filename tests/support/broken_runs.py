@@ -178,17 +178,6 @@ def _processes(numbers: Collection[int]) -> Iterator[tuple[int, list[str]]]:
             yield pid, text.decode("utf-8", "replace").rstrip("\0").split("\0")
 
 
-@contextlib.contextmanager
-def small_disk(place: Path, size: str) -> Iterator[None]:
-    """A file system of this size at a place; needs root."""
-    place.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=711", "tmpfs", place], check=True, timeout=30)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True, timeout=30)
-
-
 def fill(place: Path) -> None:
     """Take all the room that is left at a place."""
     with contextlib.suppress(OSError), (place / "filled-by-others").open("wb") as file:

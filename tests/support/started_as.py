@@ -107,9 +107,12 @@ def keystone_in(group: Path | None, directory: Path, document: str, user: int = 
 
 
 def interpreter(user: int) -> str:
-    """A Python that this user can run with our packages."""
-    if user == 0 or os.path.realpath(sys.executable).startswith("/usr/"):
+    """A Python that this user can run with our packages: not by the link in our environment, which may lie below a
+    closed folder."""
+    if user == 0:
         return sys.executable
+    if (real := os.path.realpath(sys.executable)).startswith("/usr/"):
+        return real
     for name in (f"/usr/bin/python3.{sys.version_info.minor}", f"/usr/local/bin/python3.{sys.version_info.minor}"):
         if Path(name).exists():
             return name
