@@ -5,7 +5,8 @@ What a program is started with stands in `/proc/<pid>/environ` as long as it liv
 thing it does, the memory that the kernel shows there, up to names that are harmless; the values go down as a mapping.
 
 Where that can't be done, and as a container's process 1, the program starts itself anew with the harmless names, and
-the rest goes along in a file that exists in memory only. Process 1 becomes an init then, with us below it.
+the rest goes along in a file that exists in memory only. Process 1 becomes an init then, with us below it. Where the
+memory is closed and no new start works, `not_enforced` says so.
 
 Standard library only, and little of it: this runs before anything else is imported.
 """
@@ -27,6 +28,10 @@ _FIRST_DESCRIPTOR = 10
 _ENV_START = 50 - 3
 """Where /proc/self/stat says, counted from the field after the program's name, at which address the variables stand."""
 _FILE = "keystone-environment"
+_STILL_SHOWN = (
+    "secrets in Keystone's own environment stay readable in /proc/<pid>/environ, for root and for its own user:"
+    " its memory can't be overwritten here, and it could not start anew"
+)
 _INIT = "/usr/bin/tini"
 """Forwards signals and reaps orphans where we were started as process 1, as the action's image starts us."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,14 +47,16 @@ _HARMLESS = re.compile(
     "|DOCKER_(HOST|TLS_VERIFY|CERT_PATH|CONFIG|CONTEXT|API_VERSION)|GITHUB_WORKSPACE"
 )
 _LOOKED_UP = re.compile(r"(?i:(https?|all|no)_proxy)|TOUCHSTONE_FIXTURES_REPO")
-"""What is looked up like those, but may hold a password: put back, which `/proc` does not show."""
+"""What is looked up like those, but may hold a password: put back into `os.environ`, which `/proc` does not show."""
 
 _waiting: list[int] = []
+not_enforced: list[str] = []
+"""Sentences for the report's head."""
 
 
 def take(words: Sequence[str]) -> dict[str, str]:
-    """The environment that this program was started with. From here on neither `/proc` nor `os.environ` has more than
-    harmless names. As a container's process 1 this does not return: the program starts anew, with the same arguments.
+    """The environment that this program was started with. `/proc` then shows harmless names alone, and `os.environ` has
+    besides those what libraries look up. Where the program starts anew, with the same arguments, this does not return.
 
     words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`.
     """
@@ -57,12 +64,18 @@ def take(words: Sequence[str]) -> dict[str, str]:
     if environ is None:
         environ = dict(os.environ)
         init = [_INIT, "--"] if os.getpid() == 1 and os.access(_INIT, os.X_OK) else []
-        if (init or not _erase_secrets()) and _can_be_repeated(words) and hasattr(os, "memfd_create"):
+        # First, since a new start may fail; `os.environ` has the values still.
+        erased = _erase_secrets()
+        # Once: a program that could not receive what was handed on would start itself for ever.
+        if (init or not erased) and _HANDED_ON not in environ and _can_be_repeated(words):
             with contextlib.suppress(OSError):
                 _start_anew(init)
             let_signals_in()
+        if not erased:
+            not_enforced.append(_STILL_SHOWN)
     for name in environ:
-        if not _HARMLESS.fullmatch(name):
+        # One without a name, as `env =x=1` makes it, can't be taken out: nobody can look it up either.
+        if name and not _HARMLESS.fullmatch(name):
             os.environ.pop(name, None)
     os.environ.update({name: value for name, value in environ.items() if _LOOKED_UP.fullmatch(name)})
     return environ
@@ -113,9 +126,12 @@ def _start_anew(init: Sequence[str]) -> None:
     import fcntl
 
     _waiting[:] = set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    memory = os.memfd_create(_FILE)
+    if not hasattr(os, "memfd_create"):
+        raise OSError("this system has no files in memory")
+    memory = os.memfd_create(_FILE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(memory, "wb", closefd=False) as file:
         file.write(b"\0".join(name + b"=" + value for name, value in os.environb.items()))
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
     # Not one of the numbers of the standard streams, which may be closed.
     descriptor = fcntl.fcntl(memory, fcntl.F_DUPFD, _FIRST_DESCRIPTOR)
     harmless = {name: value for name, value in os.environ.items() if _HARMLESS.fullmatch(name)}
@@ -133,17 +149,20 @@ def _start_anew(init: Sequence[str]) -> None:
 
 def _receive() -> dict[str, str] | None:
     """What the program that started this one handed on; None when there is nothing of the kind."""
-    numbers = os.environ.get(_HANDED_ON, "").split()
+    if _HANDED_ON not in os.environ:
+        return None
+    import fcntl
+
     try:
-        descriptor, *signals = map(int, numbers)
-        place = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
-        if not place.startswith(f"/memfd:{_FILE}"):
+        descriptor, *signals = map(int, os.environ[_HANDED_ON].split())
+        # Only a file in memory has a seal, and ours has this one: nothing else is emptied. `/proc` may not be there.
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) != fcntl.F_SEAL_GROW:
             return None
         os.lseek(descriptor, 0, os.SEEK_SET)
         with os.fdopen(descriptor, "rb") as file:
             content = file.read()
             os.ftruncate(descriptor, 0)  # an init that started us still has the file open
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
         return None
     del os.environ[_HANDED_ON]
     _waiting[:] = signals

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keystone_action import signals
+from keystone_action import environment, signals
 from keystone_action.files.run_lock import keep_lock
 from keystone_action.gate.options import GatedOptions
 from keystone_action.gate.specs import specs_to_run
@@ -42,6 +42,9 @@ def evaluate(options: GatedOptions, progress: Progress) -> Evaluation:
         from keystone_action.report.write import write_reports
 
         result = ran.result
+        if environment.not_enforced:
+            sentences = (*result.sandbox.not_enforced, *environment.not_enforced)
+            result = replace(result, sandbox=replace(result.sandbox, not_enforced=sentences))
         if options.baseline is not None:
             from keystone_action.runner.baseline import beside_baseline
 

@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import ENVIRONMENT
+from support.command_line import ENVIRONMENT, NO_ENGINE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing of the kind outside of Linux")
 
@@ -25,6 +26,8 @@ environ = take(sys.argv[1:])
 let_signals_in()
 shown = Path("/proc/self/environ").read_bytes().decode("utf-8", "surrogateescape")
 Path("told").write_text(json.dumps([environ, shown, dict(os.environ), sys.argv, sys.stdin is None]))
+from keystone_action.environment import not_enforced
+Path("not_enforced").write_text(json.dumps(not_enforced))
 """
 
 CLOSED_MEMORY = """
@@ -37,6 +40,39 @@ def closed(path, *arguments, **options):
 builtins.open = closed
 """
 """Then the program has to start itself anew."""
+
+CLOSED_PROC = """
+import builtins, os
+def refuse(path, *arguments, opened=None, **options):
+    if str(path).startswith("/proc/"):
+        raise FileNotFoundError(path)
+    return opened(path, *arguments, **options)
+from functools import partial
+builtins.open, os.readlink = partial(refuse, opened=builtins.open), partial(refuse, opened=os.readlink)
+"""
+
+PROCESS_1 = """
+import os
+import keystone_action.environment
+keystone_action.environment._INIT = {init!r}
+os.getpid = lambda: 1
+"""
+
+SPEC = """
+version: 1
+id: trivial
+task: {prompt: nothing}
+agent: {type: command, command: "true"}
+invariants:
+  there: {description: It is there, check: {type: file_absent, path: x}}
+"""
+
+NO_NEW_START = """
+import os
+def refuse(*arguments):
+    raise OSError("refused")
+os.{function} = refuse
+"""
 
 
 def start(
@@ -62,6 +98,10 @@ def starts(directory: Path) -> int:
     return len((directory / "starts").read_text())
 
 
+def not_enforced(directory: Path) -> list[str]:
+    return json.loads((directory / "not_enforced").read_text())
+
+
 @hostile("host scripts", "a token of the job is read in /proc/<pid>/environ", held_by="erasure", sandbox="none")
 @pytest.mark.parametrize(
     ("how", "before", "count"),
@@ -73,7 +113,76 @@ def test_no_secret_stays_where_proc_shows_it(tmp_path: Path, how: str, before: s
     assert environ.items() >= secrets.items()
     assert not [name for name in secrets if f"{name}=" in shown or name in kept]
     assert argv[1:] == ["run", "a b"]
+    assert (starts(tmp_path), not_enforced(tmp_path)) == (count, [])
+
+
+@pytest.mark.parametrize(("before", "count"), [("", 1), (CLOSED_MEMORY, 2)])
+def test_a_variable_without_a_name_is_erased_and_breaks_nothing(tmp_path: Path, before: str, count: int) -> None:
+    environ, shown, *_ = start(tmp_path, before=before, environ={"": "a token", "A_TOKEN": "x"})
+    assert (environ[""], environ["A_TOKEN"]) == ("a token", "x")
+    assert "a token" not in shown
     assert starts(tmp_path) == count
+
+
+@hostile("host scripts", "a token of the job is read in /proc/1/environ", held_by="erasure", sandbox="none")
+@pytest.mark.parametrize(
+    ("how", "fault"),
+    [
+        ("file", ""),  # the init is no program
+        ("file", NO_NEW_START.format(function="memfd_create")),
+        ("file", NO_NEW_START.format(function="execve")),
+        ("text", ""),
+    ],
+)
+def test_process_1_that_cannot_start_anew_shows_no_secret(tmp_path: Path, how: str, fault: str) -> None:
+    (tmp_path / "init").touch(mode=0o755)
+    before = PROCESS_1.format(init=str(tmp_path / "init")) + fault
+    environ, shown, kept, *_ = start(tmp_path, how=how, before=before, environ={"A_TOKEN": "secret"})
+    assert environ["A_TOKEN"] == "secret"
+    assert "secret" not in shown
+    assert "A_TOKEN" not in kept
+    assert (starts(tmp_path), not_enforced(tmp_path)) == (1, [])
+
+
+@pytest.mark.parametrize("before", [CLOSED_MEMORY, CLOSED_PROC])
+def test_a_secret_that_stays_readable_is_told(tmp_path: Path, before: str) -> None:
+    before += NO_NEW_START.format(function="execve")
+    environ, *_ = start(tmp_path, before=before, environ={"A_TOKEN": "secret"})
+    assert environ["A_TOKEN"] == "secret"
+    (sentence,) = not_enforced(tmp_path)
+    assert "stay readable in /proc/<pid>/environ" in sentence
+
+
+def test_the_report_and_doctor_tell_of_a_secret_that_stays_readable(tmp_path: Path) -> None:
+    refuse = NO_NEW_START.format(function="execve")
+    program = f"{CLOSED_MEMORY}{refuse}\nfrom keystone_action.__main__ import main\nsys.exit(main())"
+    (tmp_path / "program.py").write_text(f"import sys\n{program}")
+    (tmp_path / "keystone.yaml").write_text(SPEC)
+
+    def call(*words: str) -> str:
+        command = [sys.executable, "program.py", *words]
+        environ = {**ENVIRONMENT, **NO_ENGINE, "A_TOKEN": "x"}
+        return subprocess.check_output(command, cwd=tmp_path, env=environ, timeout=120, text=True)
+
+    call("run", "keystone.yaml", "--output", "out")
+    told = json.loads((tmp_path / "out" / "results.json").read_text())["sandbox"]["not_enforced"]
+    assert "stay readable in /proc/<pid>/environ" in told[-1]
+    assert "stay readable in /proc" in (tmp_path / "out" / "summary.md").read_text()
+    assert "!! not enforced: secrets in Keystone's own environment" in call("doctor")
+
+
+def test_without_proc_the_program_starts_itself_anew_once(tmp_path: Path) -> None:
+    environ, shown, *_ = start(tmp_path, before=CLOSED_PROC, environ={"A_TOKEN": "secret"})
+    assert environ["A_TOKEN"] == "secret"
+    assert "secret" not in shown
+    assert (starts(tmp_path), not_enforced(tmp_path)) == (2, [])
+
+
+@pytest.mark.parametrize("before", [CLOSED_MEMORY, CLOSED_PROC])
+def test_a_program_that_was_started_anew_does_not_start_again(tmp_path: Path, before: str) -> None:
+    environ, *_ = start(tmp_path, before=before, environ={"KEYSTONE_HANDED_ON": "99", "A_TOKEN": "x"})
+    assert environ["A_TOKEN"] == "x"
+    assert starts(tmp_path) == 1
 
 
 @honest("host scripts", "a token of the job is read in /proc/<pid>/environ", sandbox="none")
@@ -148,11 +257,7 @@ def test_as_process_1_we_start_below_an_init_with_a_clean_environment(tmp_path: 
     init = tmp_path / "init"
     init.write_text(f'#!/bin/sh\nenv > {tmp_path}/init.env\nshift\nexec "$@"\n')
     init.chmod(0o755)
-    before = f"""
-import keystone_action.environment
-keystone_action.environment._INIT = {str(init)!r}
-os.getpid = lambda: 1
-"""
+    before = PROCESS_1.format(init=str(init))
     environ, shown, _, argv, _ = start(tmp_path, "a b", before=before, environ={"A_TOKEN": "secret"})
     assert (environ["A_TOKEN"], argv[1:]) == ("secret", ["a b"])
     assert "secret" not in shown + (tmp_path / "init.env").read_text()
@@ -168,10 +273,16 @@ def test_a_closed_stream_stays_closed(tmp_path: Path) -> None:
     assert starts(tmp_path) == 2
 
 
-@pytest.mark.parametrize("told", ["0", "10 2", "99", "x", ""])
-def test_what_only_looks_handed_on_is_left_alone(tmp_path: Path, told: str) -> None:
-    environ, *_ = start(tmp_path, environ={"KEYSTONE_HANDED_ON": told, "A_TOKEN": "x"})
-    assert environ["A_TOKEN"] == "x"
+@pytest.mark.parametrize("told", ["0", "10 2", "99", "-1", "9" * 20, "x", ""])
+@pytest.mark.parametrize("place", ["/dev/shm", None])
+def test_what_only_looks_handed_on_is_left_alone(tmp_path: Path, told: str, place: str | None) -> None:
+    with tempfile.NamedTemporaryFile(dir=place) as file:
+        file.write(b"not ours")
+        file.flush()
+        before = f"os.dup2(os.open({file.name!r}, os.O_RDWR), 10)"
+        environ, *_ = start(tmp_path, before=before, environ={"KEYSTONE_HANDED_ON": told, "A_TOKEN": "x"})
+        assert environ["A_TOKEN"] == "x"
+        assert Path(file.name).read_bytes() == b"not ours"
 
 
 def test_another_program_is_not_started_again(tmp_path: Path) -> None:

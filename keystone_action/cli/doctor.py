@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from keystone_action import __version__
+from keystone_action import __version__, environment
 from keystone_action.engine.connect import NoEngine, connect, engine_address
 from keystone_action.errors import SandboxError
 from keystone_action.runner.engine import DEFAULT_BASE
@@ -42,6 +42,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     """All findings; each is tried, none is guessed from a version."""
     yield Finding("ok", "keystone", f"{__version__}, Python {platform.python_version()} at {sys.executable}")
     yield from anyio.run(_sandbox)
+    yield from (Finding("!!", "not enforced", sentence) for sentence in environment.not_enforced)
     yield _program("git", "fixtures of type git_repo and the history of a workspace need it: install git")
     yield _python_of_the_sandbox()
     yield _postgres()
