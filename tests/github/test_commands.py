@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from operator import methodcaller
 
 import pytest
 from hypothesis import example, given
@@ -71,6 +72,8 @@ def test_an_annotation_is_one_command_with_its_place(message: str, title: str, f
 
 def test_an_annotation_without_a_place_has_no_empty_properties() -> None:
     assert written(lambda commands: commands.error("broken", title="")) == "::error::broken\n"
+    for level in ("error", "warning", "notice"):
+        assert written(methodcaller(level, "told")) == f"::{level} title=Keystone::told\n"
 
 
 def test_data_and_properties_are_escaped() -> None:

@@ -103,7 +103,7 @@ class LogCommands:
 
     def notice(self, message: str) -> None:
         """A notice annotation without a place."""
-        self.annotate(Annotation("notice", message))
+        self.annotate(Annotation("notice", message, "Keystone"))
 
     def group(self, title: str) -> None:
         """Opens a folded part of the log; groups don't nest, so an open one is closed first."""
