@@ -6,12 +6,14 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.docker_world import fresh, images_go, kept, own_images, run_bounded, set_up, shell, world
 
+from keystone_action.runner.cell.opening import fingerprint as fingerprint_of
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 from keystone_action.sandbox.containers.setup_commands import _entries
 
@@ -74,11 +76,15 @@ def test_equal_commands_are_run_once(engine: Any, mark: str) -> None:
     run_bounded(main)
 
 
+REWRITTEN = "touch -r given /opt/time; printf 'as it is!' >given; touch -r /opt/time given"
+"""At its length and time."""
+
+
 @pytest.mark.parametrize(
     ("mode", "changes"),
     [
-        ("bind", ["touch file", "chmod 755 given", "touch $HOME/x", "mkdir $TMPDIR/x"]),
-        ("copy", ["rm given", "echo x >>given", "touch $HOME/x", "mkdir $TMPDIR/x"]),
+        ("bind", ["touch file", "chmod 755 given", "touch $HOME/x", "mkdir $TMPDIR/x", REWRITTEN]),
+        ("copy", ["rm given", "echo x >>given", "touch $HOME/x", "mkdir $TMPDIR/x", REWRITTEN]),
     ],
     ids=["bind", "copy"],
 )
@@ -91,8 +97,9 @@ def test_what_also_changes_the_cells_directories_is_not_kept(
             async def made(change: str) -> DockerSandboxes:
                 sandbox = await fresh(provider)
                 (sandbox.workspace / "given").write_text("as it was")
+                fingerprint = partial(fingerprint_of, sandbox.workspace, {"MARK": mark + change})
                 return await provider.with_commands(
-                    sandbox, [f"touch /opt/x; {change}"], networks=("none",), fingerprint=lambda: f"{mark}{change}"
+                    sandbox, [f"touch /opt/x; {change}"], networks=("none",), fingerprint=fingerprint
                 )
 
             ready = await asyncio.gather(*map(made, changes))

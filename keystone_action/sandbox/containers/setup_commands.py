@@ -94,7 +94,7 @@ async def run_commands(engine: SharedEngine, sandbox: DockerSandbox, commands: S
             found = await engine.thread(partial(find_layer, engine.client, sandbox.image, digest, engine.found_layers))
             if found is not None:
                 return SetupImage(sandbox.move(found), own=False)
-            running = _SetupRun(engine, sandbox, commands, digest)
+            running = _SetupRun(engine, sandbox, commands, digest, content)
             made = await running.run()
             if made.own:
                 engine.setups_not_kept.add(digest)
@@ -111,7 +111,7 @@ def _command_environment(sandbox: DockerSandbox, commands: SetupCommands) -> lis
 
 
 def _entries(workspace: Path) -> Entries | None:
-    """What tells whether anything in it was changed, by whom ever it is owned; None = it can't be told."""
+    """All entries, those of `.git` too, with what tells of a change, but no contents; None = they can't be read."""
     found: Entries = {}
     size = 0
     try:
@@ -135,16 +135,22 @@ def _entry(entry: os.DirEntry[str], folder: int) -> tuple[int, int, int] | tuple
 
 
 class _SetupRun:
-    """One run of the commands. digest: by which the result may be kept."""
+    """One run of the commands. digest: by which the result may be kept. content: the fingerprint before."""
 
     def __init__(
-        self, engine: SharedEngine, sandbox: DockerSandbox, commands: SetupCommands, digest: str | None = None
+        self,
+        engine: SharedEngine,
+        sandbox: DockerSandbox,
+        commands: SetupCommands,
+        digest: str | None = None,
+        content: str | None = None,
     ) -> None:
         self._kept = False
         self._engine = engine
         self._sandbox = sandbox
         self._commands = commands
         self._digest = digest
+        self._content = content
         self._before: Entries | None = None
         self._mark = f"keystone-{secrets.token_hex(8)}"
         self._image_id: str | None = None
@@ -154,7 +160,7 @@ class _SetupRun:
         try:
             async with self._sandbox.turn:
                 if self._digest is not None:
-                    self._before = await self._engine.thread(self._content)
+                    self._before = await self._engine.thread(partial(_entries, self._sandbox.workspace))
                 done = await self._sandbox.run_container(self._container())
             self._must_have_worked(done)
             if self._image_id is None:
@@ -246,7 +252,7 @@ class _SetupRun:
         sandbox = self._sandbox
         if self._digest is None or self._before is None or not sandbox.transfer.holds_only_caches():
             return False
-        if self._content() != self._before:
+        if _entries(sandbox.workspace) != self._before or not self._is_same_content():
             return False
         needles = [*map(str, sandbox.places.all), *self._commands.secrets]
         self._image_id = commit_kept(
@@ -259,8 +265,9 @@ class _SetupRun:
         self._kept = self._image_id is not None
         return self._kept
 
-    def _content(self) -> Entries | None:
-        return _entries(self._sandbox.workspace)
+    def _is_same_content(self) -> bool:
+        """A file may be another at its old length and time."""
+        return self._commands.fingerprint is not None and self._commands.fingerprint() == self._content
 
     def _must_have_worked(self, done: Completed) -> None:
         """Raises HarnessError. Which command it was is said by what was printed before each; only the output of that
