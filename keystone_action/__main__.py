@@ -25,7 +25,11 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         environ = take(words) if arguments is None else dict(os.environ)
         let_signals_in()
     signals.start_watchdog()
-    return signals.finish(run(words, environ))
+    code = signals.finish(run(words, environ))
+    if arguments is None:
+        # An interpreter that takes itself apart costs more than all else that is left to do.
+        signals.leave(code)
+    return code
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
