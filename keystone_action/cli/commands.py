@@ -143,9 +143,11 @@ def _base(call: argparse.Namespace, directory: Path) -> BaseCommit | None:
 
 
 def _baseline(call: argparse.Namespace, directory: Path) -> Baseline | None:
+    if call.baseline is None:
+        return None
     from keystone_action.runner.baseline import read_baseline
 
-    return None if call.baseline is None else read_baseline(directory / call.baseline, str(call.baseline))
+    return read_baseline(directory / call.baseline, str(call.baseline))
 
 
 def _refuse_directory_as_summary(call: argparse.Namespace, directory: Path) -> None:

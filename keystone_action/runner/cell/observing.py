@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from keystone_action.command import TRANSCRIPT_LIMIT
 from keystone_action.errors import raise_unless_agent
-from keystone_action.evidence.trace import Trace
 from keystone_action.files.paths import PathProblem, PathUnreadable, display_path, open_inside
 from keystone_action.spec.models.agents import AgentOutput, PythonAgent
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun
+    from keystone_action.evidence.trace import Trace
     from keystone_action.spec.models.agents import AgentBase, AgentTrace
 
 TRACE_LIMIT = TRANSCRIPT_LIMIT
@@ -71,7 +71,7 @@ def _from_result(agent: AgentBase, run: AgentRun) -> Trace | None:
     to_a_file = isinstance(output, AgentOutput) and output.file is not None
     result_declared = isinstance(output, AgentOutput) or isinstance(agent, PythonAgent)
     if result_declared and not to_a_file and run.problem:
-        return Trace(source="agent_result", problem=run.problem)
+        return _unread("agent_result", run.problem)
     if run.tool_calls is None and run.token_usage is None:
         return None
     from keystone_action.evidence.trace_readers.agent_result import trace_of_result
@@ -89,10 +89,10 @@ def _read_declared_trace(declared: AgentTrace, run: AgentRun, workspace: Path) -
         with _open_regular_file(workspace, declared.path) as file:
             return read_trace(file, declared.format, what)
     except PathProblem as problem:
-        return Trace(source=declared.format, problem=f"{what} could not be read: {problem}")
+        return _unread(declared.format, f"{what} could not be read: {problem}")
     except OSError as error:
         raise_unless_agent(error, f"reading {what}")
-        return Trace(source=declared.format, problem=f"{what} could not be read: {error.strerror or error}")
+        return _unread(declared.format, f"{what} could not be read: {error.strerror or error}")
 
 
 def _from_stdout(declared: AgentTrace, run: AgentRun) -> Trace:
@@ -100,11 +100,11 @@ def _from_stdout(declared: AgentTrace, run: AgentRun) -> Trace:
 
     what = "the trace on stdout"
     if run.transcript is None or not run.stdout_bytes:
-        return Trace(source=declared.format, problem=f"{what} is empty")
+        return _unread(declared.format, f"{what} is empty")
     if run.stdout_bytes > TRACE_LIMIT:
         # What was not kept may hold any number of calls: a count of the rest would be a wrong one.
         problem = f"{what} has {run.stdout_bytes:,} bytes; of a trace at most {TRACE_LIMIT:,} are read"
-        return Trace(source=declared.format, problem=problem)
+        return _unread(declared.format, problem)
     with run.transcript.open("rb") as file:
         return read_trace(file, declared.format, what)
 
@@ -125,3 +125,10 @@ def _open_regular_file(workspace: Path, path: str) -> Iterator[BinaryIO]:
             yield file
     finally:
         os.close(descriptor)
+
+
+def _unread(source: str, problem: str) -> Trace:
+    """What stands for a trace that can't be read. problem: why."""
+    from keystone_action.evidence.trace import Trace
+
+    return Trace(source=source, problem=problem)

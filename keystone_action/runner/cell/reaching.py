@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio
-
-from keystone_action.errors import HarnessError, KeystoneError, ServiceError
+from keystone_action.errors import HarnessError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.runner.cell.layout import names_a_cell, run_shielded
-from keystone_action.runner.service_pool import Definition
-from keystone_action.services.base import CellScope, Place, RunningService
-from keystone_action.spec.expressions import interpolate, leaves, references
+from keystone_action.runner.cell.layout import run_shielded
 
 if TYPE_CHECKING:
-    from keystone_action.evidence.model import Address
     from keystone_action.runner.cell.under_way import CellUnderWay
-    from keystone_action.spec.models.services import Service
 
 
 async def attach_services(under_way: CellUnderWay) -> None:
@@ -33,7 +22,9 @@ async def attach_services(under_way: CellUnderWay) -> None:
     under_way.stack.callback(audit.close)
     await _enter_network(under_way, audit)
     if under_way.spec.services:
-        await _Attachments(under_way, audit).attach_all()
+        from keystone_action.runner.cell.attachments import Attachments
+
+        await Attachments(under_way, audit, internal=_is_denied(under_way)).attach_all()
     under_way.names["services"] = {name: place.for_agent.as_mapping() for name, place in under_way.places.items()}
 
 
@@ -68,116 +59,3 @@ async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
         services = [service.name for service in spec.services]
         under_way.proxy = await proxies.open(egress, network, audit, services=services)
         under_way.stack.push_async_callback(run_shielded, under_way.proxy.close)
-
-
-class _Attachments:
-    """The services of one cell while they are attached, and the blocks that hold them."""
-
-    def __init__(self, under_way: CellUnderWay, audit: AuditLog) -> None:
-        self._under_way, self._services = under_way, under_way.spec.services
-        self._company = under_way.run.company[under_way.spec.id]
-        self._blocks: list[AbstractAsyncContextManager[Place]] = []
-        self._scope = CellScope(
-            cell_id=under_way.cell.id,
-            private=under_way.roots.private,
-            workspace=under_way.roots.workspace,
-            audit_log=audit,
-            exclusive=not self._company.own,
-            allowed_users=under_way.users if "user" in under_way.run.provider.isolation else None,
-            network=under_way.network,
-            in_network=under_way.image is not None,
-        )
-
-    async def attach_all(self) -> None:
-        """See `attach_services`."""
-        names, places = self._under_way.names, self._under_way.places
-        knowing = [service for service in self._services if uses_addresses(service)]
-        others = [service for service in self._services if service not in knowing]
-        services = [interpolate(service, names) for service in others]
-        last = any(names_a_cell(service) for service in others)
-        running = await self._acquire(services, last=last) if services else []
-        self._under_way.stack.push_async_callback(run_shielded, self._leave)
-        # A container is made knowing the names of mocks, so these come first; and containers in the order of the
-        # spec, so that one may need another that is named before it.
-        containers = {service.name for service in services if service.kind == "container"}
-        await self._attach([one for one in running if one.name not in containers])
-        for one in running:
-            if one.name in containers:
-                await self._attach([one])
-        for service in knowing:
-            addresses = {name: self._in_network(name).as_mapping() for name in addresses_used(service)}
-            filled = interpolate(service, {**names, "services": addresses})
-            # It may know what only this cell has, so no other cell shares its definition.
-            await self._attach(await self._acquire([filled], last=True))
-        self._under_way.places = {service.name: places[service.name] for service in self._services}
-        self._under_way.notices += [notice for place in self._under_way.places.values() for notice in place.notices]
-
-    async def _acquire(self, services: Sequence[Service], *, last: bool) -> Sequence[RunningService]:
-        spec_id, pool, alone = self._under_way.spec.id, self._under_way.run.services, self._company.others
-        definition = Definition(
-            services,
-            self._under_way.loaded.directory,
-            internal=_is_denied(self._under_way),
-            owner=spec_id if alone else "",
-        )
-        last = last or (alone and self._company.single)
-        running = await pool.acquire(definition)
-        self._under_way.stack.push_async_callback(run_shielded, partial(pool.release, definition, last=last))
-        return running
-
-    def _in_network(self, name: str) -> Address:
-        """The address of an attached service for containers of this cell. Raises ServiceError."""
-        address = self._under_way.places[name].for_agent
-        service = next(one for one in self._services if one.name == name)
-        if self._scope.in_network or service.kind == "external" or not address.host:
-            return address
-        if service.kind == "postgres" and getattr(service, "image", None) is None:
-            raise ServiceError(
-                f"service {name} is embedded and listens on this machine alone, where no container reaches it",
-                help=f"give {name} an image, or set base, so that the cell is in containers",
-            )
-        url = address.url.replace(f"{address.host}:{address.port}", f"{name}:{address.port}")
-        return replace(address, host=name, url=url)
-
-    async def _attach(self, services: Sequence[RunningService]) -> None:
-        if len(services) == 1:
-            await self._enter(services[0])
-            return
-        failures: list[KeystoneError] = []
-
-        async def attach(service: RunningService) -> None:
-            try:
-                await self._enter(service)
-            except KeystoneError as error:
-                failures.append(error)
-                group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for service in services:
-                group.start_soon(attach, service)
-        if failures:
-            raise failures[0]
-
-    async def _enter(self, service: RunningService) -> None:
-        block = service.attach(self._scope)
-        self._under_way.places[service.name] = await block.__aenter__()
-        self._blocks.append(block)
-
-    async def _leave(self) -> None:
-        # All at once, which a stack would not do: to remove a container takes a while.
-        async with anyio.create_task_group() as group:
-            for block in self._blocks:
-                group.start_soon(block.__aexit__, None, None, None)
-
-
-def addresses_used(service: Service) -> frozenset[str]:
-    """The services whose addresses a container's definition names; the loader allows it to containers alone."""
-    if service.kind != "container":
-        return frozenset()
-    used = (reference.parts for leaf in leaves(service) for reference in references(leaf.value))
-    return frozenset(parts[1] for parts in used if parts[0] == "services" and len(parts) > 1)
-
-
-def uses_addresses(service: Service) -> bool:
-    """Whether it can be defined only when others have their addresses."""
-    return bool(addresses_used(service))
