@@ -1,7 +1,6 @@
 """SIGINT and SIGTERM at any moment of the program: it ends with 130 and a word, and loses nothing that was finished.
 
-The command is started by a driver, a program that makes one place of it wait or hang: `NAME.reached` says that it is
-there, and where it only waits, `NAME.go` lets it go on.
+The command is started by a driver, which makes one place of it wait or hang (see support/driver.py).
 """
 
 from __future__ import annotations
@@ -19,55 +18,11 @@ from typing import Any
 import pytest
 from support.attacks import honest, hostile
 from support.command_line import ENVIRONMENT, spec
+from support.driver import write_driver
 from support.process_world import eventually, runs
 
-DRIVER = """
-import importlib, os, sys, time
+from keystone_action import signals
 
-def wait(name):
-    open(name + ".reached", "w").close()
-    while not os.path.exists(name + ".go"):
-        time.sleep(0.05)
-
-def hang(name):  # in Python code: other threads run
-    open(name + ".reached", "w").close()
-    while True:
-        time.sleep(0.05)
-
-def seize(name):  # in C code that keeps the interpreter's lock
-    import ctypes
-    mutex = ctypes.create_string_buffer(64)
-    ctypes.PyDLL(None).pthread_mutex_lock(mutex)
-    open(name + ".reached", "w").close()
-    ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # for ever: no signal ends that
-
-def at(module, name, do, only=lambda *_: True):
-    found = importlib.import_module("keystone_action." + module)
-    original = getattr(found, name)
-    def replaced(*arguments, **named):
-        if only(*arguments):
-            do(name)
-        return original(*arguments, **named)
-    setattr(found, name, replaced)
-
-class AtImport:
-    def find_spec(self, name, path, target=None):
-        if name == "keystone_action." + self.module:
-            self.module = ""
-            self.do("import")
-
-def within(module, **seconds):  # shorter than they are
-    vars(importlib.import_module("keystone_action." + module)).update(seconds)
-
-def at_import(module, do):
-    finder = AtImport()
-    finder.module, finder.do = module, do
-    sys.meta_path.insert(0, finder)
-
-{place}
-from keystone_action.__main__ import main
-sys.exit(main())
-"""
 TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
 SOON = "within('signals', RUN_SECONDS=1.0)\n"
 FIRST = "only=lambda before, after: not os.path.exists('compare_entries.reached')"
@@ -79,7 +34,7 @@ class Driven:
     """A call that comes to a place and stays there."""
 
     def __init__(self, directory: Path, place: str, text: str, *words: str) -> None:
-        (directory / "driver.py").write_text(DRIVER.replace("{place}", place))
+        write_driver(directory, place)
         (directory / "keystone.yaml").write_text(text)
         self.directory = directory
         self.process = subprocess.Popen(
@@ -130,6 +85,12 @@ def driven(tmp_path: Path) -> Iterator[Any]:
         if one.process.poll() is None:
             one.process.kill()
         one.process.communicate()
+
+
+def test_each_limit_leaves_time_for_the_one_before_it() -> None:
+    """Tests below shorten single ones, which says nothing of their order."""
+    assert 0 < signals.RUN_SECONDS < signals._EXIT_SECONDS < signals._KILL_SECONDS < signals.END_SECONDS
+    assert signals.END_SECONDS <= 7.0, "a runner gives 7.5 s"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +230,7 @@ def test_merging_and_other_commands_end_by_it_too(driven: Any) -> None:
 
 def test_a_signal_that_was_blocked_when_we_were_started_is_not_lost(tmp_path: Path) -> None:
     """As the image does it: blocked by `env`, so that not even the start of the interpreter loses one."""
-    (tmp_path / "driver.py").write_text(DRIVER.replace("{place}", "at_import('cli.main', wait)"))
+    write_driver(tmp_path, "at_import('cli.main', wait)")
     (tmp_path / "keystone.yaml").write_text(spec())
     blocked = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);"
     sent = "os.kill(os.getpid(), signal.SIGTERM); os.execv(sys.executable, [sys.executable, 'driver.py', 'run'])"
