@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.bad_input import attack_all, earned, planting
 from support.command_line import run_spec, spec
+from support.driver import run_driven
 from support.traces import event
 
 OUTSIDE = "os.environ['KEYSTONE_AGENT_DIR']"
@@ -72,11 +74,11 @@ EXPECT_DIR = "{type: files, expect_dir: expected}"
 def test_a_pattern_that_backtracks_for_ever(tmp_path: Path, check: dict[str, Any]) -> None:
     text = "a" * 5000 + "!"
     agent = f"print({text!r}, end='')\n" + planting({"x.txt": text, "x.json": json.dumps({"x": text})})
-    _, found = attack_all(tmp_path, {"one": agent}, check)
+    # The pattern's own limit ends it: on a busy machine the stop from outside could come first, so that waits longer.
+    run = partial(run_driven, place="within('runner.cell.checks', GRACE_SECONDS=60.0)")
+    _, found = attack_all(tmp_path, {"one": agent}, check, run=run)
     assert earned(found) == {}
-    # Which of the two limits is told, the pattern's or the whole check's, is a matter of who wakes up first.
-    told = ("hit the time limit of the check", "took longer than 1 s")
-    assert any(limit in found["one"]["message"] for limit in told), found["one"]["message"]
+    assert "hit the time limit of the check" in found["one"]["message"]
 
 
 DOCUMENTS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,15 @@ def attack_each(
     start: Mapping[str, str | None] | None = None,
     of_agent: Mapping[str, Any] | None = None,
     code: int = 1,
+    run: Callable[[Path, str], Called] = run_spec,
     **more: Any,
 ) -> tuple[Called, dict[str, Entries]]:
     """Run all of these checks over what each of these agents leaves: name of the check → the attack's → its entry in
     results.json.
 
-    attacks: Python by name; `write(path, text)` is there, and
-    `retired(path)`, which removes what is there. checks: as in a spec; `weight`, `gate` and `timeout` are the
-    invariant's. author: files beside the spec. start: files of the workspace before the agent. code: the exit code.
+    attacks: Python by name; `write(path, text)` is there, and `retired(path)`, which removes what is there. checks: as
+    in a spec; `weight`, `gate` and `timeout` are the invariant's. author: files beside the spec. start: files of the
+    workspace before the agent. code: the exit code. run: runs a spec in a directory.
     """
     files = {"agent/agent.py": _AGENT, "agent/attacks.json": json.dumps(dict(attacks)), **(author or {})}
     lay_out(directory, files)
@@ -77,7 +78,7 @@ def attack_each(
         "scoring": {"pass_threshold": 0.1},
         **more,
     }
-    called = run_spec(directory, json.dumps(document))
+    called = run(directory, json.dumps(document))
     assert not called.has_traceback, called.err
     assert called.code == code, called.out + called.err
     found: dict[str, Entries] = {name: {} for name in checks}
