@@ -55,9 +55,10 @@ AGAIN = f'test -z "$(ls $TMPDIR)" && {LINK} && echo 3 >> built/more'
 RUN_WITH_PATHS = """
 import json, subprocess, sys
 context = json.load(sys.stdin)
-subprocess.run(['python3', 'work.py', __file__, context['audit_log_path']], cwd=context['workspace_path'])
-seen = [open(__file__).read()[-20:], open(context['audit_log_path']).read()]
-print(json.dumps({'passed': 'forged' not in str(seen), 'reason': str(seen)}))  # the end
+words = ['python3', 'work.py', __file__, context['audit_log_path']]
+said = subprocess.run(words, cwd=context['workspace_path'], capture_output=True, text=True).stdout
+seen = [said, open(__file__).read()[-20:], open(context['audit_log_path']).read()]
+print(json.dumps({'passed': said == 'tried\\n' and 'forged' not in str(seen), 'reason': str(seen)}))  # the end
 """
 FORGE = """
 import contextlib, os, pathlib, shutil, sys
@@ -72,6 +73,7 @@ for name in sys.argv[1:]:
         os.path.lexists(place) and os.unlink(place)
     with contextlib.suppress(OSError):
         place.write_text("forged")
+print("tried")
 """
 HEAR = """
 import json, subprocess, sys
@@ -134,7 +136,7 @@ SCENARIOS = {
         },
     ),
     "changes the script": scenario({"work.py": FORGE}, RUN_WITH_PATHS),
-    "says what it has to": scenario({"work.py": "print(6 * 7)"}, HEAR, where=IN_EACH),
+    "says what it has to": scenario({"work.py": "print(6 * 7)"}, HEAR),
     "plants modules": scenario(
         {"json.py": FORGED, "subprocess.py": FORGED}, OWN_PYTHON, where=IN_EACH, setup={"env": {"PYTHONPATH": "."}}
     ),
@@ -165,7 +167,7 @@ def test_a_script_that_runs_the_agents_code_goes_on_unchanged(played: Played) ->
     assert played.statuses("changes the script") == {"script": "pass"}, played.checks("changes the script")
 
 
-@PLAYED_IN_EACH
+@PLAYED_ALSO_COPIED
 @honest(FAMILY, "changes the author's script and logs", sandbox="both")
 def test_a_script_that_runs_the_agents_code_hears_what_it_says(played: Played) -> None:
     assert played.statuses("says what it has to") == {"script": "pass"}, played.checks("says what it has to")
