@@ -46,6 +46,9 @@ class Scenario:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
+_CODES = {"pass": 0, "fail": 1, "error": 3}
+
+
 @dataclass(frozen=True)
 class Played:
     """One run of scenarios. where: `process`, `bind` or `copy`; left: in its folder for temporary files."""
@@ -57,10 +60,11 @@ class Played:
 
     def cell(self, name: str) -> dict[str, Any]:
         """Of the scenario of this name, its only cell."""
-        assert self.called.code in {0, 1, 3}, self.called.out + self.called.err
-        (found,) = (spec for spec in self.called.document["specs"] if spec["id"] == self.names[name])
-        (cell,) = found["cells"]
-        return dict(cell)
+        assert self.called.code in _CODES.values(), self.called.out + self.called.err
+        cells = [(spec["id"], cell) for spec in self.called.document["specs"] for cell in spec["cells"]]
+        assert sorted(spec for spec, _ in cells) == sorted(self.names.values())
+        assert self.called.code == max(_CODES[cell["verdict"]] for _, cell in cells), self.called.err
+        return dict(dict(cells)[self.names[name]])
 
     def checks(self, name: str) -> dict[str, dict[str, Any]]:
         """The checks of a scenario, by their names."""
