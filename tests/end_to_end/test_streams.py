@@ -145,7 +145,7 @@ def test_a_terminal_without_unicode_gets_question_marks_and_documents_stay_whole
     called = run_spec(tmp_path, spec(), "--format", "rich", environ=ASCII)
     assert called.code == 0, called.err
     assert "passed: 1 of 1 check ? composite 1.00, needs 1.00" in called.out
-    for kind, expected in (("md", "✅"), ("html", "✓")):
+    for kind, expected in (("md", "✅"), ("html", "✓"), ("json", '"verdict": "pass"')):
         assert expected in keystone("report", "out", "--format", kind, directory=tmp_path, environ=ASCII).out
     assert json.loads(keystone("schema", directory=tmp_path, environ=ASCII).out)["title"] == "Keystone spec"
 
