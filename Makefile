@@ -5,7 +5,7 @@ PYTHON ?= python3
 UV := .venv/bin/uv
 BIN := .venv/bin
 
-.PHONY: help demo run-demo test test-fast hostile faults lint bench format
+.PHONY: help demo run-demo test test-containers test-fast hostile faults lint bench format
 
 # The broken demo must end with the exit code of `keystone run`, 1. Make turns every failing recipe into 2; the only 1
 # it knows is the answer of `make -q` for a goal that is not up to date, and lines with a `+` run even then.
@@ -26,11 +26,18 @@ demo: run-demo ## run examples/reconcile against a real PostgreSQL and a recordi
 run-demo: .venv/.ready
 	+@bash tools/demo
 
-# Five workers on two cores: tests of containers and databases mostly wait for those, and one worker has the tests that
-# wait for limits. Where writing byte code is switched off, each worker would rewrite the asserts of all tests.
-test: .venv/.ready ## run all tests, installing what they need
+# More workers than cores: one has the tests that wait for limits, others wait for databases. Where writing byte code is
+# switched off, each worker would rewrite the asserts of all tests.
+test: .venv/.ready ## run all tests that need no container engine, installing what they need
 	@bash tools/test-requirements
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 5 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -m "not docker"
+
+# A change must pass these, too. An engine that is not there, and can't be started, is a failure here.
+test-containers: .venv/.ready ## run all tests that need a container engine, starting one where none runs
+	@bash tools/test-requirements
+	@bash tools/docker-engine
+	@bash tests/images/build-all
+	PYTHONDONTWRITEBYTECODE= KEYSTONE_EXPECT_DOCKER=1 $(BIN)/python -m pytest -n 5 --dist worksteal -m docker
 
 # What is left out is in tests/README.md: engine, databases, browser, the process sandbox, whole commands. Rooms
 # without a test that is left are not even collected. Most properties are tried with a fifth of their examples.

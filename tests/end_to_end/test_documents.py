@@ -33,7 +33,7 @@ def test_the_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text("utf-8")
     wanted = {words[1] for words in commands() if words[0] == "make"}
     wanted |= set(re.findall(r"`(?:KEYSTONE_DEMO=broken )?make ([\w-]+)`", "".join(DOCUMENTS.values())))
-    assert wanted == {"demo", "test", "test-fast", "lint", "hostile", "faults"}
+    assert wanted == {"demo", "test", "test-containers", "test-fast", "lint", "hostile", "faults"}
     for target in wanted:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
