@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, get_args
 
 from keystone_action.errors import UsageError
 from keystone_action.invariants.base import Check, Phase
+from keystone_action.spec.named_classes import class_of_file
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -95,7 +96,7 @@ class CheckTypes(Mapping[str, type[Check]]):
 
     def _load(self, name: str) -> type[Check]:
         if name in BUILT_IN:
-            return _of_file(ALIASES.get(name, name))
+            return class_of_file(f"{_TYPES}.{ALIASES.get(name, name)}", Check)
         entries = self.plugins.get(name)
         if not entries:
             raise KeyError(name)
@@ -105,16 +106,6 @@ class CheckTypes(Mapping[str, type[Check]]):
                 f"the check type {name!r} is registered by {owners}", help="Uninstall all but one of these packages."
             )
         return _load_plugin(entries[0])
-
-
-def _of_file(name: str) -> type[Check]:
-    """The class of a file of `types`: the one that has its name."""
-    module = import_module(f"{_TYPES}.{name}")
-    return next(
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Check) and one.__dict__.get("type_name") == name
-    )
 
 
 def distribution(entry: EntryPoint) -> str:

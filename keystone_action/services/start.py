@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from keystone_action.errors import KeystoneError, ServiceError
 from keystone_action.services.base import RunningService, ServiceKind, Surroundings
 from keystone_action.spec.models.services import Service
+from keystone_action.spec.named_classes import class_of_file
 
 
 def class_of(kind: str) -> type[ServiceKind[Any]]:
-    """The class in the file of a kind: `KIND.py` beside this one, or `KIND/service.py`. Nothing is imported before a
-    spec names it."""
-    module = import_module(f"keystone_action.services.{kind}")
-    if hasattr(module, "__path__"):
-        module = import_module(f"{module.__name__}.service")
-    return next(
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, ServiceKind) and one.__module__ == module.__name__
-    )
+    """The class in the file of a kind: `KIND.py` beside this one, or `KIND/service.py`."""
+    module = f"{__package__}.{kind}"
+    found = find_spec(module)
+    is_folder = found is not None and found.submodule_search_locations is not None
+    return class_of_file(f"{module}.service" if is_folder else module, ServiceKind)  # type: ignore[type-abstract]
 
 
 def refuse_unsupported(definitions: Sequence[Service], *, engine: bool = False) -> None:

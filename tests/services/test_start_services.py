@@ -32,6 +32,13 @@ def test_every_type_of_the_format_has_a_class_in_the_file_of_its_name(kind: str)
     assert "build" in vars(class_of(kind))
 
 
+def test_a_kind_without_a_file_is_told() -> None:
+    with pytest.raises(TypeError, match=r"keystone_action\.services\.nonsense, which is not there"):
+        class_of("nonsense")
+    with pytest.raises(TypeError, match=r"keystone_action\.services\.egress\.service, which is not there"):
+        class_of("egress")
+
+
 @pytest.fixture
 def mocks() -> Iterator[MockServer]:
     server = MockServer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import BinaryIO
 
 from keystone_action.evidence.trace import Trace, Usage
@@ -10,16 +9,12 @@ from keystone_action.evidence.trace_readers.builder import TraceBuilder, TraceRe
 from keystone_action.evidence.trace_readers.lines import TooManyLines, objects_of
 from keystone_action.evidence.trace_readers.values import MalformedTrace
 from keystone_action.spec.limits import MOST_COUNTED
+from keystone_action.spec.named_classes import class_of_file
 
 
 def reader_of(source: str) -> type[TraceReader]:
     """The class in the file of a format (`TraceFormat` of the spec), which has its name."""
-    module = import_module(f"{__package__}.{source}")
-    return next(
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, TraceReader) and one.__module__ == module.__name__
-    )
+    return class_of_file(f"{__package__}.{source}", TraceReader)  # type: ignore[type-abstract]
 
 
 def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
