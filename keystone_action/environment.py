@@ -44,7 +44,7 @@ _HARMLESS = re.compile(
     "|TERM|COLORTERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|TERM_PROGRAM"
     # and places that libraries and the rooms below look up by themselves.
     "|SSL_CERT_(FILE|DIR)|GIT_SSL_CA(INFO|PATH)|XDG_(RUNTIME_DIR|CACHE_HOME|CONFIG_HOME)"
-    "|DOCKER_(HOST|TLS_VERIFY|CERT_PATH|CONFIG|CONTEXT|API_VERSION)|GITHUB_WORKSPACE"
+    "|DOCKER_(HOST|TLS_VERIFY|CERT_PATH|CONFIG|CONTEXT|API_VERSION)|CONTAINER_HOST|GITHUB_WORKSPACE"
 )
 _LOOKED_UP = re.compile(r"(?i:(https?|all|no)_proxy)|TOUCHSTONE_FIXTURES_REPO")
 """What is looked up like those, but may hold a password: put back into `os.environ`, which `/proc` does not show."""

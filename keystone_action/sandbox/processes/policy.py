@@ -68,7 +68,7 @@ def reachable_sockets(uid: int | None) -> list[str]:
     to us."""
     found: list[str] = []
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
-    named = [os.environ.get(name, "") for name in ("DOCKER_HOST", "CONTAINER_HOST")]
+    named = [os.environ.get("DOCKER_HOST", ""), os.environ.get("CONTAINER_HOST", "")]
     told = [name.removeprefix("unix://") for name in named if name.startswith("unix://")]
     for name in (*_SOCKETS, *(f"{runtime}/{service}" for service in _SESSION_SOCKETS), *told):
         try:
