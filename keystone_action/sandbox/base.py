@@ -6,6 +6,8 @@ A `SandboxProvider` is one a run. A `Sandbox` is one world of one cell: a user, 
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -31,23 +33,35 @@ class Home:
 Connection = tuple[StreamReader, StreamWriter]
 
 
-class RunningCommand(Protocol):
-    """A command that is talked to while it runs."""
+class RunningCommand(ABC):
+    """A command that is talked to while it runs. completed: how it ended, once it has."""
+
+    def __init__(self, completed: asyncio.Future[Completed]) -> None:
+        self._completed = completed
 
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, by itself or at a limit."""
+        return self._completed.done()
 
+    async def stop(self) -> Completed:
+        """End it with every descendant: how it ended and what it printed. Twice does no harm. Raises SandboxError."""
+        await self._end()
+        return await asyncio.shield(self._completed)
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """Have it ended, without waiting for that."""
+
+    @abstractmethod
     async def addresses(self, port: int) -> tuple[str, ...]:
         """Where a process of the command's is reached on this TCP port, the likeliest address first; none while nothing
         listens there. Raises SandboxError."""
 
+    @abstractmethod
     async def connect(self, address: str, port: int) -> Connection:
         """A connection to one of `addresses`. What is refused may show as one that is closed before its first byte.
         Raises OSError, SandboxError."""
-
-    async def stop(self) -> Completed:
-        """End it with every descendant: how it ended and what it printed. Twice does no harm. Raises SandboxError."""
 
 
 class Sandbox(Protocol):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.engine.errors import engine_errors
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.base import RunningCommand
 from keystone_action.sandbox.listeners import TABLES, listeners
 
 if TYPE_CHECKING:
@@ -60,24 +61,19 @@ exec nc "$1" "$2"
 _HAS_TUNNEL = "read -r go; command -v python3 || command -v bash || command -v nc"
 
 
-class ContainerCommand:
+class ContainerCommand(RunningCommand):
     """See `RunningCommand`. user: who it runs as, and programs beside it too. search_path: where the image has its own
     programs."""
 
     def __init__(
         self, completed: asyncio.Future[Completed], client: EngineClient, user: int, search_path: str, run: Run
     ) -> None:
+        super().__init__(completed)
         self._run = run
-        self._completed = completed
         self._client = client
         self._user = user
         self._search_path = search_path
         self._has_tunnel = False
-
-    @property
-    def has_ended(self) -> bool:
-        """See `RunningCommand.has_ended`."""
-        return self._completed.done()
 
     async def addresses(self, port: int) -> tuple[str, ...]:
         """See `RunningCommand.addresses`."""
@@ -148,10 +144,8 @@ class ContainerCommand:
         streams.settimeout(None)
         return streams
 
-    async def stop(self) -> Completed:
-        """See `RunningCommand.stop`."""
+    async def _end(self) -> None:
         self._run.finish()
-        return await asyncio.shield(self._completed)
 
 
 def _exactly(connection: Streams, count: int) -> bytes:

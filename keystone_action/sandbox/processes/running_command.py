@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.base import RunningCommand
 from keystone_action.sandbox.listeners import TABLES, Listener, listeners
 
 if TYPE_CHECKING:
@@ -47,18 +48,13 @@ class Stopper:
                 await self._channel.send({"signal": int(signal.SIGKILL)})
 
 
-class SupervisedCommand:
+class SupervisedCommand(RunningCommand):
     """See `RunningCommand`. uid: whose sockets count, None where all processes are of our own user."""
 
     def __init__(self, completed: asyncio.Future[Completed], stopper: Stopper, uid: int | None) -> None:
-        self._completed = completed
+        super().__init__(completed)
         self._stopper = stopper
         self._uid = uid
-
-    @property
-    def has_ended(self) -> bool:
-        """See `RunningCommand.has_ended`."""
-        return self._completed.done()
 
     async def addresses(self, port: int) -> tuple[str, ...]:
         """See `RunningCommand.addresses`. Raises SandboxError when the port is somebody else's: another program took it
@@ -73,10 +69,8 @@ class SupervisedCommand:
         """See `RunningCommand.connect`."""
         return await asyncio.open_connection(address, port)
 
-    async def stop(self) -> Completed:
-        """See `RunningCommand.stop`."""
+    async def _end(self) -> None:
         await self._stopper.stop()
-        return await asyncio.shield(self._completed)
 
 
 def _look(port: int) -> list[Listener]:
