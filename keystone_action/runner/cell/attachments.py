@@ -83,6 +83,7 @@ class Attachments:
         """The address of an attached service for containers of this cell. Raises ServiceError."""
         address = self._under_way.places[name].for_agent
         service = next(one for one in self._services if one.name == name)
+        # A file of the workspace has no host.
         if self._scope.in_network or service.kind == "external" or not address.host:
             return address
         if service.kind == "postgres" and getattr(service, "image", None) is None:
