@@ -68,6 +68,11 @@ class Sandbox(Protocol):
     """One world of one cell."""
 
     @property
+    def uid(self) -> int | None:
+        """The numeric user of this machine that everything inside runs as; None when that is our own, and for a
+        container, whose network tells whose connections are its own."""
+
+    @property
     def workspace(self) -> Path:
         """The workspace, where *we* read it."""
 

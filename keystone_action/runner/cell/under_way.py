@@ -165,9 +165,8 @@ class CellUnderWay:
 
     def admit(self, sandbox: Sandbox) -> None:
         """Let the user of a sandbox reach this cell's services."""
-        uid = getattr(sandbox, "uid", None)
-        if uid is not None:
-            self.users.add(uid)
+        if sandbox.uid is not None:
+            self.users.add(sandbox.uid)
 
     def incomplete(self) -> str:
         """Why the record of what left this cell is not whole; empty when it is."""

@@ -30,6 +30,8 @@ _MOST_LINKS = 40
 class DockerSandbox:
     """See `Sandbox`. execute: runs a container's life in a thread and ends it when cancelled."""
 
+    uid: int | None = None
+
     def __init__(
         self,
         image: Image,

@@ -29,7 +29,7 @@ _LAST_WORDS = 4000
 
 
 class ProcessSandbox:
-    """See `Sandbox`. uid: the numeric user that everything inside runs as, None when that is our own."""
+    """See `Sandbox`."""
 
     loss: str = ""  # commands work on the workspace itself
 
