@@ -121,18 +121,16 @@ class EgressRecord:
 
 class EgressLog:
     """Writes decisions into a cell's audit log. failure: why it is incomplete, else None. full: why nothing is let
-    through any more, else None; what was let through before is still written. denied: how many were."""
+    through any more, else None; what was let through before is still written."""
 
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._bytes = 0
         self.failure: str | None = None
         self.full: str | None = None
-        self.denied = 0
 
     def write(self, egress: EgressRecord) -> None:
         """Never raises: what can't be written is a failure."""
-        self.denied += egress.decision == "deny"
         if self.full is None or egress.decision == "allow":
             self._write(egress)
         if self.full is None and self._bytes > LAST_RECORD:

@@ -169,7 +169,6 @@ def test_an_allowed_host_is_reached_and_no_other(outskirts: Outskirts) -> None:
         ("a.allowed.example", "GET", "deny"),
         ("api.example.com", "CONNECT", "allow"),
     ]
-    assert cell.proxy.denied_count == 5
 
 
 def test_without_the_proxy_nothing_outside_is_reached(outskirts: Outskirts) -> None:

@@ -140,11 +140,6 @@ class EgressCell:
             return f"the egress proxy failed while serving: {self._thread.defects[0]}"
         return self._log.failure
 
-    @property
-    def denied_count(self) -> int:
-        """How many requests were denied."""
-        return self._log.denied
-
     async def listen(self) -> None:
         """In the proxy's loop. Raises ServiceError."""
         await self._listener.open()
