@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Dialect = Literal["touchstone", "agenticassure"]
 
+_LIBRARIES = Path(__file__).parent / "agenticassure" / "libraries"
 _SEARCHED = 1 << 20
 """Bytes of a file in which its keys are looked for when a directory is searched."""
 _TOP_KEY = re.compile(rb"^(?:\{\s*)?[\"']?([A-Za-z_][\w-]*)[\"']?\s*:", re.MULTILINE)
@@ -39,26 +40,6 @@ def dialect_of(data: Any) -> Dialect | None:
     if isinstance(scenarios, list) and any(isinstance(item, dict) and "input" in item for item in scenarios):
         return "agenticassure"
     return None
-
-
-_LIBRARIES = Path(__file__).parent / "agenticassure" / "libraries"
-
-
-@functools.cache
-def library() -> bytes:
-    """A zip archive of what stands in for the packages of other tools. Raises OSError when our own files can't be
-    read."""
-    import io
-    import zipfile
-
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(_LIBRARIES.rglob("*.py")):
-            if path.parent != _LIBRARIES:
-                # A fixed time: the same bytes for the same files.
-                entry = zipfile.ZipInfo(path.relative_to(_LIBRARIES).as_posix())
-                archive.writestr(entry, path.read_bytes())
-    return content.getvalue()
 
 
 class KnownDialects:
@@ -96,9 +77,22 @@ class KnownDialects:
             return translate_case(source)
         return None
 
-    def library(self) -> bytes:
-        """The stand-in for the package that adapters and scorers import."""
-        return library()
+    @staticmethod
+    @functools.cache
+    def library() -> bytes:
+        """The stand-in for the package that adapters and scorers import. Raises OSError when our own files can't be
+        read."""
+        import io
+        import zipfile
+
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(_LIBRARIES.rglob("*.py")):
+                if path.parent != _LIBRARIES:
+                    # A fixed time: equal bytes for equal files.
+                    entry = zipfile.ZipInfo(path.relative_to(_LIBRARIES).as_posix())
+                    archive.writestr(entry, path.read_bytes())
+        return content.getvalue()
 
 
 DIALECTS = KnownDialects()

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from keystone_action.dialects.known import library
+from keystone_action.dialects.known import DIALECTS
 
 NAME = "libraries.zip"
 
 
 def run(directory: Path, code: str, *before: Path) -> subprocess.CompletedProcess[str]:
     """Run code with the archive at the end of its search path."""
-    (directory / NAME).write_bytes(library())
+    (directory / NAME).write_bytes(DIALECTS.library())
     paths = [str(path) for path in before]
     start = f"import sys\nsys.path[:] = {paths!r} + [p for p in sys.path if 'site-packages' not in p] + [{NAME!r}]\n"
     return subprocess.run(
@@ -244,14 +244,14 @@ def test_an_installed_package_comes_first(tmp_path: Path) -> None:
 
 
 def test_the_archive_is_small_and_of_the_library_alone() -> None:
-    names = zipfile.ZipFile(io.BytesIO(library())).namelist()
+    names = zipfile.ZipFile(io.BytesIO(DIALECTS.library())).namelist()
     assert {name.partition("/")[0] for name in names} == {"agenticassure"}
     assert all(name.endswith(".py") for name in names)
-    assert len(library()) < 64 << 10
+    assert len(DIALECTS.library()) < 64 << 10
 
 
 def test_the_library_is_written_for_old_pythons() -> None:
     import ast
 
-    for name in (archive := zipfile.ZipFile(io.BytesIO(library()))).namelist():
+    for name in (archive := zipfile.ZipFile(io.BytesIO(DIALECTS.library()))).namelist():
         ast.parse(archive.read(name), feature_version=(3, 8))
