@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keystone_action import __version__
+from keystone_action.files.git import commands as git
 from keystone_action.runner.engine import Facilities
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.scoring.aggregate import weakest
@@ -173,14 +173,7 @@ def git_sha(options: RunOptions) -> str | None:
     if given:
         return given
     try:
-        answer = subprocess.run(
-            ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"],
-            cwd=options.directory,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        found = git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=options.directory, timeout=10)
+    except git.GitFailed:
         return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    return found.decode("ascii").strip()
