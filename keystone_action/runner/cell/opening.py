@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 
-OPEN_NETWORK = "bridge"
-"""The engine's own: where installers find their registries; the agent's policy does not hold for it."""
-
 
 async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes] | None) -> None:
     """With files, packages and commands of `setup`. sandboxes: those of the image, None for the process sandbox.
@@ -79,6 +76,8 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
     stack.push_async_callback(run_shielded, sandbox.close)
     under_way.sandbox = sandbox
     if setup.commands:
+        from keystone_action.sandbox.containers.packages import OPEN_NETWORK
+
         spec, found = under_way.spec, under_way.environment()
         is_open = spec.network.egress.default != "deny"
         # Setup's commands can see what differs from cell to cell.

@@ -22,7 +22,7 @@ from keystone_action.sandbox.containers.shared import SharedEngine
 
 SCRIPT_FILE = "/.keystone-setup"
 OPEN_NETWORK = "bridge"
-"""The engine's own, where installers find their registries."""
+"""The engine's own: where installers find their registries; the agent's policy does not hold for it."""
 _VERSION = 2
 """Of what the script does with the same input."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
