@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.attacks import honest, hostile
 from support.command_line import keystone
-from support.resumed_runs import OTHER, SPEC, change_cell, git, lines, project, run
+from support.resumed_runs import OTHER, SPEC, change_cell, git, lines, make_checkout, project, run
 
 __all__ = ["project"]
 
@@ -238,20 +236,13 @@ HOLDS = "import json, tables\nprint(json.dumps({'passed': tables.GOOD}))\n"
 @functools.cache
 def finished_with_helper(in_repository: bool) -> Path:
     """Made once a process: a run doesn't depend on where its checkout is."""
-    top = Path(tempfile.mkdtemp(prefix="keystone-helped-"))
-    atexit.register(shutil.rmtree, top)
-    for name, content in {
+    files = {
         "keystone.yaml": WITH_HELPER,
         "checks/holds.py": HOLDS,
         "checks/tables.py": "GOOD = True\n",
         ".gitignore": "out/\n*.log\n",
-    }.items():
-        (top / name).parent.mkdir(exist_ok=True)
-        (top / name).write_text(content)
-    if in_repository:
-        git(top, "init", "-q")
-        git(top, "add", ".")
-        git(top, "commit", "-q", "-m", "first")
+    }
+    top = make_checkout(files, in_repository=in_repository)
     (top / "checks" / "tables.py").write_text("GOOD = 1 == 1\n")
     first = run(top, "--output", "out", "--summary", "checks/summary.md")
     assert first.code == 0, first.err

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -39,24 +40,32 @@ def git(directory: Path, *words: str) -> None:
     subprocess.run(["git", *identity, *words], cwd=directory, check=True, capture_output=True)
 
 
+def make_checkout(files: Mapping[str, str], *, in_repository: bool = True) -> Path:
+    """A directory with these files, and a commit of them; it is there until this process ends."""
+    top = Path(tempfile.mkdtemp(prefix="keystone-project-"))
+    atexit.register(shutil.rmtree, top)
+    for name, content in files.items():
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text(content)
+    if in_repository:
+        git(top, "init", "-q")
+        git(top, "add", ".")
+        git(top, "commit", "-q", "-m", "first")
+    return top
+
+
 @functools.cache
 def _finished() -> Path:
     """A checkout with a finished run, made once a process: a run doesn't depend on where its checkout is."""
-    top = Path(tempfile.mkdtemp(prefix="keystone-project-"))
-    atexit.register(shutil.rmtree, top)
-    for name, content in {
+    files = {
         "keystone.yaml": SPEC,
         "prompt.md": "Do it.\n",
         "start/a.txt": "one",
         "code/answer.txt": "two",
         "checks/holds.sh": "#!/bin/sh\necho '{\"passed\": true}'\n",
         ".gitignore": "out/\n",
-    }.items():
-        (top / name).parent.mkdir(exist_ok=True)
-        (top / name).write_text(content)
-    git(top, "init", "-q")
-    git(top, "add", ".")
-    git(top, "commit", "-q", "-m", "first")
+    }
+    top = make_checkout(files)
     assert run(top, "--output", "out").code == 0
     return top
 
