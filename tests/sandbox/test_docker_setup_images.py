@@ -134,13 +134,14 @@ def test_a_link_that_leads_elsewhere_is_seen_whatever_the_clock_says(tmp_path: P
     assert _entries(tmp_path) != before
 
 
-TELLING = [
-    "echo $PWD >/opt/x",
-    "ln -s $PWD /opt/x",
-    "mkdir -p /opt/a/b && printf 'a%sb' $HOME >/opt/a/b/c",
-    "touch -d 2001-01-01 /opt/x && echo $TOKEN >/opt/x && touch -d 2001-01-01 /opt/x",
-    "echo $TOKEN >>/etc/profile",
-]
+TELLING = {
+    "echo $PWD >/opt/x": ("cat /opt/x", "$PWD"),
+    "ln -s $PWD /opt/x": ("readlink /opt/x", "$PWD"),
+    "mkdir -p /opt/a/b && printf 'a%sb' $HOME >/opt/a/b/c": ("cat /opt/a/b/c", "a${HOME}b"),
+    "touch -d 2001-01-01 /opt/x && echo $TOKEN >/opt/x && touch -d 2001-01-01 /opt/x": ("cat /opt/x", "$TOKEN"),
+    "echo $TOKEN >>/etc/profile": ("tail -n 1 /etc/profile", "$TOKEN"),
+}
+"""For each what shows its effect, and the text that it shows."""
 
 
 def test_no_image_is_kept_that_says_something_of_the_cell(engine: Any, mark: str) -> None:
@@ -156,12 +157,14 @@ def test_no_image_is_kept_that_says_something_of_the_cell(engine: Any, mark: str
             )
             identifiers = [ready.image.identifier for ready, _ in made]
             assert sorted(own_images(engine, provider)) == sorted(identifiers)
-            for command, (ready, _), identifier in zip(TELLING, made, identifiers, strict=True):
+            for command, (ready, sandbox), identifier in zip(TELLING, made, identifiers, strict=True):
                 assert not kept(ready), command
+                # The author's own commands put it there for this cell.
+                shown, text = TELLING[command]
+                found = await sandbox.run(shell(f'TOKEN=\'{secret}\'; test "$({shown})" = "{text}"'))
+                assert found.exit_code == 0, command
                 assert secret not in str(engine.api.inspect_image(identifier)), command
                 assert secret not in str(engine.api.history(identifier)), command
-            # The author's own commands put it there for this cell.
-            assert secret in (await made[-1][1].run(shell("cat /etc/profile"))).stdout.text()
             for ready, _ in made:
                 await ready.close()
             assert own_images(engine, provider) == []
