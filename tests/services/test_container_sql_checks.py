@@ -100,22 +100,29 @@ def test_an_undefined_table_or_column_is_the_agents_failure(untouched: ServedCel
     assert ask(untouched, tmp_path, query, equals=1).status == "fail"
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "DELETE FROM customers",
-        "DROP TABLE customers",
-        "SELECT 1; DELETE FROM customers",
-        "WITH x AS (SELECT 1) DELETE FROM customers",
-        "SELECT * FROM customers FOR UPDATE",
-        "SELECT * FROM mysql.user",
-        "SELECT 'x' INTO OUTFILE '/tmp/out'",
-        "SELECT LOAD_FILE('/etc/passwd') IS NOT NULL FROM nonsense syntax here",
-    ],
-)
+REFUSED = [
+    "DELETE FROM customers",
+    "DROP TABLE customers",
+    "SELECT 1; DELETE FROM customers",
+    "WITH x AS (SELECT 1) DELETE FROM customers",
+    "SELECT * FROM customers FOR UPDATE",
+    "SELECT * FROM mysql.user",
+    "SELECT 'x' INTO OUTFILE '/tmp/out'",
+    "SELECT LOAD_FILE('/etc/passwd') IS NOT NULL FROM nonsense syntax here",
+]
+
+
+@pytest.mark.parametrize("query", REFUSED)
 def test_a_check_can_only_read_and_only_its_cells_database(untouched: ServedCell, tmp_path: Path, query: str) -> None:
     assert ask(untouched, tmp_path, query, equals=1).status == "error"
     assert ask(untouched, tmp_path, "SELECT count(*) FROM customers", equals=1).status == "pass"
+
+
+def test_so_it_is_where_the_cell_has_the_names_of_env(cell: ServedCell, tmp_path: Path) -> None:
+    agent(cell)
+    for query in REFUSED:
+        assert ask(cell, tmp_path, query, equals=1).status == "error", query
+        assert ask(cell, tmp_path, "SELECT count(*) FROM customers", equals=1).status == "pass", query
 
 
 def test_no_file_of_the_server_is_read(untouched: ServedCell, tmp_path: Path) -> None:
