@@ -189,7 +189,8 @@ def test_services_of_containers_several_cells_at_once(tmp_path: Path, image, web
     declared services stay reachable, `external` ones too, whatever egress says."""
     image(POSTGRES), image(MYSQL)
     more = databases(own="container")
-    more["services"] += [*KNOWING, {"name": "out", "type": "external", "url": f"http://127.0.0.1:{web}/"}]
+    outside = {"name": "out", "type": "external", "url": f"http://127.0.0.1:{web}/"}
+    more["services"] = [*KNOWING, *more["services"], outside]  # `app` is told of one that stands below it
     more["invariants"]["asked"] = {"check": ASKED_ONCE}
     agent = f"""{who("db", "own", "my")}
 echo "app $({GET} {{{{ services.app.url }}}}/told)"
