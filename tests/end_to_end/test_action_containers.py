@@ -7,23 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.action_job import ActionJob
+from support.action_job import EIGHT, ActionJob
 from support.fake_runner import StepResult
 from support.model_server import KEY, ModelServer, answer
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
-DATABASES = {"postgres": "postgres:16", "mysql": "mysql:9"}
-EIGHT = {
-    "command_exit",
-    "custom",
-    "file_absent",
-    "file_content",
-    "file_exists",
-    "http_mock_assertions",
-    "llm_as_judge",
-    "sql",
+PASSING = {
+    "version": 1,
+    "id": "passing",
+    "task": {"prompt": "do it"},
+    "agent": {"type": "command", "command": "echo yes >answer.txt"},
+    "invariants": {"answered": {"check": {"type": "file_content", "path": "answer.txt", "contains": "yes"}}},
 }
+DATABASES = {"postgres": "postgres:16", "mysql": "mysql:9"}
 
 
 @pytest.fixture
@@ -93,8 +90,17 @@ def test_the_image_is_the_command_on_a_laptop(job: ActionJob) -> None:
     called = job.command("run", "mysql-broken.keystone.yaml", "--output", "keystone-results")
     assert called.returncode == 1, called.stdout + called.stderr
     is_broken(job.cell)
-    assert job.statuses["email_quality"] == "skip", "by the lack of a key"
+    by_gate, without_key = {"reconciliation_clean": "fail"}, {"email_quality": "skip"}
+    assert job.statuses == dict.fromkeys(job.checks, "pass") | by_gate | without_key
     assert ("service", "mysql:9") in job.made
+    assert job.left() == []
+
+
+def test_a_command_on_a_laptop_that_passes(job: ActionJob) -> None:
+    job.write(PASSING)
+    called = job.command("run", "keystone.yaml", "--output", "keystone-results")
+    assert called.returncode == 0, called.stdout + called.stderr
+    assert (job.cell["verdict"], job.statuses) == ("pass", {"answered": "pass"})
     assert job.left() == []
 
 

@@ -26,6 +26,17 @@ from support.fake_runner import FakeRunner, StepResult
 if TYPE_CHECKING:
     from docker import DockerClient
 
+EIGHT = {
+    "command_exit",
+    "custom",
+    "file_absent",
+    "file_content",
+    "file_exists",
+    "http_mock_assertions",
+    "llm_as_judge",
+    "sql",
+}
+"""The types of the checks in the example `reconcile`."""
 HEAD = "2" * 40
 """Of pull request 17, which the events are about."""
 RUNNER_USER = 4321
@@ -93,6 +104,7 @@ class ActionJob:
             timeout=timeout,
             check=False,
         )
+        assert self._results.is_file(), done.stdout + done.stderr
         self._named.add(self.document["run_id"])
         return done
 
@@ -130,7 +142,11 @@ class ActionJob:
     @property
     def document(self) -> dict[str, Any]:
         """results.json."""
-        return json.loads((self.runner.workspace / "keystone-results" / "results.json").read_text("utf-8"))
+        return json.loads(self._results.read_text("utf-8"))
+
+    @property
+    def _results(self) -> Path:
+        return self.runner.workspace / "keystone-results" / "results.json"
 
     @property
     def cell(self) -> dict[str, Any]:
