@@ -21,6 +21,10 @@ TELL = f"""
 echo "front $({GET} {{{{ services.front.url }}}}/from-store)"
 echo "variables" $(env | grep -E '^KEYSTONE_SERVICE_(FRONT|STORE)_' | sort)
 """
+ASK_OTHERS = f"""
+echo "app $({GET} {{{{ services.app.url }}}}/told)"
+echo "out $({GET} {{{{ services.out.url }}}})"
+"""
 COPY = "import os, urllib.request as u; open('from-store', 'w').write(str(u.urlopen(os.environ['STORE']).status))"
 NAMED: list[dict[str, Any]] = [
     {"name": "store", "image": PYTHON, "command": "python3 -m http.server 8000 --directory /srv", "ports": [8000]},
@@ -74,6 +78,10 @@ def databases(**isolation: str) -> dict[str, Any]:
         "fixtures": [{"type": "sql", "service": name, "sql": table} for name in names],
         "invariants": {f"own_{name}": {"check": {**count, "service": name}} for name in names},
     }
+
+
+def outside(port: int) -> dict[str, Any]:
+    return {"name": "out", "type": "external", "url": f"http://127.0.0.1:{port}/"}
 
 
 def who(*names: str) -> str:
@@ -145,12 +153,7 @@ def test_services_of_containers_one_cell_at_a_time(tmp_path: Path, image, web: i
     `database` = a fresh one all the same."""
     image(POSTGRES), image(MYSQL)
     more = databases(apart="database")
-    more["services"] += [
-        *NAMED,
-        *KNOWING,
-        {"name": "out", "type": "external", "url": f"http://127.0.0.1:{web}/"},
-        {"name": "lite", "type": "sqlite", "path": "a.db"},
-    ]
+    more["services"] += [*NAMED, *KNOWING, outside(web), {"name": "lite", "type": "sqlite", "path": "a.db"}]
     lite = "create table t(n integer); insert into t values (1)"
     more["fixtures"].append({"type": "sql", "service": "lite", "sql": lite})
     more["invariants"] |= {
@@ -160,10 +163,7 @@ def test_services_of_containers_one_cell_at_a_time(tmp_path: Path, image, web: i
         },
         "lite": {"check": {"type": "sql", "service": "lite", "query": "select sum(n) from t", "equals": 3}},
     }
-    agent = f"""{TELL}{who("db", "apart", "my")}{LITE}
-echo "app $({GET} {{{{ services.app.url }}}}/told)"
-echo "out $({GET} {{{{ services.out.url }}}})"
-"""
+    agent = TELL + who("db", "apart", "my") + LITE + ASK_OTHERS
     parallelism = {"replicas": 2, "max_concurrency": 1}
     network = {"egress": {"default": "allow"}}
     text = cells(agent, more, base=image(PYTHON), parallelism=parallelism, network=network)
@@ -189,13 +189,10 @@ def test_services_of_containers_several_cells_at_once(tmp_path: Path, image, web
     declared services stay reachable, `external` ones too, whatever egress says."""
     image(POSTGRES), image(MYSQL)
     more = databases(own="container")
-    outside = {"name": "out", "type": "external", "url": f"http://127.0.0.1:{web}/"}
-    more["services"] = [*KNOWING, *more["services"], outside]  # `app` is told of one that stands below it
+    # `app` is told of one that stands below it.
+    more["services"] = [*KNOWING, *more["services"], outside(web)]
     more["invariants"]["asked"] = {"check": ASKED_ONCE}
-    agent = f"""{who("db", "own", "my")}
-echo "app $({GET} {{{{ services.app.url }}}}/told)"
-echo "out $({GET} {{{{ services.out.url }}}})"
-"""
+    agent = who("db", "own", "my") + ASK_OTHERS
     parallelism = {"replicas": 2, "max_concurrency": 2}
     network = {"egress": {"default": "deny"}}
     text = cells(agent, more, base=image(PYTHON), parallelism=parallelism, network=network)

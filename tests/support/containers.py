@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 from anyio.from_thread import BlockingPortal
@@ -224,23 +224,20 @@ def containers(
     yield from _world(engine, portal, tmp_path, image)
 
 
-@pytest.fixture(scope="module")
-def shared_containers(
-    engine: DockerClient,
-    portal: BlockingPortal,
-    tmp_path_factory: pytest.TempPathFactory,
-    image: Callable[[str], str],
-) -> Iterator[ContainerWorld]:
-    """A run that the tests of a module share, for servers that take long to start."""
-    yield from _world(engine, portal, tmp_path_factory.mktemp("containers"), image)
+def _lasting(scope: Literal["module", "session"]) -> Any:
+    @pytest.fixture(scope=scope)
+    def world(
+        engine: DockerClient,
+        portal: BlockingPortal,
+        tmp_path_factory: pytest.TempPathFactory,
+        image: Callable[[str], str],
+    ) -> Iterator[ContainerWorld]:
+        yield from _world(engine, portal, tmp_path_factory.mktemp("containers"), image)
+
+    return world
 
 
-@pytest.fixture(scope="session")
-def session_containers(
-    engine: DockerClient,
-    portal: BlockingPortal,
-    tmp_path_factory: pytest.TempPathFactory,
-    image: Callable[[str], str],
-) -> Iterator[ContainerWorld]:
-    """A run that all tests of a session share that ask for it, where several modules need the same servers."""
-    yield from _world(engine, portal, tmp_path_factory.mktemp("containers"), image)
+shared_containers = _lasting("module")
+"""A run that the tests of a module share, for servers that take long to start."""
+session_containers = _lasting("session")
+"""A run that the tests of several modules share which need the same servers."""
