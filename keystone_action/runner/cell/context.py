@@ -30,7 +30,7 @@ class Copies:
 
     under_way: CellUnderWay
     _is_copied: bool = False
-    _lost: str = ""
+    _loss: str = ""
     _home: Home | None = None
 
     async def open_shared(
@@ -39,8 +39,8 @@ class Copies:
         """A sandbox of a check's own on the one copy that `command_exit` and sandboxed `custom` share. Each gets the
         copy's files given, and nothing else of those before it but HOME, where it asks for that. Raises PathUnreadable
         where a check before it left the copy so that not all of it could be had."""
-        if self._lost:
-            raise PathUnreadable(f"an earlier check left the shared copy of the workspace unreadable: {self._lost}")
+        if self._loss:
+            raise PathUnreadable(f"an earlier check left the shared copy of the workspace unreadable: {self._loss}")
         if not self._is_copied:
             await self.copy(self.shared_path, drop_outside_links=False)
             self._is_copied = True
@@ -75,7 +75,7 @@ class Copies:
 
     def note_loss(self, sandbox: Sandbox) -> None:
         """A check has ended in a sandbox on the shared copy."""
-        self._lost = self._lost or sandbox.loss
+        self._loss = self._loss or sandbox.loss
 
     async def keep_home(self, sandbox: Sandbox) -> None:
         """Close a sandbox, its HOME kept for the check that goes on in it."""

@@ -118,13 +118,13 @@ class ServiceContainer:
         if limit.cancelled_caught:
             await self.must_run("before it was ready")
             problem = f"was not ready within {timeout:g} s{f': {missing}' if missing else ''}"
-            raise await self.failure(problem, "If it only needs longer, give it more `ready_timeout`.")
+            raise await self.failure_in_thread(problem, "If it only needs longer, give it more `ready_timeout`.")
 
     async def must_run(self, when: str) -> None:
         """Raises ServiceError when the container has ended: how, and what it printed last."""
         problem, advice = _end(await self._refresh(), when)
         if problem:
-            raise await self.failure(problem, advice)
+            raise await self.failure_in_thread(problem, advice)
 
     async def is_running(self) -> bool:
         """Whether it is there and has not ended. Raises ServiceError when the engine can't say."""
@@ -136,7 +136,7 @@ class ServiceContainer:
         state = self._state()
         problem, advice = _end(state, when)
         if problem and (state.get("OOMKilled") or state.get("ExitCode") != 0):
-            raise self.failure_blocking(problem, advice)
+            raise self.failure(problem, advice)
 
     async def _refresh(self) -> State:
         import anyio.to_thread
@@ -191,7 +191,7 @@ class ServiceContainer:
         self._last_printed = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
         return self._last_printed
 
-    def failure_blocking(self, problem: str, advice: str = "") -> ServiceError:
+    def failure(self, problem: str, advice: str = "") -> ServiceError:
         """A ServiceError about this service, with how it ended, if it has, and what it printed last. Blocking."""
         if not advice:
             with contextlib.suppress(ServiceError):
@@ -201,11 +201,11 @@ class ServiceContainer:
         last = f"; it printed last:\n{printed}" if printed else "; it printed nothing"
         return ServiceError(f"service {self.plan.service} (image {self.plan.image}) {problem}{last}", help=advice)
 
-    async def failure(self, problem: str, advice: str = "") -> ServiceError:
-        """The same, without blocking."""
+    async def failure_in_thread(self, problem: str, advice: str = "") -> ServiceError:
+        """See `failure`, which asks the engine."""
         import anyio.to_thread
 
-        return await anyio.to_thread.run_sync(self.failure_blocking, problem, advice)
+        return await anyio.to_thread.run_sync(self.failure, problem, advice)
 
     async def address_in(self, network: ContainerNetwork) -> str:
         """Its address in a network that it has joined. Raises ServiceError."""

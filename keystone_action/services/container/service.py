@@ -172,7 +172,7 @@ async def unmet_condition(container: ServiceContainer, wait_for: str) -> str:
     # What has just ended can't run anything either, and the engine says so in similar words.
     if exit_code in (126, 127) and _NO_SHELL.search(printed):
         advice = "Name its `ports` instead: they are waited for from outside."
-        raise await container.failure("can't run `wait_for`: the image has no /bin/sh", advice)
+        raise await container.failure_in_thread("can't run `wait_for`: the image has no /bin/sh", advice)
     last = " ".join(printed.split())[-300:]
     return f"wait_for ended with exit code {exit_code}{f' ({last})' if last else ''}"
 

@@ -87,7 +87,7 @@ class MysqlInContainer:
                     self._has_template = True
                 await anyio.to_thread.run_sync(self._make_place)
             except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
-                raise await self.container.failure(f"can't be set up for cells: {one_line(error)}") from None
+                raise await self.container.failure_in_thread(f"can't be set up for cells: {one_line(error)}") from None
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.remove()

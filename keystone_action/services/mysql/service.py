@@ -120,7 +120,7 @@ class MysqlPlace(Place):
         try:
             self._cell.settle()
         except (pymysql.err.MySQLError, OSError) as error:
-            raise self._server.container.failure_blocking(f"went away: {one_line(error)}") from None
+            raise self._server.container.failure(f"went away: {one_line(error)}") from None
 
     async def _run(self, what: str, call: Callable[[], None]) -> None:
         import anyio.to_thread
@@ -129,7 +129,7 @@ class MysqlPlace(Place):
         try:
             await anyio.to_thread.run_sync(call)
         except (pymysql.err.MySQLError, OSError) as error:
-            raise await self._server.container.failure(f"{what}: {one_line(error)}") from None
+            raise await self._server.container.failure_in_thread(f"{what}: {one_line(error)}") from None
 
 
 def credentials_of_image(service: str, env: Mapping[str, str]) -> MysqlCredentials:

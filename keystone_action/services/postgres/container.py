@@ -95,4 +95,4 @@ def port_of(definition: PostgresService | ContainerService, variable: str, defau
 
 def _failure(server: PostgresServer, problem: str) -> ServiceError:
     assert isinstance(server, PostgresInContainer)
-    return server.container.failure_blocking(problem)
+    return server.container.failure(problem)

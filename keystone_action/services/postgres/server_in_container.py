@@ -74,7 +74,7 @@ class PostgresInContainer:
             try:
                 await anyio.to_thread.run_sync(self._take_over)
             except psycopg.Error as error:
-                raise await self.container.failure(f"can't be set up for cells: {one_line(error)}") from None
+                raise await self.container.failure_in_thread(f"can't be set up for cells: {one_line(error)}") from None
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.remove()
