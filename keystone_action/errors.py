@@ -27,6 +27,13 @@ EXIT_CANCELLED = 130
 
 PROGRAM_EXIT_CODES = {126: "a program was found and could not be run", 127: "a program was not found"}
 """What a shell means by them. Codes above 128 are left alone: a program may end with 137 and no signal came."""
+_AGENT_ERRNOS = frozenset(
+    {
+        errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ELOOP,  # closed, gone, replaced, led in circles
+        errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO, errno.EXDEV,  # of another kind than expected, or elsewhere
+        errno.EPERM, errno.EEXIST, errno.ENOTEMPTY, errno.EINVAL,  # in the way, or named as no system can have it
+    }
+)  # fmt: skip
 
 
 class KeystoneError(Exception):
@@ -93,15 +100,6 @@ class Cancelled(KeystoneError):  # noqa: N818 - the field's word
     """SIGINT or SIGTERM: finished cells are kept."""
 
     exit_code = EXIT_CANCELLED
-
-
-_AGENT_ERRNOS = frozenset(
-    {
-        errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ELOOP,  # closed, gone, replaced, led in circles
-        errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO, errno.EXDEV,  # of another kind than expected, or elsewhere
-        errno.EPERM, errno.EEXIST, errno.ENOTEMPTY, errno.EINVAL,  # in the way, or named as no system can have it
-    }
-)  # fmt: skip
 
 
 def caused_by_agent(error: OSError) -> bool:

@@ -22,6 +22,10 @@ _METADATA: frozenset[IPAddress] = frozenset(
 """Where clouds tell a machine its credentials. Not all are addresses of one link only; GitHub's runners have the
 second."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_TUNNELS = (ipaddress.IPv6Network("2002::/16"), ipaddress.IPv6Network("2001::/32"))
+"""6to4 and Teredo: the networks on the way decide who answers there. Whether Python counts the first as global
+depends on its patch version."""
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 
 
 class Denied(Exception):  # noqa: N818 - it is an answer, not an error
@@ -92,12 +96,6 @@ def _is_never_outside(address: IPAddress) -> bool:
         or address.is_reserved
         or (isinstance(address, ipaddress.IPv4Address) and address in _THIS_NETWORK)
     )
-
-
-_TUNNELS = (ipaddress.IPv6Network("2002::/16"), ipaddress.IPv6Network("2001::/32"))
-"""6to4 and Teredo: the networks on the way decide who answers there. Whether Python counts the first as global
-depends on its patch version."""
-_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 
 
 def _with_port(host: str | IPAddress, port: int) -> str:

@@ -38,6 +38,11 @@ MAX_CONTEXT = 255
 """Characters of a status' name."""
 MAX_SHARDS = 256
 """Jobs that GitHub makes of one matrix."""
+_LEFT = {
+    True: "remove from the repository what the commit holds there",
+    False: "none are in the commit, so an earlier step or run has left these; remove them before this step, "
+    "or give each step a folder of its own",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,13 +211,6 @@ def _output_dir(reader: InputReader, mode: str, workspace: Path, directory: Path
         expected = f"a folder without results or links: {_LEFT[is_committed(workspace, output)]}"
         reader.problem("output-dir", expected, found=str(output.relative_to(workspace)))
     return output
-
-
-_LEFT = {
-    True: "remove from the repository what the commit holds there",
-    False: "none are in the commit, so an earlier step or run has left these; remove them before this step, "
-    "or give each step a folder of its own",
-}
 
 
 def _link_on_the_way(output: Path, workspace: Path) -> Path | None:

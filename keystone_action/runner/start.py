@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.fixtures import SecretEntry
     from keystone_action.spec.models.spec import Spec
 
+LIGHT_ENTRIES = 32
+LIGHT_BYTES = 1 << 18
+
 
 async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
@@ -172,10 +175,6 @@ class Starter:
 
 async def nothing() -> None:
     """For services that have nothing in common that would have to end."""
-
-
-LIGHT_ENTRIES = 32
-LIGHT_BYTES = 1 << 18
 
 
 def is_light(loaded: LoadedSpec) -> bool:

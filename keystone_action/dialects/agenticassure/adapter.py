@@ -33,6 +33,9 @@ FILES = ("agenticassure.yaml", "agenticassure.toml")
 WAYS_OUT = "write `adapter: module.Class` into agenticassure.yaml beside or above it, or call with --agent module:Class"
 _COLON = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
+_KNOWN = {"adapter": NAME, "scorers": NAMES, "env": NAMES}
+"""`scorers` and `env` are ours."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,6 @@ def _read_configuration(path: Path, source: TranslationSource, findings: Finding
         if not _VARIABLE.fullmatch(variable):
             findings.problems.append(Diagnostic(shown_name, 1, 1, f"env: {show(variable)} is no name of a variable"))
     return NamedAdapter(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
-
-
-_KNOWN = {"adapter": NAME, "scorers": NAMES, "env": NAMES}
-"""`scorers` and `env` are ours."""
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _yaml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:

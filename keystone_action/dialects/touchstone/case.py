@@ -45,6 +45,7 @@ _ARTIFACTS = ("commands", "mcp", "plugins", "skills")
 _IN_SOURCE = "put the files where the harness looks for them into source (.claude/skills, .mcp.json, …)"
 _SPARE_SECONDS = 1800.0
 """Beside the limits of harness and graders, which Touchstone has none for: setup and commands."""
+_EMPTY = CaseField("", MappingNode("", []), MappingNode("", []), None)
 
 
 def translate_case(source: TranslationSource) -> Translation:
@@ -296,6 +297,3 @@ class _Case:
 
 def _mapping(pairs: list[tuple[Node, Node]], at: Node) -> MappingNode:
     return MappingNode("tag:yaml.org,2002:map", pairs, at.start_mark, at.end_mark)
-
-
-_EMPTY = CaseField("", MappingNode("", []), MappingNode("", []), None)

@@ -29,6 +29,18 @@ _UNKNOWN_NAMES = 20
 _UNKNOWN_LENGTH = 60
 
 Status = Literal["ok", "error"]
+_NAMES: dict[ToolKind, str] = {
+    "read": "Read NotebookRead ReadFile read_file read_many_files view view_image cat open_file get_file_contents",
+    "write": "Write Edit MultiEdit NotebookEdit write_file edit_file create_file delete_file move_file replace "
+    "str_replace str_replace_editor str_replace_based_edit_tool insert apply_patch file_change delete move",
+    "execute": "Bash BashOutput KillShell KillBash shell local_shell exec exec_command command_execution "
+    "run_shell_command run_command run_terminal_cmd python code_execution code_interpreter",
+    "search": "Glob Grep LS search_files search_file_content list_dir list_directory list_files find ripgrep",
+    "fetch": "WebFetch WebSearch web_search google_web_search http_request browser",
+    "other": "think",
+}
+_KINDS = {name.lower(): kind for kind, names in _NAMES.items() for name in (*names.split(), kind)}
+_KINDS |= {name.replace("_", ""): kind for name, kind in _KINDS.items()}
 
 
 @dataclass(slots=True)
@@ -203,20 +215,6 @@ class TraceBuilder:
         if size < size_of(arguments):
             self._skipped["tool call of whose arguments only the beginnings were kept"] += 1
         return bounded
-
-
-_NAMES: dict[ToolKind, str] = {
-    "read": "Read NotebookRead ReadFile read_file read_many_files view view_image cat open_file get_file_contents",
-    "write": "Write Edit MultiEdit NotebookEdit write_file edit_file create_file delete_file move_file replace "
-    "str_replace str_replace_editor str_replace_based_edit_tool insert apply_patch file_change delete move",
-    "execute": "Bash BashOutput KillShell KillBash shell local_shell exec exec_command command_execution "
-    "run_shell_command run_command run_terminal_cmd python code_execution code_interpreter",
-    "search": "Glob Grep LS search_files search_file_content list_dir list_directory list_files find ripgrep",
-    "fetch": "WebFetch WebSearch web_search google_web_search http_request browser",
-    "other": "think",
-}
-_KINDS = {name.lower(): kind for kind, names in _NAMES.items() for name in (*names.split(), kind)}
-_KINDS |= {name.replace("_", ""): kind for name, kind in _KINDS.items()}
 
 
 class TraceReader(ABC):

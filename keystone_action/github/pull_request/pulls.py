@@ -19,6 +19,7 @@ from keystone_action.github.pull_request.status import status_sha_of
 
 MAX_PULLS = 10
 """Pull requests of one commit that are commented on."""
+_PATIENCE = RequestLimits(tries=3, waiting=15.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,6 @@ def _open(found: list[PullRequest], repository: str) -> list[PullRequest]:
 def _same(one: str, other: str) -> bool:
     """Names of repositories ignore case."""
     return one.lower() == other.lower()
-
-
-_PATIENCE = RequestLimits(tries=3, waiting=15.0)
 
 
 def whose_code(event: Event, settings: Settings, environ: Mapping[str, str], log: Callable[[str], None]) -> Event:

@@ -27,6 +27,12 @@ _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _SHELL = frozenset("$`*?~\\\n")
 _OPERATOR = frozenset("();<>|&")
 _TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
+_ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
+"""Configuration of pytest by their names alone, in pytest's order."""
+_SECTIONS = {"tox.ini": ("pytest",), "setup.cfg": ("tool:pytest",)}
+_ORDER = (*_ALWAYS, "pyproject.toml", "tox.ini", "setup.cfg")
+SHARED_CONFIGURATION = ("pyproject.toml", "setup.cfg")
+"""Files with a part for pytest that an agent may change for other reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +165,6 @@ def _configuration(copy: GradedCopy, arguments: Sequence[str]) -> tuple[str, str
     name = f"{copy.private}{suffix}"
     put(copy.sandbox.workspace, str(directory / name), content, copy.originals)
     return str(root / directory / name), str(root / directory)
-
-
-_ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
-"""Configuration of pytest by their names alone, in pytest's order."""
-_SECTIONS = {"tox.ini": ("pytest",), "setup.cfg": ("tool:pytest",)}
-_ORDER = (*_ALWAYS, "pyproject.toml", "tox.ini", "setup.cfg")
-SHARED_CONFIGURATION = ("pyproject.toml", "setup.cfg")
-"""Files with a part for pytest that an agent may change for other reasons."""
 
 
 def find_configuration(arguments: Sequence[str], read: Callable[[str], bytes | None]) -> str | None:

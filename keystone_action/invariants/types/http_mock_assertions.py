@@ -25,6 +25,9 @@ from keystone_action.spec.models.base import ServiceName
 _SHOWN = 2_000
 _HEADS = ("request_count", "last_request", "requests[0]")
 _NUMERIC = frozenset({"equals", "not_equals", "gt", "gte", "lt", "lte", "exists"})
+_KINDS_KEPT = 1_000
+_KINDS_SHOWN = 3
+_WIDTH = 120
 
 
 def _readable_field(text: str) -> str:
@@ -230,11 +233,6 @@ def _bound(value: Any) -> Any:
     document = as_json(value)
     text = document if isinstance(document, str) else str(document)
     return document if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
-
-
-_KINDS_KEPT = 1_000
-_KINDS_SHOWN = 3
-_WIDTH = 120
 
 
 class NearMisses:

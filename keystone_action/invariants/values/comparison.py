@@ -24,6 +24,21 @@ _ISO_PERIOD = re.compile(
     r"(?P<sign>-)?P(?:(?P<days>\d+(?:\.\d+)?)D)?(?:T(?:(?P<h>\d+(?:\.\d+)?)H)?(?:(?P<m>\d+(?:\.\d+)?)M)?"
     r"(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
 )
+_ISO_TYPES = (dt.date, dt.time, dt.timedelta, uuid.UUID)
+_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (Decimal, "decimal"),
+    (str, "text"),
+    (dt.datetime, "timestamp"),
+    (dt.date, "date"),
+    (dt.time, "time"),
+    (dt.timedelta, "interval"),
+    (uuid.UUID, "uuid"),
+    ((bytes, bytearray, memoryview), "bytes"),
+    (Mapping, "mapping"),
+)
 
 
 def equal(expected: object, found: object, *, boolean_as_number: bool = False) -> bool:
@@ -80,9 +95,6 @@ def exact(number: Number) -> Decimal:
     if isinstance(number, Decimal):
         return Decimal("NaN") if number.is_nan() else number
     return Decimal(number)
-
-
-_ISO_TYPES = (dt.date, dt.time, dt.timedelta, uuid.UUID)
 
 
 def read_as(text: str, like: object) -> Any:
@@ -175,22 +187,6 @@ def text_of(found: object) -> str | None:
 def is_list(value: object) -> bool:
     """A list or tuple, not a text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
-
-
-_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (bool, "boolean"),
-    (int, "integer"),
-    (float, "number"),
-    (Decimal, "decimal"),
-    (str, "text"),
-    (dt.datetime, "timestamp"),
-    (dt.date, "date"),
-    (dt.time, "time"),
-    (dt.timedelta, "interval"),
-    (uuid.UUID, "uuid"),
-    ((bytes, bytearray, memoryview), "bytes"),
-    (Mapping, "mapping"),
-)
 
 
 def type_name(value: object) -> str:

@@ -34,6 +34,24 @@ not be had, no cell was graded."""
 _DIGESTS = frozenset({"spec", "file", "folder", "helper", "remote branches", "variable"})
 """Kinds whose values say nothing to people."""
 _LONGEST = 200
+_WHAT: Mapping[str, str] = {
+    "version": "the version of {name}",
+    "commit": "the commit",
+    "option": "{name}",
+    "parameter": "the parameter {name}",
+    "spec": "the spec {name}",
+    "sandbox": "the sandbox of {spec}",
+    "gateway": "the gateway mode of {spec}",
+    "image": "the image {name} of {spec}",
+    "judge": "the judge {name} of {spec}",
+    "file": "the file {name} of {spec}",
+    "folder": "the folder {name} of {spec}",
+    "helper": "the file {name}, which host scripts of {spec} can read,",
+    "variable": "the variable {name} that the agent of {spec} is given",
+    "remote branches": "what the git history in the folder {name} of {spec} knows of remote branches",
+    "selection": "{name}",
+}
+_ORDER = {kind: number for number, kind in enumerate(_WHAT)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +147,6 @@ def _facts_of_all(facts: Sequence[Facts]) -> Facts:
         kind: {name: next(iter(found)) for name, found in named.items() if len(found) == 1}
         for kind, named in values.items()
     }
-
-
-_WHAT: Mapping[str, str] = {
-    "version": "the version of {name}",
-    "commit": "the commit",
-    "option": "{name}",
-    "parameter": "the parameter {name}",
-    "spec": "the spec {name}",
-    "sandbox": "the sandbox of {spec}",
-    "gateway": "the gateway mode of {spec}",
-    "image": "the image {name} of {spec}",
-    "judge": "the judge {name} of {spec}",
-    "file": "the file {name} of {spec}",
-    "folder": "the folder {name} of {spec}",
-    "helper": "the file {name}, which host scripts of {spec} can read,",
-    "variable": "the variable {name} that the agent of {spec} is given",
-    "remote branches": "what the git history in the folder {name} of {spec} knows of remote branches",
-    "selection": "{name}",
-}
-_ORDER = {kind: number for number, kind in enumerate(_WHAT)}
 
 
 def explain(difference: IdentityDifference, purpose: Purpose) -> str:

@@ -37,6 +37,9 @@ from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scen
 if TYPE_CHECKING:
     from keystone_action.spec.loading.translation import Clone, Dialects, Translation
 
+_MOST_LOOKS = 8
+"""At a spec from which what is wrong was taken: each look takes something more."""
+
 
 @dataclass(frozen=True)
 class LoadedSpec(RunRules):
@@ -148,10 +151,6 @@ def enclosing_root(directory: Path) -> Path:
             return candidate
     here = Path.cwd().resolve()
     return here if directory.is_relative_to(here) else directory
-
-
-_MOST_LOOKS = 8
-"""At a spec from which what is wrong was taken: each look takes something more."""
 
 
 class _Loading:

@@ -20,31 +20,6 @@ from keystone_action.spec.models.services import SERVICE_TYPES
 from keystone_action.spec.models.shapes import words_of_pattern
 from keystone_action.spec.models.spec import Spec
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong. on_key: the place is the key of the path's last step, not its value. offset: characters
-    into a plain text."""
-
-    path: KeyPath
-    message: str
-    expected: str = ""
-    found: str = ""
-    suggestion: str = ""
-    help: str = ""
-    on_key: bool = False
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Located:
-    """A problem and the union it comes from: the path of the union, and which member said it."""
-
-    problem: Problem
-    union: KeyPath | None = None
-    member: str = ""
-
-
 _KINDS = {
     "string_type": "a text",
     "int_type": "a whole number",
@@ -78,6 +53,30 @@ _FORMS = {
 }
 """What a part of a spec looks like, for those who know it from elsewhere."""
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. on_key: the place is the key of the path's last step, not its value. offset: characters
+    into a plain text."""
+
+    path: KeyPath
+    message: str
+    expected: str = ""
+    found: str = ""
+    suggestion: str = ""
+    help: str = ""
+    on_key: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A problem and the union it comes from: the path of the union, and which member said it."""
+
+    problem: Problem
+    union: KeyPath | None = None
+    member: str = ""
 
 
 def translate(

@@ -27,6 +27,9 @@ _AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
     SecretEntry: {"source": "source", "from_": "from"},
     MockResponse: {"response": "response", "json_body": "json", "file": "file"},
 }
+_UNSUPPORTED_AGENTS = ("claude-code", "codex", "gemini", "anthropic", "paragon", "http")
+_ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
+"""Fields of services that only a container heeds."""
 
 
 def check_rules(scope: Scope) -> Iterator[Problem]:
@@ -186,11 +189,6 @@ def service_names_of(data: Any) -> frozenset[str]:
     return frozenset(
         entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)
     )
-
-
-_UNSUPPORTED_AGENTS = ("claude-code", "codex", "gemini", "anthropic", "paragon", "http")
-_ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
-"""Fields of services that only a container heeds."""
 
 
 def find_unsupported(scope: Scope) -> Iterator[Problem]:

@@ -49,6 +49,17 @@ _SCALAR_TAGS = {
     "bool": bool,
     "null": type(None),
 }
+_ADVICE = (
+    ("mapping values are not allowed", "check the indentation, or put the text with ': ' into quotes"),
+    ("could not find expected ':'", "a key needs ': ' after it; check the indentation"),
+    ("did not find expected key", "check the indentation and the quotes of the lines before"),
+    ("did not find expected '-' indicator", "check the indentation of this list"),
+    ("found unexpected end of stream", "a quote or bracket was opened and not closed"),
+    ("undefined alias", "define it with &name before it is used"),
+    ("undefined tag handle", "remove the tag"),
+    ("did not find expected ',' or", "a bracket was opened and not closed"),
+    ("cannot start any token", "put the text into quotes"),
+)
 
 
 class Unrepresentable(ValueError):  # noqa: N818 - an outcome: the caller knows the place
@@ -222,19 +233,6 @@ class _NamedText:
 
 class _Parser(_Hooks, CParser):
     """libyaml's, with our hooks first."""
-
-
-_ADVICE = (
-    ("mapping values are not allowed", "check the indentation, or put the text with ': ' into quotes"),
-    ("could not find expected ':'", "a key needs ': ' after it; check the indentation"),
-    ("did not find expected key", "check the indentation and the quotes of the lines before"),
-    ("did not find expected '-' indicator", "check the indentation of this list"),
-    ("found unexpected end of stream", "a quote or bracket was opened and not closed"),
-    ("undefined alias", "define it with &name before it is used"),
-    ("undefined tag handle", "remove the tag"),
-    ("did not find expected ',' or", "a bracket was opened and not closed"),
-    ("cannot start any token", "put the text into quotes"),
-)
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, source: Source) -> Diagnostic:
