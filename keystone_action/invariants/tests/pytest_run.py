@@ -175,7 +175,7 @@ def find_configuration(arguments: Sequence[str], read: Callable[[str], bytes | N
     arguments: files and directories that pytest is given, relative to the workspace. read: the author's bytes at a
     path, None where there is nothing of the author's.
     """
-    for directory in _upwards(arguments):
+    for directory in _directories_upwards(arguments):
         for name in _ORDER:
             path = str(directory / name)
             content = read(path)
@@ -184,7 +184,7 @@ def find_configuration(arguments: Sequence[str], read: Callable[[str], bytes | N
     return None
 
 
-def _upwards(arguments: Sequence[str]) -> Iterator[PurePosixPath]:
+def _directories_upwards(arguments: Sequence[str]) -> Iterator[PurePosixPath]:
     directories = [PurePosixPath(argument).parent for argument in arguments] or [PurePosixPath()]
     common = directories[0]
     while not all(one.is_relative_to(common) for one in directories):

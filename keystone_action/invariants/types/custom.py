@@ -246,9 +246,9 @@ def read_result(stdout: Capture) -> Outcome:
     `passed` decides the status and `score` [1 or 0] the credit, also where the two disagree (a script that passes
     with 0.4 has passed, and earns 0.4). Raises BadResult.
     """
-    document = _document(stdout)
+    document = _printed_document(stdout)
     if not isinstance(document, dict):
-        raise BadResult(f"printed a JSON {_kind(document)}, expected an object with `passed`")
+        raise BadResult(f"printed a JSON {_json_type(document)}, expected an object with `passed`")
     verdict = document.get("passed")
     if not isinstance(verdict, bool):
         what = f"has {json.dumps(verdict)[:80]}" if "passed" in document else "is missing"
@@ -267,7 +267,7 @@ def read_result(stdout: Capture) -> Outcome:
     )
 
 
-def _document(stdout: Capture) -> Any:
+def _printed_document(stdout: Capture) -> Any:
     if not stdout.total:
         raise BadResult("printed nothing, expected a JSON object with `passed`")
     problem: ValueError | None = None
@@ -286,5 +286,5 @@ def _document(stdout: Capture) -> Any:
         raise BadResult(f"printed no JSON ({problem or error})") from None
 
 
-def _kind(document: object) -> str:
+def _json_type(document: object) -> str:
     return {list: "array", str: "text", bool: "boolean", type(None): "null"}.get(type(document), "number")

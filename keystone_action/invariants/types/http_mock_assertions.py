@@ -246,8 +246,8 @@ class NearMisses:
     def add(self, request: RecordedRequest) -> None:
         """A request that was turned away."""
         failing = [one for one in self._filters if not one.matches(request)]
-        reasons = [_reason(one, request) for one in failing if one.name not in ("method", "path")]
-        line = f"{request.method} {_short(request.path)}"
+        reasons = [_describe_mismatch(one, request) for one in failing if one.name not in ("method", "path")]
+        line = f"{request.method} {_shorten(request.path)}"
         kind = (f"{line} with {', '.join(reasons)}" if reasons else line, len(failing))
         if kind in self._kinds or len(self._kinds) < _KINDS_KEPT:
             self._kinds[kind] += 1
@@ -273,18 +273,18 @@ class NearMisses:
     def _describe(self) -> str:
         wanted = {one.name: one.wanted for one in self._filters}
         line = " ".join(str(wanted.pop(name)) for name in ("method", "path") if name in wanted)
-        others = ", ".join(f"{name}={_short(shown_value(value))}" for name, value in wanted.items())
-        return _short(" with ".join(part for part in (line, others) if part))
+        others = ", ".join(f"{name}={_shorten(shown_value(value))}" for name, value in wanted.items())
+        return _shorten(" with ".join(part for part in (line, others) if part))
 
 
-def _reason(one: Filter, request: RecordedRequest) -> str:
+def _describe_mismatch(one: Filter, request: RecordedRequest) -> str:
     found = one.find(request)
     if isinstance(found, Missing):
         return found.reason
-    return f"{one.name}={_short(shown_value(shown_found(found)))}"
+    return f"{one.name}={_shorten(shown_value(shown_found(found)))}"
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 

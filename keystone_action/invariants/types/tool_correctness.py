@@ -169,19 +169,19 @@ class Alignment:
 
 def align(expected: int, calls: Sequence[int]) -> Alignment:
     """The best alignment of expectations 0 … expected-1 with calls, given as masks in the order they came."""
-    missing = _missing(expected, calls)
-    return Alignment(expected, len(calls), expected - len(missing), missing, _in_order(expected, calls))
+    missing = _unmatched(expected, calls)
+    return Alignment(expected, len(calls), expected - len(missing), missing, _longest_in_order(expected, calls))
 
 
-def _missing(expected: int, calls: Sequence[int]) -> tuple[int, ...]:
+def _unmatched(expected: int, calls: Sequence[int]) -> tuple[int, ...]:
     """The expectations left over by a maximum matching (Kuhn's algorithm; calls with the same mask are one node that
     takes as many expectations as there are calls)."""
     room = Counter(mask for mask in calls if mask)
     taken: dict[int, list[int]] = {mask: [] for mask in room}
-    return tuple(index for index in range(expected) if not _place(index, room, taken))
+    return tuple(index for index in range(expected) if not _assign(index, room, taken))
 
 
-def _place(index: int, room: Counter[int], taken: dict[int, list[int]]) -> bool:
+def _assign(index: int, room: Counter[int], taken: dict[int, list[int]]) -> bool:
     """Give an expectation a call, moving others along a shortest path where need be."""
     came_from: dict[int, int] = {}
     todo, seen = [index], {index}
@@ -191,14 +191,14 @@ def _place(index: int, room: Counter[int], taken: dict[int, list[int]]) -> bool:
                 continue
             came_from[mask] = one
             if len(taken[mask]) < room[mask]:
-                _move(mask, index, came_from, taken)
+                _reassign(mask, index, came_from, taken)
                 return True
             todo.extend(other for other in taken[mask] if other not in seen)
             seen.update(taken[mask])
     return False
 
 
-def _move(mask: int, index: int, came_from: dict[int, int], taken: dict[int, list[int]]) -> None:
+def _reassign(mask: int, index: int, came_from: dict[int, int], taken: dict[int, list[int]]) -> None:
     while True:
         one = came_from[mask]
         left = next((held for held, others in taken.items() if one in others), None)
@@ -210,7 +210,7 @@ def _move(mask: int, index: int, came_from: dict[int, int], taken: dict[int, lis
         mask = left
 
 
-def _in_order(expected: int, calls: Sequence[int]) -> int:
+def _longest_in_order(expected: int, calls: Sequence[int]) -> int:
     """Length of the longest common subsequence (Hyyrö's bit-parallel recurrence: a zero bit is a step of the row)."""
     full = (1 << expected) - 1
     row = full
