@@ -121,7 +121,7 @@ class Completed:
         return self.exit_code if self.exit_code is not None else 128 + (self.signal or 0)
 
     def failure(self, stdout: str | None = None, stderr: str | None = None) -> str:
-        """How it ended, and the end of what it printed. stdout, stderr: the parts to tell of, all by default."""
+        """How it ended, and the end of what it printed. stdout, stderr: the parts that count; by default all of it."""
         if self.timed_out:
             how = f"it took longer than its time limit ({self.duration_s:.0f} s)"
         elif self.limit is not None:

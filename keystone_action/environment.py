@@ -55,8 +55,8 @@ not_enforced: list[str] = []
 
 
 def take(words: Sequence[str]) -> dict[str, str]:
-    """The environment that this program was started with. `/proc` then shows harmless names alone, and `os.environ` has
-    besides those what libraries look up. Where the program starts anew, with the same arguments, this does not return.
+    """The environment that this program was started with. Afterwards `/proc` shows harmless names alone; `os.environ`
+    has these and what libraries look up. Where the program starts anew, with the same arguments, this does not return.
 
     words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`.
     """

@@ -1,11 +1,10 @@
 """Calls a Python agent inside the sandbox; a program of its own, copied there, that needs only the standard library.
 
-stdin holds one JSON document: `entrypoint` ("module:Class" or "module:function"), `directory` (put first on
-sys.path), `input`, `context`, `result` (name of the file for the AgentResult document, relative to the directory that
-this starts in), `stdin` (whether the agent finds the input on its own stdin) and `library` (an archive of modules, last
-on sys.path). Exit code 1 with a traceback on stderr, and `{"raised": text, "missing": a module or
-null}` for a result: the agent raised, or returned
-nothing.
+stdin holds one JSON document: `entrypoint` ("module:Class" or "module:function"), `directory` (put first on sys.path),
+`input`, `context`, `result` (name of the file for the AgentResult document, relative to the directory that this starts
+in), `stdin` (whether the agent finds the input on its own stdin) and `library` (an archive of modules, last on
+sys.path). Exit code 1 with a traceback on stderr, and `{"raised": text, "missing": a module or null}` for a result: the
+agent raised, or returned nothing.
 
 It runs under the sandbox's python3, so it is written for 3.8.
 """

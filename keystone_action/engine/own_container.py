@@ -130,8 +130,8 @@ class HostPaths:
     container, and `/github/workspace` is some directory of the runner's machine. Our own container's mounts tell which;
     whether that is right shows only when a container reads there what we wrote.
 
-    own: (path inside, path on the engine's machine) for each mount of our own container, None
-    when we are in none. verified: what trials have shown, by mount point."""
+    own: (path inside, path on the engine's machine) for each mount of our own container, None when we are in none.
+    verified: what trials have shown, by mount point."""
 
     own: tuple[tuple[str, str], ...] | None
     verified: dict[str, bool] = field(default_factory=dict)

@@ -58,15 +58,14 @@ class LongText:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why
-    an output that was asked for (a file, a JSON document) could not be had, and is empty otherwise; `advice` is for
-    people alone: why its program may not have run, and what to do; `shortage` says what the machine ran out of
-    meanwhile, when it failed: then nothing is known about it. stdout and
-    stderr are what was kept, decoded with replacement, a cut said in a line of its own; *_bytes count what came.
-    What is cut, `long_output` and the like have whole: checks that judge one of the texts ask for `whole_output()`,
-    `whole_stdout()` or `whole_stderr()`, never for what is shown. transcript: all of stdout as a file, where it is the
-    declared trace.
-    reported: what else its AgentResult document says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked."""
+    """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why an
+    output that was asked for (a file, a JSON document) could not be had, and is empty otherwise; `advice` is for people
+    alone: why its program may not have run, and what to do; `shortage` says what the machine ran out of meanwhile, when
+    it failed: then nothing is known about it. stdout and stderr are what was kept, decoded with replacement, a cut said
+    in a line of its own; *_bytes count what came. What is cut, `long_output` and the like have whole: checks that judge
+    one of the texts ask for `whole_output()`, `whole_stdout()` or `whole_stderr()`, never for what is shown.
+    transcript: all of stdout as a file, where it is the declared trace. reported: what else its AgentResult document
+    says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -157,8 +156,8 @@ class Database(Protocol):
     """A service that can be asked by sql, read-only and with a time limit."""
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
-        """Blocking; always ended at the time limit. redefined: whether it may read what stood before the
-        agent and is something else by now. Raises QueryFailed."""
+        """Blocking; always ended at the time limit. redefined: whether it may read what stood before the agent and is
+        something else by now. Raises QueryFailed."""
 
 
 class RequestLog(Protocol):

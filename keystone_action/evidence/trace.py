@@ -1,5 +1,5 @@
-"""One model for what an agent did, whoever wrote it down: our readers, Touchstone's envelope, Keystone's events, the
-transcripts of known agents, AgenticAssure's `AgentResult`.
+"""One model for what an agent did, and the file `trace.jsonl` that is written of it. Every source is read into it:
+Touchstone's envelope, Keystone's events, the transcripts of known agents, AgenticAssure's `AgentResult`.
 
 Touchstone's words (research of its 0.1.1): message, thought, tool call, tool result, usage, permission, stop; the kinds
 of tools read, write, execute, search, fetch, other. What was not observed is None, which never means zero.

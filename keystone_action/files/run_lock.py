@@ -60,7 +60,7 @@ def run_lock(run_id: str, place: Path | None = None) -> Iterator[None]:
 
 
 def _make(path: Path) -> int:
-    # Locked under a name that nobody looks at, for that reason, too.
+    # Locked under a name that nobody looks at: here, too, nobody may see a file of ours without its lock.
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

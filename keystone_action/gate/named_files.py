@@ -66,8 +66,8 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def changed_files(before: NamedFiles, after: NamedFiles) -> list[str]:
-    """`hidden/test_x.py (+3 −10)`, each file that differs; a last entry counts the rest. What
-    went stands before what changed, and that before what came: a crowd of new files hides no other."""
+    """`hidden/test_x.py (+3 −10)`, each file that differs; a last entry counts the rest. What went stands before what
+    changed, and that before what came: a crowd of new files hides no other."""
     found = []
     for name in {*before.files, *after.files}:
         old, new = before.files.get(name), after.files.get(name)

@@ -109,8 +109,8 @@ def _word(word: str) -> str:
 
 
 def code(text: str) -> str:
-    """text as a Markdown code span on one line; several when it holds `|`, which no span in a
-    table's cell can. A dash for no text."""
+    """text as a Markdown code span on one line; several when it holds `|`, which no span in a table's cell can. A dash
+    for no text."""
     return _code_spans(" ".join(visible(text).split())) or "–"
 
 

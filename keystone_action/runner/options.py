@@ -33,8 +33,8 @@ class RunOptions:
     registry_username, registry_password: for it, or for Docker Hub. user_logins: whether `docker login` of our own user
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
-    asked for, empty otherwise. withheld: files that no agent may see, beside those that specs
-    name. summary: where the caller puts a copy of the summary.
+    asked for, empty otherwise. withheld: files that no agent may see, beside those that specs name. summary: where the
+    caller puts a copy of the summary.
     """
 
     specs: tuple[str, ...]

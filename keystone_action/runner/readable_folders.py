@@ -1,7 +1,7 @@
 """`resources.readable`: folders of this machine that agent and checks may read, by the author's word (contract, 5.2).
 
-What no spec may show: the checkout, results, files that a spec withholds, credentials of ours,
-and `/proc`. The real place decides, since that is what a sandbox shows.
+What no spec may show: the checkout, results, files that a spec withholds, credentials of ours, and `/proc`. The real
+place decides, since that is what a sandbox shows.
 """
 
 from __future__ import annotations

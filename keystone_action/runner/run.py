@@ -223,7 +223,7 @@ def make_output_directory(options: RunOptions, run_id: str) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if options.output is None:
-            _ignore_by_git(options.directory / ".keystone")
+            _hide_from_git(options.directory / ".keystone")
     except OSError as error:
         raise journals.output_error(directory, error) from error
     if (directory / "results.json").exists():
@@ -231,8 +231,8 @@ def make_output_directory(options: RunOptions, run_id: str) -> Path:
     return directory
 
 
-def _ignore_by_git(directory: Path) -> None:
-    """Results of local runs don't belong into commits; pytest ignores its cache so, too."""
+def _hide_from_git(directory: Path) -> None:
+    """Results of local runs don't belong in commits. pytest hides its cache in this way as well."""
     ignore = directory / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", "utf-8")

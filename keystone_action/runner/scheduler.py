@@ -50,8 +50,8 @@ async def run_cells(
     announce: Callable[[Cell, CellResult], None],
     entry_of: EntryOf,
 ) -> None:
-    """Run all cells; each is announced when its line is on the disk. entry_of: makes the
-    line of a cell. Raises OutputError when that fails."""
+    """Run all cells; each is announced when its line is on the disk. entry_of: makes the line of a cell. Raises
+    OutputError when that fails."""
     queue = _Queue(cells, schedule.per_spec)
     async with anyio.create_task_group() as group:
         for _ in range(min(schedule.concurrency, len(cells))):

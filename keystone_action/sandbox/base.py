@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The HOME of a sandbox that was closed, for another one of the same provider. place: where
-    the provider finds it. remove: for one that no sandbox was opened with; blocks, never raises."""
+    """The HOME of a sandbox that was closed, for another one of the same provider. place: where the provider finds it.
+    remove: for one that no sandbox was opened with; blocks, never raises."""
 
     place: Path
     remove: Callable[[], None]

@@ -231,8 +231,8 @@ class ExternalAddress:
             )
 
     def by_relay(self, alias: str, port: int) -> Address:
-        """The same by a relay at this port, to which containers resolve the alias and the host's own name: that is
-        kept where it is one, since certificates and virtual hosts are chosen by it."""
+        """The address through a relay at this port. Containers resolve the alias and the host's own name to the relay.
+        A host that is a name stays in the address, since certificates and virtual hosts are chosen by it."""
         parts = urlsplit(self.address.url)
         host = self.address.host if _is_a_name_elsewhere(self.address.host) else alias
         user, at, _ = parts.netloc.rpartition("@")
@@ -241,7 +241,7 @@ class ExternalAddress:
 
     @property
     def probe(self) -> Callable[[], None]:
-        """One try whether it answers; raises whatever its client raises."""
+        """One try whether it answers. Raises the client's errors."""
         return {"postgresql": self._ask_postgres, "mysql": self._ask_mysql}.get(
             self.kind, self._ask_http if self.kind in ("http", "https") else self._connect
         )

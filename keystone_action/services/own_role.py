@@ -106,8 +106,8 @@ class OwnRole(ABC):
         return self.retry(make)
 
     def retry(self, call: Callable[[], T]) -> T:
-        """What this gives; once more where another session was in the way: one that ends sessions of the URL's user,
-        or another cell's that grants the same at the same time."""
+        """Call it, and call it again where another session was in the way: one that ends sessions of the URL's user, or
+        another cell's that grants the same rights at that moment. Returns what it returns."""
         for _ in range(_TRIES - 1):
             try:
                 return call()

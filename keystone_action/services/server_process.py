@@ -1,5 +1,5 @@
-"""What services ask of a process sandbox: programs that run on until they are stopped, and a
-confined world for a program that reads what an agent wrote."""
+"""What services ask of a process sandbox: programs that run on until they are stopped, and a confined world for a
+program that reads what an agent wrote."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the readers of all formats write into: joins calls with their results, keeps memory bounded, counts what was
-not understood."""
+"""What the readers of all formats share: their base class, the kinds of tools, and the builder that they write into. It
+joins calls with their results, keeps memory bounded and counts what was not understood."""
 
 from __future__ import annotations
 

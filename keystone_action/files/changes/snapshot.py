@@ -54,10 +54,10 @@ class Snapshot(dict[str, FileState]):
 def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> Snapshot:
     """Take a snapshot; a workspace that is gone or can't be opened is an empty one.
 
-    known: an earlier snapshot of this directory, whose digests are taken over for files whose device, inode,
-    size, modification and change time are the same and whose change time was settled by then, where the file system
-    stamps every change (`stamps`). An agent can forge a modification time, not a change time, unless the caller runs
-    agents with the right to set the system's clock. On ext4 it can exchange the blocks of two files without a stamp
+    known: an earlier snapshot of this directory, whose digests are taken over for files whose device, inode, size,
+    modification and change time are the same and whose change time was settled by then, where the file system stamps
+    every change (`stamps`). An agent can forge a modification time, not a change time, unless the caller runs agents
+    with the right to set the system's clock. On ext4 it can exchange the blocks of two files without a stamp
     (`EXT4_IOC_MOVE_EXT`), so leave `known` out where something depends on what changed.
     Links are not followed, FIFOs not opened. What can't be read has the digest `unread:…`.
     Raises PathUnreadable above ENTRIES_LIMIT entries or PATHS_LIMIT characters, HarnessError when this machine, not

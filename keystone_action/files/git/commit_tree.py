@@ -250,7 +250,7 @@ def _blobs(answer: bytes, count: int) -> Sequence[bytes]:
 
 
 def _quote_path(path: str) -> str:
-    """One path as git's list of directories takes it, with any characters."""
+    """One path for git's list of directories, which colons separate; quoted where it has to be."""
     if ":" not in path and not path.startswith('"'):
         return path
     escaped = path.replace("\\", "\\\\").replace('"', '\\"')

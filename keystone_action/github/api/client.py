@@ -170,9 +170,9 @@ class GitHubClient:
     def create_comment(self, number: int, body: str, *, find_existing: Callable[[], Comment | None]) -> Comment:
         """Posts a comment on an issue or pull request.
 
-        find_existing: looks for the comment that this call makes. When the answer to a try is lost, or a 5xx, the
-        comment may be there even so; so it is looked for before every further try and after the last, and what it
-        finds is returned. Its own GitHubError ends the call.
+        find_existing: looks for the comment that this call makes. After a lost answer or a 5xx, the comment may still
+        have been made. So it is called before every further try and after the last, and the comment that it finds is
+        returned. A GitHubError of its own ends the call.
         """
         found: list[Comment] = []
 

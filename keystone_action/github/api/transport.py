@@ -33,7 +33,7 @@ _API_VERSION = "2022-11-28"
 @dataclass(frozen=True, slots=True)
 class FailedTry:
     """A try without an answer. reason: completes "GitHub …". sent: the request may have reached the server. lasting:
-    another try would end so, too. untrusted: that is because of the server's certificate."""
+    another try would fail as well. untrusted: that is because of the server's certificate."""
 
     reason: str
     sent: bool

@@ -1,7 +1,7 @@
 """Results that another workflow run has left in an artifact, perhaps a fork's: read as the work of an enemy.
 
-Nothing but `results.json` is read; no link is followed, no FIFO waited for, nothing larger
-than the limit; and what is in it must be a document of ours to the last field. Its texts stay data.
+Nothing but `results.json` is read; no link is followed, no FIFO waited for, nothing larger than the limit; and what is
+in it must be a document of ours to the last field. Its texts stay data.
 """
 
 from __future__ import annotations

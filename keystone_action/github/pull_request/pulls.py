@@ -1,4 +1,4 @@
-"""Which pull requests a comment goes to: the event's own, or those of a commit."""
+"""What GitHub says of pull requests: those of a workflow run or a commit, and whose code a commented one brings."""
 
 from __future__ import annotations
 

@@ -197,8 +197,8 @@ def _is_for_pytest(name: str, content: bytes) -> bool:
 
 
 def part_for_pytest(name: str, content: bytes) -> object:
-    """What of a file that others share (`pyproject.toml`, `tox.ini`, `setup.cfg`) is for pytest, to be compared; None
-    where nothing is, or nothing can be read."""
+    """The part for pytest of a file that other tools read too (`pyproject.toml`, `tox.ini`, `setup.cfg`), to be
+    compared; None where there is none, or the file can't be read."""
     text = content.decode("utf-8", "replace")
     if name == "pyproject.toml":
         try:

@@ -1,9 +1,9 @@
-"""Writes down how each run of unittest ended, in whichever interpreter a command of the author's starts one; loaded by
-`import_guard.py` there, when `unittest.main` is imported.
+"""Writes down how each run of unittest ended, in every interpreter that a command of the author's starts. It is loaded
+by `import_guard.py` there, when `unittest.main` is imported.
 
 A run takes a key out of a file before anything of the workspace is imported, and signs its report with it
 (`run_report.py`). So a run that the code under test has ended (`os._exit`, `sys.exit`, another program in its place) is
-a key that was taken, without a report, with any exit code.
+known by a key that was taken without a report. Its exit code counts for nothing.
 
 Runs inside of another run, or of pytest, are what the tests themselves start: only the outermost one counts.
 

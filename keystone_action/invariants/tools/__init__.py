@@ -1,6 +1,6 @@
 """Calls of tools in a trace.
 
-What lives here: matchers of calls, how well calls fit what was expected, and what they cost.
-What comes in: a trace.
-What goes out: numbers and sentences for the checks that judge how an agent worked.
+What lives here: matchers of calls (`matchers.py`), and what an agent spent (`spending.py`).
+What comes in: a trace, and the evidence of a cell.
+What goes out: whether a call is meant, numbers and sentences for the checks that judge how an agent worked.
 """

@@ -54,7 +54,7 @@ class TemplateProblem(Exception):  # noqa: N818 - it is not ours
 
 
 def check_template(text: str, name: str) -> None:
-    """Raises TemplateProblem for what is wrong with any results: syntax, names, blocks, filters."""
+    """Raises TemplateProblem for what is wrong before there are results: syntax, names, blocks, filters."""
     from jinja2 import TemplateSyntaxError
 
     if HIDDEN in text:

@@ -1,8 +1,8 @@
 """The life of one cell, top to bottom in the boot order of the contract (5.2).
 
-workspace and task files → secrets → services → fixtures → setup → snapshot → agent → everything of the agent's killed
-→ diff → checks → composite. (Secrets are resolved once for the run; a network policy
-holds from the start of the agent's container.)
+workspace and task files → secrets → services → fixtures → setup → snapshot → agent → everything of the agent's killed →
+diff → checks → composite. (Secrets are resolved once for the run; a network policy holds from the start of the agent's
+container.)
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _CLEANUP_SECONDS = 20.0
 """For what is cancelled to clean up after itself."""
 _UNWIND_SECONDS = 10.0
-"""The same, after it was torn from the wait for its thread."""
+"""For its clean-up after it was torn from the wait for its thread."""
 
 
 class LimitReached(Exception):  # noqa: N818 - not an error of the caller that waits

@@ -27,8 +27,8 @@ TRACE_LIMIT = TRANSCRIPT_LIMIT
 def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Trace | None:
     """The trace that `agent.trace` declares, else that of an AgentResult; None when there is neither.
 
-    One that was declared and is missing or malformed has a `problem` (contract, 5.1). Written to `copy` by
-    `write_trace`; that stays as it is when there is no trace. Raises OSError for `copy`.
+    A trace that was declared and is missing or malformed has a `problem` (contract, 5.1). The trace is written to
+    `copy`; without one, `copy` stays as it is. Raises OSError for `copy`.
     """
     trace = _from_result(agent, run) if agent.trace is None else _read_declared_trace(agent.trace, run, workspace)
     if trace is not None:

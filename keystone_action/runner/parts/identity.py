@@ -64,8 +64,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class IdentityDifference:
-    """A fact that differs. spec: whose, empty for the run's own. before, after: None = not
-    there."""
+    """A fact that differs. spec: whose, empty for the run's own. before, after: None = not there."""
 
     kind: str
     name: str

@@ -97,7 +97,7 @@ class Transfer(Protocol):
         """Remove HOME and TMPDIR; the workspace stays, its owner's. Never raises."""
 
     def close_but_home(self) -> Home:
-        """The same, but HOME stays, for another transfer of its kind with these places. Never raises."""
+        """`close`, but HOME stays, for another transfer of its kind with these places. Never raises."""
 
 
 def disk_sentence(used: int, allowed: int) -> str | None:

@@ -26,9 +26,8 @@ KIB = 1 << 10
 
 @dataclass
 class StrangerCounts:
-    """Connections and bytes that were no requests of this cell. strangers: of another user or
-    network. unknown: gone before
-    their user could be found out. not_http: no request line."""
+    """Connections and bytes that were no requests of this cell. strangers: of another user or network. unknown: gone
+    before their user could be found out. not_http: no request line."""
 
     strangers: int = 0
     unknown: int = 0

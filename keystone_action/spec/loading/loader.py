@@ -107,11 +107,10 @@ def load(
 ) -> LoadedSpec:
     """Load a spec file.
 
-    check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy.
-    given_parameters: names that the call gives
-    (`--param`), which the spec may use without declaring them. dialects: other formats that the file may be in. agent:
-    `module:Class` of the call (`--agent`), for dialects. clone: gets repositories that a dialect needs, if there is a
-    way to.
+    check_types: name or alias → model; only `in`, `[]` and iteration are used, so it may be lazy. given_parameters:
+    names that the call gives (`--param`), which the spec may use without declaring them. dialects: other formats that
+    the file may be in. agent: `module:Class` of the call (`--agent`), for dialects. clone: gets repositories that a
+    dialect needs, if there is a way to.
 
     Raises SpecError with every error of the file, UsageError for an agent that the file has no use for.
     """

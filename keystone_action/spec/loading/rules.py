@@ -1,4 +1,5 @@
-"""Rules of a spec that need more than one field (spec.md 5.1 and 5.2); all are exit 2 before anything runs."""
+"""Rules of a spec that need more than one field (spec.md 5.1 and 5.2), and what of the format this version refuses; all
+are exit 2 before anything runs."""
 
 from __future__ import annotations
 

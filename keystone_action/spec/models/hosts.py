@@ -84,7 +84,7 @@ class AllowedHost:
         return self.names(host) and (port in WEB_PORTS if self.port is None else port == self.port)
 
     def names(self, host: str | IPAddress) -> bool:
-        """This host, at any port."""
+        """Whether this host is meant, at any port."""
         if self.kind == "glob":
             return isinstance(host, str) and _is_meant(str(self.host), host)
         return self.host == host

@@ -63,7 +63,7 @@ class ServiceBase(StrictModel):
 
     @property
     def is_database(self) -> bool:
-        """Whether sql can be asked of it."""
+        """Whether it answers sql."""
         return self.kind in ("postgres", "mysql", "sqlite")
 
 
