@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,20 @@ CHEAT = {"evals/keystone.yaml": WEAK, "evals/hidden/check.py": LAX_CHECK, "agent
 
 
 def laptop(tmp_path: Path, change: dict[str, str | None], base: dict[str, str] | None = None) -> Path:
-    """A clone with the change checked out and `origin/HEAD` as clones have it."""
-    made = make_change(tmp_path / "origin", base or BASE, change)
+    """A repository with the change checked out and `origin/HEAD` as clones have it."""
     clone = tmp_path / "clone"
     clone.mkdir()
-    made.check_out(clone)
-    git(clone, "remote", "set-head", "origin", "main")
+    git(clone, "init", "-q", "-b", "topic")
+    commit(clone, base or BASE)
+    as_of_origin(clone)
+    commit(clone, change)
     return clone
+
+
+def as_of_origin(directory: Path) -> None:
+    """What is checked out is the origin's default branch."""
+    git(directory, "update-ref", "refs/remotes/origin/main", "HEAD")
+    git(directory, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")
 
 
 def run(directory: Path, *words: str) -> Called:
@@ -57,9 +65,13 @@ def run(directory: Path, *words: str) -> Called:
 
 
 def test_a_weakened_gate_has_no_effect_and_is_said_first(tmp_path: Path) -> None:
-    clone = laptop(tmp_path, CHEAT)
+    made = make_change(tmp_path / "origin", BASE, CHEAT)
+    (tmp_path / "clone").mkdir()
+    clone = made.check_out(tmp_path / "clone")
+    git(clone, "remote", "set-head", "origin", "main")
     as_it_is = keystone("run", "evals", "--output", "lax", directory=clone)
     assert as_it_is.code == 0, as_it_is.err
+    assert json.loads((clone / "lax" / "results.json").read_text())["spec_changes"] is None
     called = run(clone, "--spec-from", "base")
     assert called.code == 1, called.err
     checks = called.checks
@@ -98,7 +110,8 @@ def test_a_weakened_gate_has_no_effect_and_is_said_first(tmp_path: Path) -> None
 
 def test_the_agent_finds_neither_version_of_a_hidden_file(tmp_path: Path) -> None:
     look = (
-        "find / -xdev \\( -name check.py -o -name keystone.yaml \\) -path '*evals*' -readable 2>/dev/null > seen\n"
+        "find / -xdev -path /usr -prune -o \\( -name check.py -o -name keystone.yaml \\) -path '*evals*' -readable "
+        "-print 2>/dev/null > seen\n"
         "find . -name '*.py' >> seen\ntouch a b\n"
     )
     base = {**BASE, "evals/keystone.yaml": SPEC.replace("../app", "..")}
@@ -110,27 +123,68 @@ def test_the_agent_finds_neither_version_of_a_hidden_file(tmp_path: Path) -> Non
     assert "check.py" not in patch
 
 
-def test_new_specs_do_not_run_and_deleted_ones_do(tmp_path: Path) -> None:
-    small = SPEC.replace("../app", "../../app").replace("../agent", "../../agent").replace("shared", "../shared")
-    small = small.replace("hidden/", "../hidden/")
-    base = {**BASE, "evals/old/keystone.yaml": small.replace("id: small", "id: old")}
-    change = {"evals/old/keystone.yaml": None, "evals/new/keystone.yaml": small.replace("id: small", "id: new")}
+def one_of(name: str) -> str:
+    """The spec in a folder of its own."""
+    text = SPEC.replace("id: small", f"id: {name}").replace("../", "../../")
+    return text.replace("shared.yaml", "../shared.yaml").replace("hidden/", "../hidden/")
+
+
+def no_file(place: Path) -> None:
+    place.unlink()
+    {
+        "fifo": os.mkfifo,
+        "folder": Path.mkdir,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "nowhere": lambda path: path.symlink_to("missing"),
+    }[place.parent.name](place)
+
+
+PYTHON = (
+    "version: 1\nid: python\ntask: {prompt: p}\nagent: {type: python, entrypoint: 'mine:f', dir: ../../agent}\n"
+    "invariants: {a: {check: {type: file_exists, path: a}}}\nscoring: {pass_threshold: 0.85}\n"
+)
+
+
+def test_what_became_of_each_spec(tmp_path: Path) -> None:
+    """Those of the base run, whatever the change makes of them; new ones don't. What the agent of a spec of the base
+    lacks there is looked for where it runs."""
+    no_files = ("fifo", "folder", "device", "nowhere")
+    there = ("old", "moved", "broken", "comment", "uncommitted", *no_files)
+    base = {**BASE, "evals/python/keystone.yaml": PYTHON, "agent/mine.py": "g = 1\n"}
+    base |= {f"evals/{name}/keystone.yaml": one_of(name) for name in there}
+    change = {
+        "agent/mine.py": "def f(input):\n    open('a', 'w').close()\n    return 'x'\n",
+        "evals/old/keystone.yaml": None,
+        "evals/new/keystone.yaml": one_of("new"),
+        "evals/moved/keystone.yaml": None,
+        "evals/moved/other.keystone.yaml": one_of("moved").replace("0.85", "0.4"),
+        "evals/broken/keystone.yaml": "version: 1\nid: [\n",
+        "evals/comment/keystone.yaml": one_of("comment") + "# why\n",
+    }
     clone = laptop(tmp_path, change, base)
+    write(clone, {"evals/uncommitted/keystone.yaml": one_of("uncommitted").replace("0.85", "0.5")})
+    for name in no_files:
+        no_file(clone / "evals" / name / "keystone.yaml")
     called = run(clone, "--spec-from", "base")
     assert called.code == 0, called.err
-    assert sorted(spec["id"] for spec in called.document["specs"]) == ["old", "small"]
-    said = [(one["path"], one["change"]) for one in called.document["spec_changes"]["specs"]]
-    assert said == [("evals/old/keystone.yaml", "deleted"), ("evals/new/keystone.yaml", "added")]
-
-
-def test_a_moved_spec_is_one_spec(tmp_path: Path) -> None:
-    change = {"evals/keystone.yaml": None, "evals/other.keystone.yaml": SPEC.replace("0.85", "0.4")}
-    called = run(laptop(tmp_path, change), "--spec-from", "base")
-    (one,) = called.document["spec_changes"]["specs"]
-    assert one == {
-        "path": "evals/other.keystone.yaml",
-        "change": "changed",
-        "differences": ["moved from evals/keystone.yaml", "threshold 0.85 → 0.4"],
+    specs = {spec["id"]: (spec["verdict"], spec["pass_threshold"]) for spec in called.document["specs"]}
+    assert specs == dict.fromkeys(("small", "python", *there), ("pass", 0.85))
+    found = {one["path"].removeprefix("evals/"): one for one in called.document["spec_changes"]["specs"]}
+    (broken,) = found["broken/keystone.yaml"].pop("differences")
+    assert "can't be read as it is at this commit" in broken
+    said = {name: (one["change"], one.get("differences")) for name, one in found.items()}
+    assert said == {
+        "old/keystone.yaml": ("deleted", []),
+        "new/keystone.yaml": ("added", []),
+        "moved/other.keystone.yaml": ("changed", ["moved from evals/moved/keystone.yaml", "threshold 0.85 → 0.4"]),
+        "broken/keystone.yaml": ("changed", None),
+        "comment/keystone.yaml": ("changed", ["only its text changed, not what it means"]),
+        "uncommitted/keystone.yaml": ("changed", ["threshold 0.85 → 0.5"]),
+        "folder/keystone.yaml": ("deleted", []),
+        **{
+            f"{name}/keystone.yaml": ("changed", ["the spec is no regular file in this commit"])
+            for name in ("fifo", "device", "nowhere")
+        },
     }
 
 
@@ -141,93 +195,61 @@ def test_no_difference_is_no_block(tmp_path: Path) -> None:
     assert (called.output / "summary.md").read_text().startswith("## ✅")
 
 
-def test_the_agent_is_looked_at_where_it_runs(tmp_path: Path) -> None:
-    """The change adds what the base commit's spec names and the base commit lacks."""
-    text = (
-        "version: 1\nid: small\ntask: {prompt: p}\nagent: {type: python, entrypoint: 'mine:f', dir: ../agent}\n"
-        "invariants: {a: {check: {type: file_exists, path: a}}}\n"
-    )
-    base = {"evals/keystone.yaml": text, "agent/mine.py": "g = 1\n"}
-    change = {"agent/mine.py": "def f(input):\n    open('a', 'w').close()\n    return 'x'\n"}
-    called = run(laptop(tmp_path, change, base), "--spec-from", "base")
-    assert (called.code, "there is no 'f'" in called.err) == (0, False), called.err
+def _filter(clone: Path, script: Path) -> None:
+    git(clone, "config", "filter.x.smudge", str(script))
+    git(clone, "config", "filter.x.clean", str(script))
+    (clone / ".git" / "info" / "attributes").write_text("* filter=x diff=x\n")
 
 
-def test_what_the_working_tree_has_uncommitted_is_the_head(tmp_path: Path) -> None:
-    clone = laptop(tmp_path, {})
-    write(clone, {"evals/keystone.yaml": WEAK})
-    called = run(clone, "--spec-from", "base")
-    assert "threshold 0.85 → 0.5" in called.document["spec_changes"]["specs"][0]["differences"]
-    assert called.document["specs"][0]["pass_threshold"] == 0.85
+def _textconv(clone: Path, script: Path) -> None:
+    git(clone, "config", "diff.x.textconv", str(script))
+    git(clone, "config", "diff.external", str(script))
 
 
-def test_a_broken_spec_of_the_change_decides_nothing(tmp_path: Path) -> None:
-    called = run(laptop(tmp_path, {"evals/keystone.yaml": "version: 1\nid: [\n"}), "--spec-from", "base")
-    assert called.code == 0, called.err
-    (one,) = called.document["spec_changes"]["specs"]
-    assert "can't be read as it is at this commit" in one["differences"][0]
+def _fsmonitor(clone: Path, script: Path) -> None:
+    git(clone, "config", "core.fsmonitor", str(script))
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "device", "nowhere"])
-def test_a_spec_of_the_change_that_is_no_file_holds_nobody(tmp_path: Path, kind: str) -> None:
-    clone = laptop(tmp_path, {})
-    place = clone / "evals" / "keystone.yaml"
-    place.unlink()
-    if kind == "fifo":
-        os.mkfifo(place)
-    elif kind == "folder":
-        place.mkdir()
-    else:
-        place.symlink_to("/dev/zero" if kind == "device" else "missing")
-    called = run(clone, "--spec-from", "base")
-    assert called.code == 0, called.err
-    (one,) = called.document["spec_changes"]["specs"]
-    said = {"folder": ("deleted", [])}.get(kind, ("changed", ["the spec is no regular file in this commit"]))
-    assert (one["change"], one["differences"]) == said
+def _hooks(clone: Path, script: Path) -> None:
+    for hook in ("post-checkout", "post-index-change", "reference-transaction"):
+        (clone / ".git" / "hooks").mkdir(exist_ok=True)
+        shutil.copy(script, clone / ".git" / "hooks" / hook)
 
 
-def test_only_a_comment(tmp_path: Path) -> None:
-    called = run(laptop(tmp_path, {"evals/keystone.yaml": SPEC + "# why\n"}), "--spec-from", "base")
-    assert called.document["spec_changes"]["specs"][0]["differences"] == ["only its text changed, not what it means"]
+def _alias(clone: Path, script: Path) -> None:
+    for name in ("cat-file", "ls-tree", "rev-parse", "merge-base"):
+        git(clone, "config", f"alias.{name}", f"!{script}")
 
 
-@pytest.mark.parametrize("trick", ["filter", "textconv", "fsmonitor", "hooks", "alias", "include", "replace"])
-def test_nothing_of_the_checkouts_configuration_runs(tmp_path: Path, trick: str) -> None:
-    """A fork's earlier step may have written it."""
-    clone, proof = laptop(tmp_path, CHEAT), tmp_path / "ran"
-    script = tmp_path / "evil.sh"
-    script.write_text(f"#!/bin/sh\ntouch {proof}\ncat\n")
-    script.chmod(0o755)
-    git_directory = clone / ".git"
-    if trick == "filter":
-        git(clone, "config", "filter.x.smudge", str(script))
-        git(clone, "config", "filter.x.clean", str(script))
-        (git_directory / "info" / "attributes").write_text("* filter=x\n")
-    elif trick == "textconv":
-        git(clone, "config", "diff.x.textconv", str(script))
-        git(clone, "config", "diff.external", str(script))
-        (git_directory / "info" / "attributes").write_text("* diff=x\n")
-    elif trick == "fsmonitor":
-        git(clone, "config", "core.fsmonitor", str(script))
-    elif trick == "hooks":
-        for hook in ("post-checkout", "post-index-change", "reference-transaction"):
-            (git_directory / "hooks").mkdir(exist_ok=True)
-            (git_directory / "hooks" / hook).write_bytes(script.read_bytes())
-            (git_directory / "hooks" / hook).chmod(0o755)
-    elif trick == "alias":
-        for name in ("cat-file", "ls-tree", "rev-parse", "merge-base"):
-            git(clone, "config", f"alias.{name}", f"!{script}")
-    elif trick == "include":
-        (tmp_path / "more").write_text(f"[core]\n\tfsmonitor = {script}\n\tsshCommand = {script}\n")
-        git(clone, "config", "include.path", str(tmp_path / "more"))
-    else:
-        lax = git(clone, "rev-parse", "HEAD:evals/keystone.yaml")
-        strict = git(clone, "rev-parse", "origin/main:evals/keystone.yaml")
-        git(clone, "replace", "-f", strict, lax)
+def _include(clone: Path, script: Path) -> None:
+    more = script.with_suffix(".more")
+    more.write_text(f"[core]\n\tfsmonitor = {script}\n\tsshCommand = {script}\n")
+    git(clone, "config", "include.path", str(more))
+
+
+def _replace(clone: Path, script: Path) -> None:
+    lax = git(clone, "rev-parse", "HEAD:evals/keystone.yaml")
+    strict = git(clone, "rev-parse", "origin/main:evals/keystone.yaml")
+    git(clone, "replace", "-f", strict, lax)
+
+
+@pytest.mark.parametrize(
+    "tricks", [(_replace, _filter, _textconv, _fsmonitor, _alias, _hooks), (_include,)], ids=["all", "include"]
+)
+def test_nothing_of_the_checkouts_configuration_runs(
+    tmp_path: Path, tricks: tuple[Callable[[Path, Path], None], ...]
+) -> None:
+    """A fork's earlier step may have written it. An included file would set what one of the other tricks sets."""
+    clone = laptop(tmp_path, CHEAT)
+    for trick in tricks:
+        script = tmp_path / f"evil{trick.__name__}"
+        script.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran{trick.__name__}\ncat\n")
+        script.chmod(0o755)
+        trick(clone, script)
     called = run(clone, "--spec-from", "base")
     assert called.code == 1, called.err
     assert called.document["specs"][0]["pass_threshold"] == 0.85
-    assert not proof.exists()
+    assert [place.name for place in tmp_path.glob("ran*")] == []
 
 
 def test_links_of_the_change_lead_nowhere(tmp_path: Path) -> None:
@@ -261,23 +283,7 @@ def test_links_of_the_base_are_followed_inside(tmp_path: Path) -> None:
     assert called.checks["tests_pass"]["status"] == "fail"
 
 
-def test_a_large_repository_is_read_by_need(tmp_path: Path) -> None:
-    """Beyond some thousand files only what the specs name is written; expressions in paths and all."""
-    spec = SPEC.replace("hidden/check.py", '"hidden/{{ params.kind }}.py"') + "parallelism: {matrix: {kind: [check]}}\n"
-    many = {f"data/{number // 100}/{number}.txt": "x\n" for number in range(3_100)}
-    change = {**CHEAT, "evals/keystone.yaml": spec.replace("0.85", "0.2")}
-    called = run(laptop(tmp_path, change, {**BASE, **many, "evals/keystone.yaml": spec}), "--spec-from", "base")
-    assert called.code == 1, called.err
-    assert called.document["spec_changes"]["specs"][0]["differences"] == [
-        "threshold 0.85 → 0.2",
-        "changed files: evals/hidden/check.py (+2 −4)",
-    ]
-
-
-@pytest.mark.parametrize("others", [0, 3_100])
-def test_a_touchstone_case_of_the_base(tmp_path: Path, others: int) -> None:
-    """Its harnesses stand in a file above it that it does not name; of a large repository that is read too."""
-    case = """
+CASE = """
 id: add
 task: {prompt: "make it"}
 matrix: {harnesses: [mine], models: [m]}
@@ -285,25 +291,48 @@ graders:
   - {type: command, cmd: "test -f done"}
   - {type: files, expect_dir: expected}
 """
-    base = {
-        "harnesses.yaml": "mine: {argv: [sh, -c, 'touch done; echo good > out.txt']}\n",
-        "evals/add/case.yaml": case,
-        "evals/add/expected/out.txt": "good\n",
-        **{f"data/{number // 100}/{number}.txt": "x" for number in range(others)},
+CASE_OF_BASE = {
+    "harnesses.yaml": "mine: {argv: [sh, -c, 'touch done; echo good > out.txt']}\n",
+    "evals/add/case.yaml": CASE,
+    "evals/add/expected/out.txt": "good\n",
+}
+CASE_OF_CHANGE = {
+    "harnesses.yaml": "mine: {argv: [sh, -c, 'echo bad > out.txt']}\n",
+    "evals/add/case.yaml": CASE.replace("test -f done", "true"),
+    "evals/add/expected/out.txt": "bad\n",
+}
+OF_THE_CASE = [
+    "command: check.command test -f done → true",
+    "changed files: harnesses.yaml (+1 −1), evals/add/expected/out.txt (+1 −1)",
+]
+
+
+def test_a_large_repository_is_read_by_need(tmp_path: Path) -> None:
+    """Beyond some thousand files only what the specs name is written, expressions in paths and all; and of a case, a
+    file above it that it does not name."""
+    spec = SPEC.replace("hidden/check.py", '"hidden/{{ params.kind }}.py"') + "parallelism: {matrix: {kind: [check]}}\n"
+    many = {f"data/{number // 100}/{number}.txt": "x\n" for number in range(3_100)}
+    change = {**CHEAT, **CASE_OF_CHANGE, "evals/keystone.yaml": spec.replace("0.85", "0.2")}
+    called = run(
+        laptop(tmp_path, change, {**BASE, **CASE_OF_BASE, **many, "evals/keystone.yaml": spec}), "--spec-from", "base"
+    )
+    assert called.code == 1, called.err
+    assert {one["id"]: one["verdict"] for one in called.document["specs"]} == {"add": "pass", "small": "fail"}
+    differences = {one["path"]: one["differences"] for one in called.document["spec_changes"]["specs"]}
+    assert differences.pop("evals/add/case.yaml")[:2] == OF_THE_CASE
+    assert differences == {
+        "evals/keystone.yaml": ["threshold 0.85 → 0.2", "changed files: evals/hidden/check.py (+2 −4)"],
     }
-    change = {
-        "harnesses.yaml": "mine: {argv: [sh, -c, 'echo bad > out.txt']}\n",
-        "evals/add/case.yaml": case.replace("test -f done", "true"),
-        "evals/add/expected/out.txt": "bad\n",
-    }
-    clone = laptop(tmp_path, change, base)
+
+
+def test_a_touchstone_case_of_the_base(tmp_path: Path) -> None:
+    """Its harnesses stand in a file above it that it does not name."""
+    clone = laptop(tmp_path, dict(CASE_OF_CHANGE), CASE_OF_BASE)
     assert keystone("run", "evals", "--output", "lax", directory=clone).code == 0
     called = run(clone, "--spec-from", "base")
     assert called.code == 0, called.err  # the base's harness, and what the base expects of it
     (one,) = called.document["spec_changes"]["specs"]
-    assert one["differences"][0] == "command: check.command test -f done → true"
-    files = "changed files: harnesses.yaml (+1 −1), evals/add/expected/out.txt (+1 −1)"
-    assert one["differences"][1] == files
+    assert one["differences"][:2] == OF_THE_CASE
 
 
 def _no_repository(_: Path) -> None:
@@ -346,12 +375,6 @@ def test_no_base_is_exit_2(tmp_path: Path, prepare, said: str) -> None:
     assert said in called.err
     assert "→" in called.err
     assert not (tmp_path / "out").exists()
-
-
-def test_without_the_option_a_laptop_compares_nothing(tmp_path: Path) -> None:
-    called = run(laptop(tmp_path, CHEAT))
-    assert called.code == 0
-    assert called.document["spec_changes"] is None
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
