@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.called_once import called_once
 from support.command_line import Called, keystone
+
+from keystone_action.errors import UsageError
+from keystone_action.runner.baseline import beside_baseline, read_baseline
+from keystone_action.scoring.aggregate import exit_code
 
 SPEC = """
 version: 1
@@ -33,9 +39,22 @@ def baseline_of(directory: Path, output: str) -> dict[str, Any]:
     return json.loads((directory / output / "results.json").read_text())["baseline"]
 
 
+@pytest.fixture(scope="module")
+def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Where the results of a run with this agent are; each is run once, for all tests."""
+
+    def found(agent: str) -> Path:
+        name = f"baseline-{agent.replace(' ', '-')}"
+        return called_once(tmp_path_factory, name, lambda directory: run(directory, agent, "out")).output
+
+    return found
+
+
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    assert run(tmp_path, "touch first second", "base").code == 0
+def base(tmp_path: Path, results_of: Callable[[str], Path]) -> Path:
+    """A directory with the results of a run that passed."""
+    shutil.copytree(results_of("touch first second"), tmp_path / "base")
+    assert json.loads((tmp_path / "base" / "results.json").read_text())["verdict"] == "pass"
     return tmp_path
 
 
@@ -62,13 +81,19 @@ def test_what_is_broken_is_said_everywhere(base: Path) -> None:
     assert "against the baseline: 4 broken (base" in called.err
 
 
-def test_fixed(base: Path) -> None:
-    assert run(base, "touch first", "broken").code == 1
-    called = run(base, "touch first second", "head", "--baseline", "broken/results.json", "--fail-on", "regression")
+def test_fixed(tmp_path: Path, results_of: Callable[[str], Path]) -> None:
+    broken = results_of("touch first") / "results.json"
+    called = run(tmp_path, "touch first second", "head", "--baseline", broken, "--fail-on", "regression")
     assert called.code == 0
-    found = baseline_of(base, "head")
+    found = baseline_of(tmp_path, "head")
     assert {one["change"] for one in (*found["groups"], *found["invariants"])} == {"fixed"}
-    assert "**Against the baseline:** 4 fixed" in (base / "head" / "summary.md").read_text("utf-8")
+    assert "**Against the baseline:** 4 fixed" in (tmp_path / "head" / "summary.md").read_text("utf-8")
+
+
+def test_what_failed_there_too_is_no_regression(tmp_path: Path, results_of: Callable[[str], Path]) -> None:
+    words = ("--baseline", results_of("touch first"), "--fail-on", "regression")
+    called = run(tmp_path, "touch first", "out", *words)
+    assert (called.code, called.document["verdict"]) == (0, "fail")
 
 
 @pytest.mark.parametrize(
@@ -83,12 +108,12 @@ def test_fixed(base: Path) -> None:
         ("touch first second", "touch first", "never", 0, "fail"),
     ],
 )
-def test_fail_on_regression(tmp_path: Path, before: str, after: str, fail_on: str, code: int, verdict: str) -> None:
+def test_fail_on_regression(
+    results_of: Callable[[str], Path], before: str, after: str, fail_on: str, code: int, verdict: str
+) -> None:
     """5.4: "once a baseline exists, only checks and cells that were better there fail"; never the verdict."""
-    run(tmp_path, before, "base")
-    called = run(tmp_path, after, "head", "--baseline", "base", "--fail-on", fail_on)
-    document = json.loads((tmp_path / "head" / "results.json").read_text())
-    assert (called.code, document["verdict"]) == (code, verdict)
+    found = beside_baseline(read_baseline(results_of(after)).run, read_baseline(results_of(before)))
+    assert (exit_code(found, fail_on), found.verdict) == (code, verdict)
 
 
 def test_an_error_is_never_hidden(base: Path) -> None:
@@ -125,8 +150,8 @@ def test_shards_and_their_whole(base: Path) -> None:
     assert (found["partial"], found["regressions"]) == (False, 4)
 
 
-def test_compare(base: Path) -> None:
-    run(base, "touch first", "head")
+def test_compare(base: Path, results_of: Callable[[str], Path]) -> None:
+    shutil.copytree(results_of("touch first"), base / "head")
     there = keystone("compare", "base", "head", directory=base)
     assert there.code == 1
     assert there.out.startswith("against the baseline: 4 broken (base, ")
@@ -190,6 +215,17 @@ def _fifo(path: Path) -> None:
             "a cell twice",
         ),
     ],
+)
+def test_a_baseline_that_is_none(base: Path, harm: Any, said: str) -> None:
+    harm(base / "base" / "results.json")
+    with pytest.raises(UsageError) as refused:
+        read_baseline(base / "base")
+    assert refused.value.exit_code == 2
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"), [(Path.unlink, "there is no baseline"), (_cell(composite=2.0), "a score that is not between")]
 )
 def test_a_baseline_that_is_none_is_exit_2_before_anything_runs(base: Path, harm: Any, said: str) -> None:
     harm(base / "base" / "results.json")
