@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
-from support.command_line import ROOT, Called, run_spec
+from support.called_once import called_once
+from support.command_line import ROOT, Called, keystone, run_spec
 from support.graded_tests import lay_out
 
 _POSTGRES_CLIENT = ROOT / "examples" / "reconcile" / "agent" / "postgres.py"
-_BEGIN = """import json, os, urllib.request
+_BEGIN = """import json, os
 from pathlib import Path
 good = os.environ["WAY"] == "good"
 def send(service, path, body=b"", method="POST", **headers):
+    import urllib.request
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     url = os.environ[f"KEYSTONE_SERVICE_{service}_URL"] + path
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -45,18 +49,58 @@ class BothWays:
 
 
 def both_ways(
+    directory: Path, example: str, agent: str, *, environ: Mapping[str, str] | None = None, **fields: Any
+) -> BothWays:
+    """Run an example for an agent that goes both ways; asserts that it passes for one and not for the other. Besides,
+    what `write_example` takes."""
+    text = write_example(directory, example, agent, **fields)
+    called = run_spec(directory, text, environ=dict(environ or {}))
+    assert called.code in (1, 3), called.out + called.err
+    return ways_of(called, bad={1: "fail", 3: "error"}[called.code])
+
+
+def run_examples(
+    factory: pytest.TempPathFactory, name: str, examples: Mapping[str, Mapping[str, Any]], *words: str
+) -> Callable[[str], BothWays]:
+    """Run all of these, by the arguments of `write_example`, in one call for all workers. What it returns gives one of
+    them, and asserts that it passes for one way and fails for the other."""
+
+    def call(directory: Path) -> Called:
+        for each, fields in examples.items():
+            (directory / each).mkdir()
+            text = write_example(directory / each, **fields, id=each)
+            (directory / each / "keystone.yaml").write_text(text, "utf-8")
+        specs = [f"{each}/keystone.yaml" for each in examples]
+        return keystone("run", *specs, "--output", "out", *words, directory=directory)
+
+    called = called_once(factory, name, call)
+    assert called.code == 1, called.out + called.err
+    return functools.partial(ways_of, called)
+
+
+def ways_of(called: Called, spec_id: str = "", bad: str = "fail") -> BothWays:
+    """Both cells of a spec, of the only one if none is named; asserts that one passed and what became of the other."""
+    assert not called.has_traceback, called.err
+    (cells,) = (spec["cells"] for spec in called.document["specs"] if spec_id in ("", spec["id"]))
+    ways = {cell["params"]["way"]: cell for cell in cells}
+    found = BothWays(called, ways["good"], ways["bad"])
+    assert found.good["verdict"] == "pass", found.good
+    assert found.bad["verdict"] == bad, found.bad
+    return found
+
+
+def write_example(
     directory: Path,
     example: str,
     agent: str,
     *,
     author: Mapping[str, str | bytes | None] | None = None,
     start: Mapping[str, str | None] | None = None,
-    environ: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     of_agent: Mapping[str, Any] | None = None,
     **more: Any,
-) -> BothWays:
-    """Run an example for an agent that goes both ways; asserts that it passes for one and not for the other.
+) -> str:
+    """Write what an example needs beside its spec, and return the spec.
 
     example: `invariants:` (and `scoring:`) as a document has it. agent: Python, after _BEGIN. author: files beside the
     spec. start: files of the workspace before the agent. env, of_agent: the agent's environment and its other keys.
@@ -81,15 +125,7 @@ def both_ways(
         "parallelism": {"matrix": {"way": ["good", "bad"]}},
         **more,
     }
-    head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in declared.items())
-    called = run_spec(directory, f"{head}{example}", environ=dict(environ or {}))
-    assert not called.has_traceback, called.err
-    assert called.code in (1, 3), called.out + called.err
-    cells = {cell["params"]["way"]: cell for cell in called.cells}
-    found = BothWays(called, cells["good"], cells["bad"])
-    assert found.good["verdict"] == "pass", found.good
-    assert found.bad["verdict"] == {1: "fail", 3: "error"}[called.code], found.bad
-    return found
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in declared.items()) + example
 
 
 def printing(good: Any, bad: Any) -> str:
