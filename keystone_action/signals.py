@@ -1,6 +1,6 @@
 """SIGINT and SIGTERM, from the first line of the program until its last file is written.
 
-After the first of them the process is gone within `END_SECONDS`, whatever its threads do. Three things see to it, each
+After the first of them the process is gone within `END_SECONDS`, even if its threads hang. Three things see to it, each
 for when the one before it can't: the main thread, which ends the run, writes what it has and returns; a thread, which
 ends the process with 130 when the main thread hangs; and a watchdog, a process of its own, which kills us when code in
 C keeps the interpreter's lock. The interpreter tells the watchdog through its wake-up descriptor, which needs no lock.
@@ -61,7 +61,7 @@ _state = _State()
 
 def take_over() -> None:
     """The first line of a program: from here on both signals are ours. One that came while they were blocked (by
-    whoever started us, or by ourselves before an exec) is delivered now."""
+    our parent, or by ourselves before an exec) is delivered now."""
     _state.ours = True
     _state.phase = "leave"
     for number in _ENDING:

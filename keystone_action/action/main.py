@@ -263,7 +263,7 @@ class _Step:
 
     def _report(self, run: RunResult, directory: Path | None) -> None:
         """Writes outputs and summary, then tells the pull request. What can't be written or posted is a warning:
-        reporting never changes the verdict, and whatever becomes of the posting, the rest is there."""
+        reporting never changes the verdict, and what is written stays when posting fails."""
         self._write(output_values(run, directory=directory, workspace=self._workspace))
         if self.settings is not None:
             self.summaries.links = spec_links(run, self.settings, self.event, self.environ, self.commands.log)

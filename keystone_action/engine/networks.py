@@ -110,7 +110,7 @@ class Networks:
 
     @asynccontextmanager
     async def cell(self, cell_id: str, *, internal: bool = False, wait: bool = True) -> AsyncIterator[ContainerNetwork]:
-        """The network of one cell, removed at the end whatever is still in it. internal: no way out of it. wait: for
+        """The network of one cell, removed at the end with all that is in it. internal: no way out of it. wait: for
         the removal, too; else it goes on beside the next cell, until `close_all`. Raises ServiceError."""
         import anyio
 
@@ -251,8 +251,8 @@ class Networks:
         await ask(lambda: self._client.leave(network.id, container), f"the network {network.name} can't be left")
 
     async def close(self, network: ContainerNetwork) -> None:
-        """Remove a network, whatever is still in it. Raises ServiceError when the engine does not answer (in time) or
-        does not let go of it."""
+        """Remove a network, even if containers are in it. Raises ServiceError when the engine does not answer (in time)
+        or does not let go of it."""
         problem = f"the network {network.name} can't be removed"
         await ask_within(lambda: remove_network(self._client, network.id), problem, REMOVAL_SECONDS)
         self._open.pop(network.id, None)

@@ -89,8 +89,8 @@ class ImageReference:
 class Pulling:
     """Where images come from. mirror: a registry (with a path, maybe) that stands for Docker Hub; other registries are
     asked themselves. user_logins: where `login` is not for the registry, what `docker login` kept for our own user
-    counts, credential helpers included. On a laptop only: inside the action, the home directory is that of whoever ran
-    a step before. on_progress: gets lines for people, one every 2 s at most, from another thread."""
+    counts, credential helpers included. On a laptop only: inside the action, the home directory belongs to the
+    steps before. on_progress: gets lines for people, one every 2 s at most, from another thread."""
 
     mirror: str | None = None
     login: Login | None = None

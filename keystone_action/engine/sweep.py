@@ -59,7 +59,7 @@ async def sweep(client: EngineClient, run_id: str) -> Swept:
 def find_leftovers(client: EngineClient, run_id: str | None = None) -> list[Leftover]:
     """What one run has on an engine, or (None) all runs, those that are going among them. Blocks. Raises SandboxError.
 
-    Whoever starts a container from one of our images gives it the image's labels; ours have a run in them.
+    A container that anybody starts from one of our images has the image's labels. Those of ours name a run.
     """
     filters = {"label": labels.RUN if run_id is None else f"{labels.RUN}={run_id}"}
     with engine_errors("can't list containers, networks, volumes and images"):

@@ -1,7 +1,7 @@
 """`baseline: auto`: the latest results of the base branch, from the artifact that an earlier run of this workflow left.
 
 Only runs of this repository's own branch count, started by a push or a schedule: a fork can have a branch of the same
-name, and whoever may start a workflow by hand may run it on anything. What is in the artifact is checked even so.
+name, and users who may start a workflow by hand may run it on anything. The artifact's content is checked all the same.
 """
 
 from __future__ import annotations

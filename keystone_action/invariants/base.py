@@ -37,7 +37,7 @@ class Outcome:
     score: in [0, 1], None for skip and error. message: one or more sentences for people, as short as they allow:
     what was expected, what was found. details: JSON values for results.json. log: what goes to checks/<name>.log.
     judge_usage: tokens and cost that a judge spent, counted apart from the agent's. disqualifies: the cell's composite
-    is 0, as when a gate fails, whatever the score: what has to hold besides what is scored did not.
+    is 0 with any score, as when a gate fails: something that has to hold besides the score did not.
     """
 
     status: Status

@@ -145,8 +145,8 @@ def _spec(loaded: LoadedSpec, planned: Sequence[Cell], assembly: Assembly) -> Sp
 
 
 def _sandbox(assembly: Assembly) -> SandboxInfo:
-    """What isolated the agents: the weakest of the cells that are shown, whoever ran them; where none is, of those that
-    were to run."""
+    """What isolated the agents: the weakest of the cells that are shown, those of earlier parts too; where none is,
+    of those that were to run."""
     shown = [assembly.isolated[cell.id] for cell in assembly.plan.cells if cell.id in assembly.isolated]
     planned = shown or [sandbox_of(assembly, spec) for spec in assembly.planned]
     return weakest(dict.fromkeys(planned))

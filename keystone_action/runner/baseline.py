@@ -22,8 +22,8 @@ _HELP = "name results.json of an earlier run, or the folder that holds it"
 def read_baseline(path: Path, source: str = "") -> Baseline:
     """The results in a file or a folder. source: where they are from, in words; the path when empty.
 
-    The file is never followed through a link, and no special file is waited for. Raises UsageError for whatever is
-    missing, no results, of another version of the format, or more than is read.
+    The file is never followed through a link, and no special file is waited for. Raises UsageError for a file that
+    is missing, is not results, has another version of the format, or is too large.
     """
     if path.is_dir() and not path.is_symlink():
         path = path / FILE

@@ -33,7 +33,7 @@ class Group:
 class Definition:
     """The services of a spec, interpolated. directory: the spec's. internal: they have no way out of their networks.
     owner: the spec that has them for itself, since it may be using the names of their `env` while others run; "" =
-    whoever defines them alike has them too."""
+    specs that define them alike share them."""
 
     services: Sequence[Service]
     directory: Path

@@ -111,8 +111,8 @@ class AuthorFiles:
     _directories: dict[Path, Mapping[str, bytes]] = field(default_factory=dict)
 
     def add_all(self, paths: Iterable[Path], withheld: Collection[Path] = ()) -> None:
-        """Read files now, and of directories those that are withheld, which are the checks'; any other is left to
-        whoever copies it. Raises HarnessError."""
+        """Read files now, and of directories those that are withheld, which are the checks'; any other is read
+        when it is copied. Raises HarnessError."""
         for path in paths:
             try:
                 if path.is_file():

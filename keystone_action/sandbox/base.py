@@ -1,7 +1,7 @@
 """Where untrusted code runs, as the rest of the house sees it: nobody asks which kind it is.
 
 A `SandboxProvider` is one a run. A `Sandbox` is one world of one cell: a user, a HOME, a TMPDIR and a workspace. When
-`Sandbox.run` returns, every process that it started is gone, whatever became of it.
+`Sandbox.run` returns, every process that it started is gone, daemons and orphans too.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Sandbox(Protocol):
         """Where this machine has a program that the sandbox has not because it hides that place, or None."""
 
     async def close(self) -> None:
-        """End whatever is left and remove HOME and TMPDIR; the workspace stays."""
+        """End all processes that are left and remove HOME and TMPDIR; the workspace stays."""
 
     async def close_but_home(self) -> Home:
         """`close`, but HOME is kept: the caller hands it to another sandbox, or removes it."""

@@ -1,4 +1,4 @@
-"""Numeric users that belong to one sandbox at a time, on this machine, whatever else runs on it.
+"""Numeric users that belong to one sandbox at a time, on this machine, beside anything else that runs on it.
 
 A user is leased by a lock on one byte of a file that all runs share. The lock belongs to the open file, which every
 supervisor of the sandbox holds too: it is free again only when all are gone, however they went. The byte itself says

@@ -65,7 +65,7 @@ class External(ServiceKind[ExternalService]):
         while True:
             try:
                 return await anyio.to_thread.run_sync(self._target.probe, abandon_on_cancel=True)
-            except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that isn't there yet
+            except Exception as error:  # noqa: BLE001 - clients differ in what they raise of a server that isn't there yet
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise ServiceError(
                         f"service {self.name}: nothing answered at {self._target.public_url} within "
@@ -140,7 +140,7 @@ class ExternalPlace(Place):
 
         try:
             await anyio.to_thread.run_sync(self._watch.seal)
-        except Exception as error:  # noqa: BLE001 - whatever a client makes of a server that has gone
+        except Exception as error:  # noqa: BLE001 - clients differ in what they raise of a server that has gone
             raise ServiceError(f"service {self.name} went away: {one_line(error)}") from None
 
     async def run_sql(self, script: str) -> None:

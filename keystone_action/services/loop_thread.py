@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own: what serves an agent answers whatever the run does meanwhile."""
+"""A thread with an event loop of its own: what serves an agent answers while the run is busy."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _ENDING_SECONDS = 3.0
 class QueryLimit:
     """Past the limit the connection is closed, and then the session ended. is_over: that has begun.
 
-    line: the connection's descriptor. end_session: by another session; whatever it raises is not heard.
+    line: the connection's descriptor. end_session: by another session; what it raises is ignored.
     """
 
     def __init__(self, seconds: float, line: Callable[[], int], end_session: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class QueryLimit:
 
     def _end(self) -> None:
         self.is_over = True
-        # The connection first: the check goes on, whatever becomes of the server.
+        # The connection first: the check goes on even if the server hangs.
         with contextlib.suppress(Exception), socket.socket(fileno=os.dup(self._line())) as line:
             line.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(Exception):

@@ -3,7 +3,7 @@ something else by now.
 
 A catalogue is taken down before the agent starts and looked up again when a check asks. Which entries a query reads is
 told by names: those in its text, those in the text of the views and routines that it names, and so on. That may be one
-too many (a column of the same name), never one too few, whatever a planner makes of the query.
+too many (a column of the same name), never one too few, however the database plans the query.
 """
 
 from __future__ import annotations

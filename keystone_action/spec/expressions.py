@@ -165,7 +165,7 @@ class Reference:
 def parse(text: str, later: tuple[str, ...] = ()) -> list[str | Reference]:
     """The literal pieces and the references of a text, in order.
 
-    later: first names of expressions that stay as they are, whatever else is in their braces. Raises ExpressionError.
+    later: first names of expressions that stay as they are, with all that is in their braces. Raises ExpressionError.
     """
     pieces: list[str | Reference] = []
     position = 0

@@ -37,7 +37,7 @@ class CheckoutCopy:
 
 def copy_checkout(source: Path, place: Path, left_out: Collection[Path]) -> CheckoutCopy:
     """Copy a checkout to the new directory `place`. Files that its owner alone may read are readable in the copy for
-    whoever may enter it; what we may not read ourselves is not there. left_out: absolute paths; `source` itself leaves
+    all who may enter it; what we may not read ourselves is not there. left_out: absolute paths; `source` itself leaves
     nothing.
 
     Raises HarnessError.

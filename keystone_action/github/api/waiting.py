@@ -146,7 +146,7 @@ class Patience:
         return True
 
     def pause(self) -> None:
-        """Waits until a second has gone by since the last write, whichever client's it was and however it ended."""
+        """Waits until a second has gone by since the last write of any client, also of one that failed."""
         pause = self._writes.pause(self._clock.monotonic(), self._limits.between_writes)
         if pause > 0:
             self._log(f"waiting {pause:.1f} s, since GitHub asks for a second between writes")

@@ -1,8 +1,8 @@
 """`mode: comment`: posts the results of a run that may not write itself, from a `workflow_run` workflow.
 
 Of that run nothing is believed: its results are read as data, its comment is not read at all; marker, key and size are
-made here; and which pull request it is about comes from GitHub's event and API. It sets no status: whoever can change
-the workflow of a fork could choose what it says.
+made here; and which pull request it is about comes from GitHub's event and API. It sets no status: anybody who can
+change the workflow of a fork could choose what it says.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class CommitStatus:
         self._set(github, "pending", PENDING, "")
 
     def result(self, github: GitHubClient, run: RunResult) -> None:
-        """Says how it ended: `pass` and `flaky` are success, and a run that was cancelled is an error, whatever had
+        """Says how it ended: `pass` and `flaky` are success, and a run that was cancelled is an error, even if all had
         passed by then. Where another job of the run ended worse, says that. Raises GitHubError."""
         own = "error" if run.cancelled else run.verdict
         said: Verdict = own

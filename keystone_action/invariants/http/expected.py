@@ -48,7 +48,8 @@ class Expect(StrictModel):
         default=None, description="A status, a list of which it is one, or operators; without it, 200 to 299."
     )
     headers: dict[str, Expected] = Field(
-        default_factory=dict, description="By name, whatever its case: the value, or operators that must hold of it."
+        default_factory=dict,
+        description="By name, in any case: the value, or operators that must hold of it.",
     )
     body: Annotated[Operators | Any, BeforeValidator(_body)] = Field(
         default=None, description="Operators that must hold of the body as text, or the whole text."

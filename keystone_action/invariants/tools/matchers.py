@@ -26,7 +26,7 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 class ToolMatcher(StrictModel):
     """Which tool calls are meant: those for which all keys hold. A matcher without keys means every call."""
 
-    kind: ToolKind | None = Field(default=None, description="What the tool does, whatever it is called.")
+    kind: ToolKind | None = Field(default=None, description="What the tool does; its name does not count.")
     name: NonEmpty | None = Field(default=None, description="The portable name of the tool; case-sensitive.")
     raw_name: NonEmpty | None = Field(default=None, description="The name in the agent's own protocol; case-sensitive.")
     path_glob: NonEmpty | None = Field(

@@ -15,7 +15,7 @@ class Exact(Check):
     """Passes when the agent's output is the expected text.
 
     Without `normalize` every character counts, a line's end after the last word too. An output that was asked for and
-    is missing fails, whatever is expected.
+    is missing fails, even if an empty one is expected.
     """
 
     type_name: ClassVar[str] = "exact"

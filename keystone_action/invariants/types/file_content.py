@@ -25,7 +25,7 @@ class FileContent(Check):
 
     Give at least one of `contains`, `not_contains` and `pattern`; all that are given must hold, in every file that
     `path` matches. Text is UTF-8 and compared as it is, upper and lower case being different. No match, a directory, a
-    file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail, whatever the conditions are.
+    file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail, also with `not_contains` alone.
     """
 
     type_name: ClassVar[str] = "file_content"

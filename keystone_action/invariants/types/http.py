@@ -54,8 +54,8 @@ class Http(Check):
     `start` runs in a sandbox on a fresh copy of the workspace and has to stay in the foreground. It gets a free port as
     `PORT` and as `{{ port }}`, and is asked once something of it listens there; when nothing does within
     `ready_timeout`, when it ends before that, or answers with something else than HTTP, the check fails. It is reached
-    where it runs, so one that listens on localhost alone is fine, in a container too. Whatever it started is gone
-    afterwards. Without `start` the request goes to a service of the spec.
+    where it runs, so one that listens on localhost alone is fine, in a container too. All processes that it started
+    are gone afterwards. Without `start` the request goes to a service of the spec.
 
     A redirect is a response like any other and never followed. Of a response at most 64 KiB of headers and 8 MiB of a
     body are read, and unpacked. Score 1 when everything that is expected holds, else 0.

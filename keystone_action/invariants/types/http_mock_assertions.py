@@ -60,7 +60,7 @@ class Assertion(Operators):
         default_factory=dict,
         description="Which requests count. `method`; `path` (as it is, or with `*` and `**`); `query` (a mapping of "
         "names to a text, or a list where a name is repeated); `body` (a text in it). Any other key is a header, "
-        "whatever its case, or else a top-level field of a JSON or form body.",
+        "in any case, or else a top-level field of a JSON or form body.",
     )
 
     @model_validator(mode="after")

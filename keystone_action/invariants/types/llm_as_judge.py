@@ -55,9 +55,10 @@ class Rubric(StrictModel):
 class LlmAsJudge(Check):
     """Asks a model, or a jury of several, to score what the agent left by your criteria.
 
-    The score, from 0 to 1, becomes the check's score. It passes at `pass_threshold` or above, whatever the model says
-    about passing. What is judged is fenced, and the judge is told not to trust it. An answer without a number from 0 to
-    1 is asked for again, then the check is an error. An input that isn't there, or is blank, fails without asking.
+    The score, from 0 to 1, becomes the check's score. It passes at `pass_threshold` or above; what the model says about
+    passing does not count. What is judged is fenced, and the judge is told not to trust it. An answer without a number
+    from 0 to 1 is asked for again, then the check is an error. An input that isn't there, or is blank, fails without
+    asking.
 
     Keys are read from our own environment, which no sandbox ever sees: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY`; the
     addresses too, `ANTHROPIC_BASE_URL` and `OPENAI_BASE_URL`. Without a key the check is skipped, and the report says

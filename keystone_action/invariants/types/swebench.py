@@ -40,7 +40,7 @@ class Swebench(Check):
     """Grades the fix of a real issue: by the tests that it must mend, and the tests that it must not break.
 
     The score is the share of `fail_to_pass` that passes now. When a test of `pass_to_pass` does not pass, the cell is
-    disqualified: its composite is 0 and it fails, whatever else was scored, as after a failed gate.
+    disqualified: its composite is 0 and it fails, as after a failed gate.
 
     Ids of tests are matched exactly, spaces at the end included. An id that does not exist has not passed, nor has a
     skipped test; an expected failure has. The files that the ids name are run whole, on a fresh copy of what the agent

@@ -60,7 +60,7 @@ class Tests(Check):
     and none of them failed.
 
     Failures with a non-zero exit code earn their share; success with a non-zero exit code earns nothing; failures count
-    whatever the exit code is. Where a report was asked for, none or a malformed one scores 0.
+    with any exit code. Where a report was asked for, none or a malformed one scores 0.
 
     Nothing that is printed counts, nor a report that was there before, nor a run that ended before its report
     (`os._exit`). Not promised: code under test that patches its test framework from within, or writes a runner's report

@@ -92,7 +92,7 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
         late = failed if check.late_fails else broken
         return late(f"the check took longer than {timeout:g} s and was stopped")
     except TooMuchPrinted as problem:
-        # Whichever check asked for it: none may judge a part as if it were all.
+        # Of any check: none may judge a part as if it were all.
         return failed(f"{problem}.")
     except PathUnreadable as problem:
         # What code that the agent wrote made unreadable is its failure (contract, 5.1).

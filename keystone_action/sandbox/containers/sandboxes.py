@@ -173,7 +173,7 @@ class DockerSandboxes:
         )
         provider = self._in(made.image)
         provider._own_image = made.own
-        # The image is removed after the containers that run in it, no matter who closes it.
+        # The image is removed after the containers that run in it, also when others close it.
         provider._sandboxes.add(sandbox)
         return provider
 

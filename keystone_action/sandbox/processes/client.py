@@ -186,7 +186,7 @@ class LauncherClient:
                 return
 
     async def close(self) -> None:
-        """Let it end whatever is left, and wait for that. Twice does no harm."""
+        """Let it end what is left, and wait for that. Twice does no harm."""
         if self._control.fileno() < 0:
             return
         while self._idle:
@@ -230,7 +230,7 @@ def _errors_of_launcher() -> IO[bytes]:
 
 
 def hide_memory() -> None:
-    """Keep processes of our own user from reading our memory and environment, whatever else keeps them from it."""
+    """Keep processes of our own user from reading our memory and environment, by one more means."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

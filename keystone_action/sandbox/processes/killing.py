@@ -57,11 +57,11 @@ def end_descendants(
 ) -> bool:
     """Kill and reap all descendants of this process; it must be their subreaper.
 
-    reap: waits for whatever has ended and says whether no child is left (beside `spare`). wakeup: a descriptor that
-    gets readable when a child ends. Returns False if some were still there after DEADLINE seconds.
+    reap: waits for processes that have ended and says whether no child is left (beside `spare`). wakeup: a descriptor
+    that gets readable when a child ends. Returns False if some were still there after DEADLINE seconds.
 
     Without descendants left, there can be none elsewhere: an orphan becomes a child of its nearest subreaper.
-    Neither processes nor threads are made here, and whatever the machine refuses is tried again.
+    Neither processes nor threads are made here, and what the machine refuses is tried again.
     """
     root = os.getpid()
     start = time.monotonic()

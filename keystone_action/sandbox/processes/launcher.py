@@ -94,7 +94,7 @@ class Launcher:
         self._reap()
 
     def _reap(self) -> bool:
-        """Wait for whatever has ended, and after supervisors that failed, end what they left. True when all have."""
+        """Wait for ended children, and after supervisors that failed, end what they left. True when all have ended."""
         failed: list[int] = []
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -113,7 +113,7 @@ class Launcher:
         return not self._supervisors
 
     def _end_orphans(self) -> None:
-        """Whatever is a child of ours and no supervisor has lost its own."""
+        """End the children of ours that are not supervisors: their own supervisor is gone."""
 
         def reap() -> bool:
             # Supervisors that end meanwhile keep their status for the next round: only orphans are waited for here.
@@ -213,7 +213,7 @@ def main() -> None:
     number, first, count = map(int, sys.argv[1:4])
     control = socket.socket(fileno=number)
     supervisor.libc.prctl(supervisor.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Nobody but root may look into our memory or environment, whatever user the sandbox has.
+    # Nobody but root may look into our memory or environment, also where sandboxes run as our own user.
     supervisor.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
         control.sendall(wire.pack(_probe(first, count)))

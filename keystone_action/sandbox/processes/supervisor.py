@@ -64,7 +64,7 @@ def _serve_one(channel: socket.socket, wakeup: int) -> bool:
     try:
         supervisor.start(passed)
         report, blob = supervisor.run()
-    except BaseException as error:  # noqa: BLE001 - whatever it was, it is told, and nothing is left running
+    except BaseException as error:  # noqa: BLE001 - each is told, and nothing is left running
         report, blob = {"broken": _why(error), "gone": supervisor.end()}, b""
     for descriptor in passed:
         os.close(descriptor)
@@ -244,7 +244,7 @@ class Supervisor:
             self._ignore(stream.descriptor)
 
     def reap(self) -> bool:
-        """Wait for whatever has ended, orphans included. True when no child is left at all."""
+        """Wait for processes that have ended, orphans included. True when no child is left at all."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -259,7 +259,7 @@ class Supervisor:
                 self._leftovers += 1
 
     def end(self) -> bool:
-        """Kill whatever is left, without looking first how much that is. Returns whether that was possible."""
+        """Kill all that is left, without looking first how much that is. Returns whether that was possible."""
         if self._status is None or not self.reap():
             self._ending = True
         gone = killing.end_descendants(self.reap, self._user, self._wakeup)

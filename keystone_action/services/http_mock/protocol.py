@@ -68,7 +68,7 @@ class MockConnection(asyncio.BufferedProtocol):
         self._replies: deque[_OutgoingReply] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
-        self._deaf = False  # whatever still comes is thrown away
+        self._deaf = False  # what still comes is thrown away
         self._eof = False
         self._reserved_bytes = 0
         self._begin()
@@ -141,7 +141,7 @@ class MockConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def abort(self) -> None:
-        """End at once, whatever is open."""
+        """End at once, also in the middle of a request."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,5 +1,5 @@
-"""One server for every mock of every cell of a run: a thread with an event loop of its own, so that whatever the run
-does meanwhile, replies don't wait for it."""
+"""One server for every mock of every cell of a run: a thread with an event loop of its own, so that replies
+never wait for what the run does meanwhile."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ReplyFailed(Exception):  # noqa: N818 - an outcome: the client gets a 500 
 
 
 class Headers(dict[str, Any]):
-    """Headers by name, whatever its case."""
+    """Headers by name, in upper or lower case."""
 
     def __init__(self, headers: Mapping[str, Any]) -> None:
         super().__init__((name.lower(), value) for name, value in headers.items())

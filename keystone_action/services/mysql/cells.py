@@ -62,7 +62,7 @@ class CellDatabase:
             self._drop(admin)
 
     def settle(self) -> None:
-        """End the agent's sessions, whatever they are doing, and undo what it did to its own password: scripts of the
+        """End the agent's sessions, busy ones too, and undo what it did to its own password: scripts of the
         author's have the old one. Raises pymysql's errors."""
         with self.server.admin() as admin:
             self._end_sessions(admin)

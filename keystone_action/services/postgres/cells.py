@@ -189,7 +189,7 @@ class CellDatabase:
         self.remember()
 
     def end_sessions(self) -> None:
-        """End all sessions of the agent's, whatever they are doing. Raises psycopg.Error."""
+        """End all sessions of the agent's, busy ones too. Raises psycopg.Error."""
         with self.server.admin() as admin:
             self._end_sessions(admin)
 

@@ -1,4 +1,4 @@
-"""The cells' databases of one PostgreSQL service, on whatever server each of them is."""
+"""The cells' databases of one PostgreSQL service, each on any of its servers."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class PostgresRole(OwnRole):
             "statement_timeout": f"{_SECONDS * 1000}",
             "lock_timeout": f"{_SECONDS * 1000}",
             "default_transaction_read_only": "off",
-            "role": "none",  # whatever `ALTER ROLE … SET role` made of it
+            "role": "none",  # also after an `ALTER ROLE … SET role`
         }
         options = f"{own.get('options', '')} {session_options(settings)}".strip()
         return psycopg.connect(**{"connect_timeout": _SECONDS, **own, "options": options, "application_name": ""})

@@ -50,7 +50,7 @@ class SqliteFile(ServiceKind[SqliteService]):
     @asynccontextmanager
     async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
         """See RunningService. The file need not exist: the agent, or a fixture, makes it. After the cell the copies go,
-        and whatever still reads them."""
+        and the process that reads them ends."""
         process = SqliteProcess(self.host, scope.private)
         async with undoing(process.close):
             yield SqlitePlace(self.name, scope, self.definition.path, process)

@@ -1,4 +1,4 @@
-"""What the markers of `spec.base` ask of a field's text, whichever check type or section the field is of."""
+"""What the markers of `spec.base` ask of a field's text, in sections and in all check types."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class FieldRules:
 
     def _is_in_containers(self, leaf: Leaf) -> bool:
         """Whether names of services are host names where this text is used: in a service's own container they are,
-        whatever sandbox the agent runs in."""
+        even if the agent runs in the process sandbox."""
         return self.scope.spec.base is not None or leaf.path[0] == "services"
 
     def _is_command(self, leaf: Leaf) -> bool:

@@ -45,7 +45,7 @@ class Scope:
 
     @property
     def shared_parameters(self) -> frozenset[str]:
-        """Names that cells have whatever their scenario: those declared, and those of the call."""
+        """Names that cells have in every scenario: those declared, and those of the call."""
         return self.declared_parameters | self.given_parameters
 
 

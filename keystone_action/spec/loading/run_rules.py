@@ -48,8 +48,8 @@ class RunRules:
     workspace_left_out, agent_left_out: names and globs of names that are not copied into the workspace, or with the
     agent's own code.
     only_gates: nothing gives credit, so no cell passes.
-    every_check_decides: a cell passes exactly when every check that was not skipped does, whatever the composite,
-    unless the call gives a threshold.
+    every_check_decides: a cell passes exactly when every check that was not skipped does. The composite decides
+    nothing then, unless the call gives a threshold.
     fail_fast: no further cell of this spec starts after one that did not pass.
     own_scorers: scorer classes that are looked up before the first agent starts.
     without_variable: what to do instead of setting a variable of the environment that this spec asks for, in words.
