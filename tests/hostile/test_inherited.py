@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack_runs import area
 from support.attacks import honest, hostile
+from support.command_line import Called
 from support.images import PYTHON
 from support.started_as import PLAIN_USER, keystone_in
 
 from keystone_action.sandbox.processes import system_v
 
-__all__ = ["area"]
-
 FAMILY = "inherited"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="playing both root and a plain user needs root")
-USERS = pytest.mark.parametrize("user", [0, PLAIN_USER], ids=["root", "plain user"])
-WORLDS = pytest.mark.parametrize(
-    ("user", "base"),
-    [
-        pytest.param(0, None, id="root"),
-        pytest.param(PLAIN_USER, None, id="plain user"),
-        pytest.param(0, PYTHON, id="docker", marks=pytest.mark.docker),
-    ],
+_ROOT, _PLAIN = pytest.param((0, None), id="root"), pytest.param((PLAIN_USER, None), id="plain user")
+_DOCKER = pytest.param((0, PYTHON), id="docker", marks=pytest.mark.docker)
+ROOT, USERS, WORLDS = (
+    pytest.mark.parametrize("lived", worlds, indirect=True, scope="module")
+    for worlds in ([_ROOT], [_ROOT, _PLAIN], [_ROOT, _PLAIN, _DOCKER])
 )
-
-
-def spec(script: str, *, replicas: int = 1, **more: Any) -> str:
-    return json.dumps(
-        {
-            "version": 1,
-            "id": "inherited",
-            "task": {"prompt": "do it"},
-            "agent": {"type": "command", "command": ["python3", "-c", script], "must_exit_zero": True},
-            "parallelism": {"replicas": replicas, "max_concurrency": 1},
-            "invariants": {"any": {"check": {"type": "file_absent", "path": "x"}}},
-            **more,
-        }
-    )
 
 
 KEYS = """
@@ -75,67 +59,6 @@ number = libc.syscall(keyctl, 0, SESSION, 0)
 print("goes on" if number > 0 or ctypes.get_errno() in (1, 38) else ctypes.get_errno())
 """
 )
-
-
-def skip_without(base: str | None, request: pytest.FixtureRequest) -> dict[str, Any]:
-    if base is None:
-        return {}
-    request.getfixturevalue("image")(base)
-    return {"base": base}
-
-
-@needs_root
-@hostile(
-    FAMILY,
-    "reads the author's key from the kernel's keyrings",
-    held_by="a session keyring of its own, and no system calls for keys (seccomp)",
-    sandbox="both",
-)
-@WORLDS
-def test_the_authors_key_can_not_be_read(
-    area: Path, user: int, base: str | None, request: pytest.FixtureRequest
-) -> None:
-    more = skip_without(base, request)
-    called = keystone_in(None, area, spec(READS_KEYS, **more), user, key="of the author")
-    assert called.code == 0, called.out + called.err
-    assert called.cells[0]["agent"]["output"] == "nothing\n"
-
-
-@needs_root
-@hostile(
-    FAMILY,
-    "leaves its answer for the next cell in a keyring",
-    held_by="no system calls for keys (seccomp)",
-    sandbox="both",
-)
-@WORLDS
-def test_no_key_reaches_the_next_cell(area: Path, user: int, base: str | None, request: pytest.FixtureRequest) -> None:
-    more = skip_without(base, request)
-    called = keystone_in(None, area, spec(LEAVES_KEYS, replicas=2, **more), user, key="of the author")
-    assert called.code == 0, called.out + called.err
-    assert [cell["agent"]["output"] for cell in called.cells] == ["nothing\n"] * 2
-
-
-@needs_root
-@honest(FAMILY, "reads the author's key from the kernel's keyrings", sandbox="both")
-@WORLDS
-def test_a_program_that_would_use_keys_goes_on_without(
-    area: Path, user: int, base: str | None, request: pytest.FixtureRequest
-) -> None:
-    more = skip_without(base, request)
-    called = keystone_in(None, area, spec(LIVES_WITHOUT_KEYS, **more), user, key="of the author")
-    assert called.code == 0, called.out + called.err
-    assert called.cells[0]["agent"]["output"] == "goes on\n"
-
-
-@needs_root
-@honest(FAMILY, "leaves its answer for the next cell in a keyring", sandbox="both")
-@WORLDS
-def test_cells_that_go_on_without_keys(area: Path, user: int, base: str | None, request: pytest.FixtureRequest) -> None:
-    more = skip_without(base, request)
-    called = keystone_in(None, area, spec(LIVES_WITHOUT_KEYS, replicas=2, **more), user)
-    assert called.code == 0, called.out + called.err
-    assert [cell["agent"]["output"] for cell in called.cells] == ["goes on\n"] * 2
 
 
 SYSTEM_V = """
@@ -175,31 +98,6 @@ else:
 )
 
 
-@needs_root
-@hostile(
-    FAMILY,
-    "leaves System V objects that seem to be another user's for the next cell",
-    held_by="removed by their maker's number; of our own user no system calls for them (seccomp)",
-)
-@USERS
-def test_no_system_v_object_reaches_the_next_cell(area: Path, user: int) -> None:
-    before = set(system_v.objects())
-    called = keystone_in(None, area, spec(LEAVES_SYSTEM_V, replicas=2), user)
-    assert called.code == 0, called.out + called.err
-    assert [cell["agent"]["output"] for cell in called.cells] == ["[False, False, False]\n"] * 2
-    assert not [each for each in set(system_v.objects()) - before if 65533 in each]
-
-
-@needs_root
-@honest(FAMILY, "leaves System V objects that seem to be another user's for the next cell")
-@USERS
-def test_an_agent_that_uses_system_v_memory_for_itself(area: Path, user: int) -> None:
-    called = keystone_in(None, area, spec(USES_SYSTEM_V), user)
-    assert called.code == 0, called.out + called.err
-    # Nobody can tell objects of our own user from an agent's: then it does without.
-    assert called.cells[0]["agent"]["output"] == ("none 38\n" if user else "hello\n")
-
-
 HOARD = """
 import ctypes, time
 libc = ctypes.CDLL(None)
@@ -212,20 +110,132 @@ for _ in range({count}):
     libc.shmdt(place)
 time.sleep({seconds})
 """
+AGENTS = {"reads keys": READS_KEYS, "leaves keys": LEAVES_KEYS, "lives without keys": LIVES_WITHOUT_KEYS}
+AS_PROCESSES = {"leaves System V": LEAVES_SYSTEM_V, "uses System V": USES_SYSTEM_V}
+AS_ROOT_ALONE = {"hoards": HOARD.format(count=20, seconds=60), "has some": HOARD.format(count=5, seconds=0.5)}
+"""Limits count System V memory by its maker: an agent of our own user has none of it."""
+
+
+@dataclass(frozen=True)
+class Lived:
+    """One run in which two cells, one after the other, have each of the agents. objects: of System V, that it left."""
+
+    called: Called
+    objects: Collection[Any]
+
+    def cells(self, agent: str) -> list[dict[str, Any]]:
+        """Of this agent, both."""
+        return [cell for cell in self.called.cells if cell["params"]["agent"] == agent]
+
+    def said(self, agent: str) -> list[str]:
+        """What its cells printed, which passed."""
+        found = self.cells(agent)
+        assert [cell["verdict"] for cell in found] == ["pass"] * 2, self.called.out + self.called.err
+        return [cell["agent"]["output"] for cell in found]
+
+
+@pytest.fixture(scope="module")
+def lived(request: pytest.FixtureRequest) -> Iterator[Lived]:
+    """The run of all agents in a world; its starter has a key in the keyrings."""
+    user, base = request.param
+    agents = AGENTS | ({} if base else AS_PROCESSES) | ({} if base or user else AS_ROOT_ALONE)
+    if base is not None:
+        request.getfixturevalue("image")(base)
+    before = set(system_v.objects())
+    with tempfile.TemporaryDirectory(prefix="checkout-") as name:
+        Path(name).chmod(0o755)
+        called = keystone_in(None, Path(name), spec(agents, base), user, key="of the author")
+        yield Lived(called, set(system_v.objects()) - before)
+
+
+def spec(agents: Mapping[str, str], base: str | None) -> str:
+    started = "import os, sys\nexec(" + repr(dict(agents)) + "[sys.argv[1]])"
+    return json.dumps(
+        {
+            "version": 1,
+            "id": "inherited",
+            "task": {"prompt": "do it"},
+            **({} if base is None else {"base": base}),
+            "agent": {
+                "type": "command",
+                "command": ["python3", "-c", started, "{{ params.agent }}"],
+                "must_exit_zero": True,
+            },
+            "resources": {"memory": "128Mi"},
+            "parallelism": {"matrix": {"agent": [*agents]}, "replicas": 2, "max_concurrency": 1},
+            "invariants": {"any": {"check": {"type": "file_absent", "path": "x"}}},
+        }
+    )
+
+
+@needs_root
+@hostile(
+    FAMILY,
+    "reads the author's key from the kernel's keyrings",
+    held_by="a session keyring of its own, and no system calls for keys (seccomp)",
+    sandbox="both",
+)
+@WORLDS
+def test_the_authors_key_can_not_be_read(lived: Lived) -> None:
+    assert lived.said("reads keys") == ["nothing\n"] * 2
+
+
+@needs_root
+@hostile(
+    FAMILY,
+    "leaves its answer for the next cell in a keyring",
+    held_by="no system calls for keys (seccomp)",
+    sandbox="both",
+)
+@WORLDS
+def test_no_key_reaches_the_next_cell(lived: Lived) -> None:
+    assert lived.said("leaves keys") == ["nothing\n"] * 2
+
+
+@needs_root
+@honest(
+    FAMILY,
+    "reads the author's key from the kernel's keyrings",
+    "leaves its answer for the next cell in a keyring",
+    sandbox="both",
+)
+@WORLDS
+def test_programs_that_would_use_keys_go_on_without(lived: Lived) -> None:
+    assert lived.said("lives without keys") == ["goes on\n"] * 2
+
+
+@needs_root
+@hostile(
+    FAMILY,
+    "leaves System V objects that seem to be another user's for the next cell",
+    held_by="removed by their maker's number; of our own user no system calls for them (seccomp)",
+)
+@USERS
+def test_no_system_v_object_reaches_the_next_cell(lived: Lived) -> None:
+    assert lived.said("leaves System V") == ["[False, False, False]\n"] * 2
+    assert not [each for each in lived.objects if 65533 in each]
+
+
+@needs_root
+@honest(FAMILY, "leaves System V objects that seem to be another user's for the next cell")
+@USERS
+def test_an_agent_that_uses_system_v_memory_for_itself(lived: Lived, request: pytest.FixtureRequest) -> None:
+    # Nobody can tell objects of our own user from an agent's: then it does without.
+    plain = "plain user" in request.node.callspec.id
+    assert lived.said("uses System V") == ["none 38\n" if plain else "hello\n"] * 2
 
 
 @needs_root
 @hostile(FAMILY, "hides memory in detached System V segments", held_by="counted by their maker's number")
-def test_detached_system_v_memory_counts(area: Path) -> None:
-    document = spec(HOARD.format(count=20, seconds=60), resources={"memory": "128Mi"})
-    called = keystone_in(None, area, document)
-    assert called.code == 1, called.out + called.err
-    assert "was stopped at a limit (memory: " in called.cells[0]["agent"]["note"]
+@ROOT
+def test_detached_system_v_memory_counts(lived: Lived) -> None:
+    found = lived.cells("hoards")
+    assert [cell["verdict"] for cell in found] == ["fail"] * 2, lived.called.out + lived.called.err
+    assert all("was stopped at a limit (memory: " in cell["agent"]["note"] for cell in found)
 
 
 @needs_root
 @honest(FAMILY, "hides memory in detached System V segments")
-def test_some_system_v_memory_within_the_limit(area: Path) -> None:
-    document = spec(HOARD.format(count=5, seconds=0.5), resources={"memory": "128Mi"})
-    called = keystone_in(None, area, document)
-    assert called.code == 0, called.out + called.err
+@ROOT
+def test_some_system_v_memory_within_the_limit(lived: Lived) -> None:
+    lived.said("has some")
