@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,17 @@ __all__ = ["area"]
 
 PLAIN_USER = 65_533
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
-USERS = pytest.mark.parametrize(
-    "user",
-    [
-        None,
-        pytest.param(
-            PLAIN_USER,
-            marks=pytest.mark.skipif(not (AS_ROOT and SYSTEM_PYTHON), reason="needs root, and a Python for all users"),
-        ),
-    ],
-    ids=["this user", "a plain user"],
+NEEDS_A_PLAIN_USER = pytest.mark.skipif(
+    not (AS_ROOT and SYSTEM_PYTHON), reason="needs root, and a Python for all users"
 )
-ON_HOST = pytest.mark.parametrize("check", ["custom", "command_exit"])
+USERS = pytest.mark.parametrize(
+    "played",
+    [pytest.param(None, id="this user"), pytest.param(PLAIN_USER, id="a plain user", marks=NEEDS_A_PLAIN_USER)],
+    indirect=True,
+    scope="module",
+)
+KINDS = ("custom", "command_exit")
+ON_HOST = pytest.mark.parametrize("check", KINDS)
 
 TOKENS = {"GITHUB_TOKEN": "ghs_OFTHEJOB1234", "ACTIONS_RUNTIME_TOKEN": "OFTHERUNNER5678"}
 IN_CONFIG = "AUTHORIZATION: basic INTHECONFIG9012"
@@ -67,14 +67,6 @@ for place in (f"{CHECKOUT}/planted", "/tmp/keystone-planted-by-a-test"):
 """
 
 
-@pytest.fixture(autouse=True)
-def nothing_planted() -> Iterator[None]:
-    planted = Path(tempfile.gettempdir(), "keystone-planted-by-a-test")
-    planted.unlink(missing_ok=True)
-    yield
-    assert not planted.exists()
-
-
 def check_out(directory: Path, files: Mapping[str, str]) -> None:
     """A repository as actions/checkout leaves it when its token is to persist."""
     git(directory, "init", "-q", "-b", "main")
@@ -92,6 +84,7 @@ def run(
     directory: Path,
     user: int | None,
     *,
+    specs: Sequence[str] = ("keystone.yaml",),
     groups: Sequence[int] = (),
     program: Sequence[str] = ("-m", "keystone_action"),
     **environ: str,
@@ -106,7 +99,7 @@ def run(
         python, identity = str(SYSTEM_PYTHON), {"user": user, "group": user, "extra_groups": list(groups)}
         environment["PYTHONPATH"] = python_path()
     done = subprocess.run(
-        [python, *program, "run", "keystone.yaml", "--output", "out"],
+        [python, *program, "run", *specs, "--output", "out"],
         cwd=directory,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -118,13 +111,13 @@ def run(
     return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
 
 
-def spec(agent: Mapping[str, str], checks: Mapping[str, Any], **more: Any) -> str:
+def spec(agent: Mapping[str, str], checks: Mapping[str, Any], name: str = "host", **more: Any) -> str:
     """A spec whose agent leaves these files."""
     script = f"import pathlib\nfor n, t in {dict(agent)!r}.items(): pathlib.Path(n).write_text(t)"
     return json.dumps(
         {
             "version": 1,
-            "id": "host",
+            "id": name,
             "task": {"prompt": "do it"},
             "agent": {"type": "command", "command": ["python3", "-c", script], "must_exit_zero": True},
             "invariants": {name: {"check": check} for name, check in checks.items()},
@@ -155,124 +148,6 @@ def check_of(kind: str, command: str) -> tuple[dict[str, Any], dict[str, str]]:
     return {"type": "command_exit", "command": command, "runs_in": "host"}, {}
 
 
-@hostile("host scripts", "a module is planted for python3 -c in the workspace", held_by="Python's safe path")
-@ON_HOST
-@USERS
-def test_a_planted_module_is_not_imported(area: Path, check: str, user: int | None) -> None:
-    document, files = check_of(check, "python3 -c 'import json, usercustomize' ; python3 -c 'import json'")
-    planted = dict.fromkeys(("json.py", "usercustomize.py", "sitecustomize.py"), f"CHECKOUT = {str(area)!r}\n{THIEF}")
-    check_out(area, {"keystone.yaml": spec(planted, {"any": document}), **files})
-    called = run(area, user)
-    assert called.code == 0, told(called)
-    assert "THE AGENT'S CODE RUNS" not in told(called)
-
-
-@hostile("host scripts", "the agent's code runs in a script of the author's", held_by="own user, Landlock, clean start")
-@ON_HOST
-@USERS
-def test_what_the_agent_wrote_finds_nothing_of_ours(area: Path, check: str, user: int | None) -> None:
-    # A script that builds or starts what the agent left does just this.
-    document, files = check_of(check, "python3 ./run.py")
-    planted = {"run.py": f"CHECKOUT = {str(area)!r}\n{THIEF}"}
-    check_out(area, {"keystone.yaml": spec(planted, {"any": document}), **files})
-    called = run(area, user)
-    found = told(called)
-    assert called.code == 0, found
-    assert "THE AGENT'S CODE RUNS" in found
-    assert not [token for token in (*TOKENS.values(), "INTHECONFIG9012") if token in found]
-    assert not (area / "planted").exists()
-
-
-@hostile(
-    "host scripts", "a script prints the configuration of the checkout's git", held_by="a copy without credentials"
-)
-@USERS
-def test_the_token_in_the_checkouts_configuration_is_not_there(area: Path, user: int | None) -> None:
-    script = (
-        "import json, pathlib, sys\n"
-        "root = pathlib.Path(__file__).resolve().parents[1]\n"
-        f"for place in (root, pathlib.Path({str(area)!r})):\n"
-        "    for path in place.rglob('*'):\n"
-        "        try: print(path, path.read_bytes(), file=sys.stderr)\n"
-        "        except OSError: pass\n"
-        "print(json.dumps({'passed': (root / '.git/config').is_file()}))\n"
-    )
-    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
-    check_out(area, {"keystone.yaml": spec({}, checks), "checks/probe.py": script})
-    inner = area / "vendored"
-    inner.mkdir()
-    check_out(inner, {"file": "x"})
-    called = run(area, user)
-    assert called.code == 0, told(called)
-    assert "INTHECONFIG9012" not in told(called)
-
-
-@honest("host scripts", "a script prints the configuration of the checkout's git")
-@USERS
-def test_a_script_reads_the_checkout_and_its_history(area: Path, user: int | None) -> None:
-    script = (
-        "import json, pathlib, subprocess\n"
-        "import helper\n"
-        "root = pathlib.Path(__file__).resolve().parents[1]\n"
-        "log = subprocess.run(['git', 'log', '--format=%s'], cwd=root, capture_output=True, text=True)\n"
-        "status = subprocess.run(['git', 'status', '--porcelain'], cwd=root, capture_output=True, text=True)\n"
-        "data = json.loads((root / 'data' / 'private.json').read_text())\n"
-        "reason = [log.stdout, log.stderr, status.stdout, status.stderr, helper.ANSWER, data]\n"
-        "passed = reason == ['the first commit\\n', '', '', '', 42, {'a': 1}]\n"
-        "print(json.dumps({'passed': passed, 'reason': str(reason)}))\n"
-    )
-    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
-    files = {"checks/probe.py": script, "checks/helper.py": "ANSWER = 42\n", "data/private.json": '{"a": 1}'}
-    check_out(area, {"keystone.yaml": spec({}, checks), ".gitignore": "out/\n", **files})
-    (area / "data").chmod(0o700)
-    (area / "data" / "private.json").chmod(0o600)
-    called = run(area, user)
-    assert called.code == 0, told(called)
-
-
-@honest("host scripts", "the agent's code runs in a script of the author's")
-@USERS
-def test_a_script_works_in_its_copy_and_talks_to_services(area: Path, user: int | None) -> None:
-    script = (
-        "import json, pathlib, subprocess, sys, urllib.request\n"
-        "context = json.load(sys.stdin)\n"
-        "url = context['services']['shop']['url'] + '/orders'\n"
-        "answer = urllib.request.urlopen(url).read().decode()\n"
-        "there = pathlib.Path('left').read_text()\n"
-        "pathlib.Path('made').write_text(subprocess.run(['cat', 'left'], capture_output=True, text=True).stdout)\n"
-        "pathlib.Path.home().joinpath('x').write_text('x')\n"
-        "logs = [pathlib.Path(context[name]).read_text() for name in ('audit_log_path', 'trace_path')]\n"
-        "same = pathlib.Path(context['workspace_path']).samefile('.')\n"
-        "passed = answer == 'ok' and there == 'x' == pathlib.Path('made').read_text() and same and len(logs) == 2\n"
-        "print(json.dumps({'passed': passed, 'reason': str([answer, there, logs, same])}))\n"
-    )
-    services = [
-        {"name": "shop", "type": "http_mock", "record": True, "routes": [{"path": "/orders", "response": "ok"}]}
-    ]
-    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
-    check_out(area, {"keystone.yaml": spec({"left": "x"}, checks, services=services), "checks/probe.py": script})
-    called = run(area, user)
-    assert called.code == 0, told(called)
-
-
-@honest("host scripts", "a module is planted for python3 -c in the workspace")
-@USERS
-def test_modules_and_tools_of_the_author_are_found(area: Path, user: int | None) -> None:
-    script = "import sys, json, types_of_ours\nprint(json.dumps({'passed': types_of_ours.OURS}))\n"
-    shell = "#!/bin/sh\necho '{\"passed\": true}'\n"
-    checks = {
-        "python": {"type": "custom", "script": "checks/probe.py"},
-        "named": {"type": "custom", "script": "checks/probe.py", "interpreter": "python3 -u"},
-        "shell": {"type": "custom", "script": "checks/probe.sh"},
-        "tool": {"type": "command_exit", "command": "git --version && sh ./left", "runs_in": "host"},
-    }
-    files = {"checks/probe.py": script, "checks/types_of_ours.py": "OURS = True\n", "checks/probe.sh": shell}
-    check_out(area, {"keystone.yaml": spec({"left": "true"}, checks), **files})
-    called = run(area, user)
-    assert called.code == 0, told(called)
-
-
-AS_PLAIN_USER = pytest.mark.skipif(not (AS_ROOT and SYSTEM_PYTHON), reason="needs root, and a Python for all users")
 ENGINE_GROUP = 64_123
 ASKING = """
 import json, socket, sys
@@ -291,14 +166,15 @@ print(json.dumps({"passed": works, "reason": said}))
 """
 
 
-@pytest.fixture
-def engine_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@contextlib.contextmanager
+def listening_engine() -> Iterator[Path]:
     """What an engine's socket is to its users: open to a group of its own. Whoever connects is answered."""
     place = Path(tempfile.mkdtemp(prefix="keystone-engine-"))
     place.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(place / "docker.sock"))
-        os.chown(place / "docker.sock", 0, ENGINE_GROUP)
+        if AS_ROOT:
+            os.chown(place / "docker.sock", 0, ENGINE_GROUP)
         (place / "docker.sock").chmod(0o660)
         listening.listen()
 
@@ -315,30 +191,176 @@ def engine_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(place)
 
 
-def ask_engine(area: Path, place: Path, groups: Sequence[int], engine: Path) -> str:
-    """What a script on the host, run by a plain user in these groups, gets of the socket."""
-    checks = {"any": {"type": "custom", "script": "checks/probe.py"}}
-    files = {"keystone.yaml": spec({}, checks), "checks/probe.py": ASKING.replace("PLACE", repr(str(place)))}
-    check_out(area, files)
-    called = run(area, PLAIN_USER, groups=groups, DOCKER_HOST=f"unix://{engine}")
-    assert called.code == 0, told(called)
-    return str(called.cells[0]["invariants"][0]["message"])
+PRINTS_ALL = """
+import json, pathlib, sys
+root = pathlib.Path(__file__).resolve().parents[2]
+for place in (root, pathlib.Path(CHECKOUT)):
+    for path in place.rglob("*"):
+        try: print(path, path.read_bytes(), file=sys.stderr)
+        except OSError: pass
+print(json.dumps({"passed": (root / ".git/config").is_file() and (root / "token/vendored/file").is_file()}))
+"""
+READS_HISTORY = """
+import json, pathlib, subprocess
+import helper
+root = pathlib.Path(__file__).resolve().parents[2]
+log = subprocess.run(["git", "log", "--format=%s"], cwd=root, capture_output=True, text=True)
+status = subprocess.run(["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True)
+data = json.loads((root / "reads" / "data" / "private.json").read_text())
+reason = [log.stdout, log.stderr, status.stdout, status.stderr, helper.ANSWER, data]
+passed = reason == ["the first commit\\n", "", "?? token/vendored/\\n", "", 42, {"a": 1}]
+print(json.dumps({"passed": passed, "reason": str(reason)}))
+"""
+WORKS = """
+import json, pathlib, subprocess, sys, urllib.request
+context = json.load(sys.stdin)
+url = context['services']['shop']['url'] + '/orders'
+answer = urllib.request.urlopen(url).read().decode()
+there = pathlib.Path('left').read_text()
+pathlib.Path('made').write_text(subprocess.run(['cat', 'left'], capture_output=True, text=True).stdout)
+pathlib.Path.home().joinpath('x').write_text('x')
+logs = [pathlib.Path(context[name]).read_text() for name in ('audit_log_path', 'trace_path')]
+same = pathlib.Path(context['workspace_path']).samefile('.')
+passed = answer == 'ok' and there == 'x' == pathlib.Path('made').read_text() and same and len(logs) == 2
+print(json.dumps({'passed': passed, 'reason': str([answer, there, logs, same])}))
+"""
+SHOP = {"name": "shop", "type": "http_mock", "record": True, "routes": [{"path": "/orders", "response": "ok"}]}
 
 
-@AS_PLAIN_USER
+def specs(area: Path, engine: Path) -> dict[str, str]:
+    """The files of a checkout with a spec for each of the tests below, in a folder of its name."""
+    script = {"type": "custom", "script": "checks/probe.py"}
+    thief = f"CHECKOUT = {str(area)!r}\n{THIEF}"
+    found: dict[str, str] = {}
+
+    def add(name: str, left: Mapping[str, str], checks: Mapping[str, Any], files: Mapping[str, str], **more: Any):
+        found[f"{name}/keystone.yaml"] = spec(left, checks, name.replace("_", "-"), **more)
+        found.update({f"{name}/{path}": text for path, text in files.items()})
+
+    for kind in KINDS:
+        check, files = check_of(kind, "python3 -c 'import json, usercustomize' ; python3 -c 'import json'")
+        planted = ("json.py", "usercustomize.py", "sitecustomize.py")
+        add(f"planted_{kind}", dict.fromkeys(planted, thief), {"any": check}, files)
+        # A script that builds or starts what the agent left does just this.
+        check, files = check_of(kind, "python3 ./run.py")
+        add(f"run_{kind}", {"run.py": thief}, {"any": check}, files)
+    add("token", {}, {"any": script}, {"checks/probe.py": PRINTS_ALL.replace("CHECKOUT", repr(str(area)))})
+    private = {"checks/helper.py": "ANSWER = 42\n", "data/private.json": '{"a": 1}'}
+    add("reads", {}, {"any": script}, {"checks/probe.py": READS_HISTORY, **private})
+    add("works", {"left": "x"}, {"any": script}, {"checks/probe.py": WORKS}, services=[SHOP])
+    tools = {
+        "python": script,
+        "named": {**script, "interpreter": "python3 -u"},
+        "shell": {"type": "custom", "script": "checks/probe.sh"},
+        "tool": {"type": "command_exit", "command": "git --version && sh ./left", "runs_in": "host"},
+    }
+    modules = {
+        "checks/probe.py": "import sys, json, types_of_ours\nprint(json.dumps({'passed': types_of_ours.OURS}))\n",
+        "checks/types_of_ours.py": "OURS = True\n",
+        "checks/probe.sh": "#!/bin/sh\necho '{\"passed\": true}'\n",
+    }
+    add("tools", {"left": "true"}, tools, modules)
+    add("asks", {}, {"any": script}, {"checks/probe.py": ASKING.replace("PLACE", repr(str(engine)))})
+    return found
+
+
+@dataclass(frozen=True)
+class Played:
+    """One run of all specs. planted: what it left where it was to leave nothing."""
+
+    called: Called
+    planted: Sequence[Path]
+
+    def passed(self, name: str) -> str:
+        """What was said of this spec, whose only cell passed."""
+        (cell,) = [cell for cell in self.called.cells if cell["id"] == f"{name.replace('_', '-')}.r0"]
+        files = [path for path in (self.called.output / "cells" / cell["id"]).rglob("*") if path.is_file()]
+        said = "\n".join([json.dumps(cell), *(path.read_text("utf-8", "replace") for path in files)])
+        assert cell["verdict"] == "pass", said
+        return said
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest) -> Iterator[Played]:
+    """As this user, or as a plain one in a group that sockets may be open to. There is no engine."""
+    planted = Path(tempfile.gettempdir(), "keystone-planted-by-a-test")
+    planted.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="checkout-") as name, listening_engine() as engine:
+        area = Path(name)
+        area.chmod(0o755)
+        files = specs(area, engine)
+        check_out(area, {".gitignore": "out/\n", **files})
+        (area / "token" / "vendored").mkdir()
+        check_out(area / "token" / "vendored", {"file": "x"})
+        (area / "reads" / "data").chmod(0o700)
+        (area / "reads" / "data" / "private.json").chmod(0o600)
+        listed = [path for path in files if path.endswith("keystone.yaml")]
+        called = run(area, request.param, specs=listed, groups=[ENGINE_GROUP])
+        assert called.code == 0, told(called)
+        yield Played(called, [path for path in (planted, area / "planted") if path.exists()])
+
+
+@hostile("host scripts", "a module is planted for python3 -c in the workspace", held_by="Python's safe path")
+@ON_HOST
+@USERS
+def test_a_planted_module_is_not_imported(played: Played, check: str) -> None:
+    assert "THE AGENT'S CODE RUNS" not in played.passed(f"planted_{check}")
+
+
+@hostile("host scripts", "the agent's code runs in a script of the author's", held_by="own user, Landlock, clean start")
+@ON_HOST
+@USERS
+def test_what_the_agent_wrote_finds_nothing_of_ours(played: Played, check: str) -> None:
+    assert "THE AGENT'S CODE RUNS" in played.passed(f"run_{check}")
+    assert not [token for token in (*TOKENS.values(), "INTHECONFIG9012") if token in told(played.called)]
+    assert played.planted == []
+
+
+@hostile(
+    "host scripts", "a script prints the configuration of the checkout's git", held_by="a copy without credentials"
+)
+@USERS
+def test_the_token_in_the_checkouts_configuration_is_not_there(played: Played) -> None:
+    played.passed("token")
+    assert "INTHECONFIG9012" not in told(played.called)
+
+
+@honest("host scripts", "a script prints the configuration of the checkout's git")
+@USERS
+def test_a_script_reads_the_checkout_and_its_history(played: Played) -> None:
+    played.passed("reads")
+
+
+@honest("host scripts", "the agent's code runs in a script of the author's")
+@USERS
+def test_a_script_works_in_its_copy_and_talks_to_services(played: Played) -> None:
+    played.passed("works")
+
+
+@honest("host scripts", "a module is planted for python3 -c in the workspace")
+@USERS
+def test_modules_and_tools_of_the_author_are_found(played: Played) -> None:
+    played.passed("tools")
+
+
+@NEEDS_A_PLAIN_USER
 @hostile("host scripts", "a script connects to the engine's socket", held_by="no Unix sockets where one leads out")
-def test_a_user_in_the_engines_group_has_scripts_that_do_not_reach_it(area: Path, engine_socket: Path) -> None:
-    said = ask_engine(area, engine_socket, [ENGINE_GROUP], engine_socket)
+def test_a_user_in_the_engines_group_has_scripts_that_do_not_reach_it(area: Path) -> None:
+    with listening_engine() as engine:
+        files = {"checks/probe.py": ASKING.replace("PLACE", repr(str(engine)))}
+        check_out(area, {"keystone.yaml": spec({}, {"any": {"type": "custom", "script": "checks/probe.py"}}), **files})
+        called = run(area, PLAIN_USER, groups=[ENGINE_GROUP], DOCKER_HOST=f"unix://{engine}")
+    assert called.code == 0, told(called)
+    said = called.cells[0]["invariants"][0]["message"]
     assert "THE ENGINE ANSWERS" not in said
     assert "PermissionError" in said
 
 
-@AS_PLAIN_USER
+@pytest.mark.parametrize("played", [pytest.param(PLAIN_USER, marks=NEEDS_A_PLAIN_USER)], indirect=True, scope="module")
 @honest("host scripts", "a script connects to the engine's socket")
-def test_a_script_connects_to_a_database_by_its_socket(area: Path, engine_socket: Path) -> None:
+def test_a_script_connects_to_a_database_by_its_socket(played: Played) -> None:
     """Where no socket of an engine is open to our user, all others are as open as their modes say."""
-    said = ask_engine(area, engine_socket, [ENGINE_GROUP], Path("/nonexistent/docker.sock"))
-    assert "THE ENGINE ANSWERS" in said
+    assert "THE ENGINE ANSWERS" in played.passed("asks")
 
 
 WITHOUT_LANDLOCK = """
@@ -350,7 +372,7 @@ sys.exit(main())
 """
 
 
-@AS_PLAIN_USER
+@NEEDS_A_PLAIN_USER
 @pytest.mark.docker
 @pytest.mark.parametrize(("program", "said"), [(["-c", WITHOUT_LANDLOCK], True), (["-m", "keystone_action"], False)])
 def test_beside_containers_nothing_isolates_a_script_and_that_is_said(
