@@ -12,7 +12,8 @@ from keystone_action.files.ownership import hand_over
 from keystone_action.files.workspace import copy_as_left, remove_tree, snapshot
 from keystone_action.sandbox import trees
 
-LEVELS = 2200
+LEVELS, NAME = 1050, "down"
+"""More levels than any recursion has, in a path that is longer than any can be."""
 
 
 @pytest.fixture
@@ -22,9 +23,9 @@ def deep(tmp_path: Path):
     root.mkdir()
     here = os.open(root, os.O_RDONLY)
     for _ in range(LEVELS):
-        os.mkdir("d", dir_fd=here)
+        os.mkdir(NAME, dir_fd=here)
         os.mkdir("leaf", dir_fd=here)
-        deeper = os.open("d", os.O_RDONLY, dir_fd=here)
+        deeper = os.open(NAME, os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = deeper
     os.close(os.open("end", os.O_CREAT | os.O_WRONLY, dir_fd=here))
@@ -57,9 +58,9 @@ def test_keeps_few_descriptors_and_closes_them(deep: Path) -> None:
     root = os.open(deep, os.O_RDONLY)
     with Descent(root) as descent:
         for level in range(1, LEVELS + 1):
-            fd = descent.open("/".join(["d"] * level))
+            fd = descent.open("/".join([NAME] * level))
             os.close(fd)
-        fd = descent.open("/".join(["d"] * LEVELS))
+        fd = descent.open("/".join([NAME] * LEVELS))
         assert os.listdir(fd) == ["end"]  # noqa: PTH208 - a descriptor
         os.close(fd)
         assert len(opened_descriptors() - before) <= LEVELS / 64 + 1
@@ -74,7 +75,7 @@ def opened_descriptors() -> set[str]:
 @pytest.mark.slow
 def test_a_deep_tree_is_taken_whole(deep: Path, tmp_path: Path) -> None:
     taken = snapshot(deep)
-    end = "/".join([*["d"] * LEVELS, "end"])
+    end = "/".join([*[NAME] * LEVELS, "end"])
     assert taken[end].kind == "file"
     assert len(taken) == 2 * LEVELS + 1
     assert taken.unreadable == []
@@ -97,7 +98,7 @@ def test_gives_every_level_and_no_file_with_names_elsewhere(deep: Path, tmp_path
     trees.give(deep, 12345)
     fd = os.open(deep, os.O_RDONLY)
     with Descent(fd) as descent:
-        bottom = descent.open("/".join(["d"] * LEVELS))
+        bottom = descent.open("/".join([NAME] * LEVELS))
         assert {os.fstat(bottom).st_uid, os.stat("end", dir_fd=bottom).st_uid} == {12345}
         os.close(bottom)
     os.close(fd)

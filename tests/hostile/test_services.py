@@ -262,25 +262,20 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("kind", FILES)
 @hostile("databases", "leaves a database file that is none", held_by="read in a process of its own")
-def test_a_database_file_that_is_none_fails_and_hangs_nothing(area: Path, kind: str) -> None:
+def test_a_database_file_that_is_none_fails_and_hangs_nothing(area: Path) -> None:
     (area / "start").mkdir()
     sqlite3.connect(area / "start" / "data.db").execute("CREATE TABLE t (id)").connection.close()
     called = attack(
         area,
-        f"import os\nos.unlink('data.db')\n{FILES[kind]}",
-        {
-            "rows": {
-                "type": "sql",
-                "service": "db",
-                "query": "SELECT count(*) FROM t",
-                "equals": 0,
-            }
-        },
+        f"import os\nos.unlink('data.db')\nexec({FILES!r}[os.environ['KIND']])",
+        {"rows": {"type": "sql", "service": "db", "query": "SELECT count(*) FROM t", "equals": 0}},
         workspace="start",
+        agent={"env": {"KIND": "{{ params.kind }}"}},
         services=[{"name": "db", "type": "sqlite", "path": "data.db"}],
+        parallelism={"matrix": {"kind": list(FILES)}},
     )
-    assert called.code == 1, called.out + called.err + str(called.checks)
-    assert statuses(called) == {"rows": "fail"}
+    assert called.code == 1, called.out + called.err
+    found = {cell["params"]["kind"]: [check["status"] for check in cell["invariants"]] for cell in called.cells}
+    assert found == {kind: ["fail"] for kind in FILES}
     assert "root:" not in json.dumps(called.document)
