@@ -19,7 +19,7 @@ from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 from tools.readme_workflow import workflows
 
-pytestmark = pytest.mark.command
+pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]
 
 EXAMPLES = ROOT / "examples" / "workflows"
 HEAD = "2" * 40

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner
+from support.kept_runs import KeptRuns
 from support.pull_requests import HEAD, REPORTS, fake_github, own_comment, runner_of, waited_for
 from support.runner_rules import parse_env_file
 
 from keystone_action.action import main as action
 from keystone_action.action import post as after
-from keystone_action.evaluate import evaluate
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
@@ -72,10 +72,10 @@ def test_a_cancelled_run_updates_a_comment_and_makes_none(
 
 @pytest.mark.parametrize("policy", ["auto", "always", "on-failure"])
 def test_a_run_that_was_cancelled_makes_no_comment_whatever_had_passed_by_then(
-    tmp_path: Path, github: FakeGitHub, policy: str
+    tmp_path: Path, github: FakeGitHub, kept_runs: KeptRuns, policy: str
 ) -> None:
     def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
-        found = evaluate(options, progress)
+        found = kept_runs(options, progress)
         return replace(found, run=replace(found.run, verdict="fail", cancelled=True))
 
     done = runner_of(tmp_path, github).step({"comment": policy}, evaluate=engine)
@@ -101,7 +101,7 @@ def test_a_step_says_to_its_post_step_that_it_was_cancelled(tmp_path: Path, gith
 
 
 def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(
-    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch, kept_runs: KeptRuns
 ) -> None:
     pending, ended = CommitStatus.pending, threading.Event()
 
@@ -110,7 +110,7 @@ def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(
         pending(self, client)
 
     def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
-        found = evaluate(options, progress)
+        found = kept_runs(options, progress)
         return replace(found, run=replace(found.run, cancelled=True))
 
     # With a second between writes it would find the run ended while it waits.

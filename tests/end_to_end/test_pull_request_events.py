@@ -14,6 +14,8 @@ from support.event_steps import HEAD, PASSING, states, step
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, MERGE_SHA, FakeRunner, StepResult
 
+pytestmark = pytest.mark.usefixtures("kept_runs")
+
 OLD = "1" * 40
 FAILING = PASSING.replace("path: done.txt", "path: other.txt")
 TOKENS = ("write", "read-only", "app", "person", "none")

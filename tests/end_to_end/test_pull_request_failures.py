@@ -13,10 +13,10 @@ from support.certificates import make_certificate
 from support.fake_github import FakeGitHub
 from support.fake_runner import FakeRunner, StepResult
 from support.github_client import FakeTime
+from support.kept_runs import KeptRuns
 from support.pull_requests import HEAD, REPORTS, fake_github, own_comment, runner_of, waited_for
 
 from keystone_action.action import main as action
-from keystone_action.evaluate import evaluate
 from keystone_action.github.api.types import Comment
 from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import live, reporting
@@ -24,6 +24,8 @@ from keystone_action.github.pull_request.comment import StickyComment
 from keystone_action.github.pull_request.live import Pace
 from keystone_action.report.comment.history import LastResult
 from keystone_action.runner.options import Progress, RunOptions
+
+pytestmark = pytest.mark.usefixtures("kept_runs")
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ def test_an_enterprise_server_with_an_authority_of_its_own(tmp_path: Path) -> No
 
 
 def test_a_dead_api_does_not_delay_the_cells(
-    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch, kept_runs: KeptRuns
 ) -> None:
     """They are done while the very first thing that was asked of GitHub still waits for its answer."""
     monkeypatch.setattr(reporting, "LIMITS", RequestLimits(tries=1, seconds=0.5, waiting=0.0, between_writes=0.0))
@@ -156,7 +158,7 @@ def test_a_dead_api_does_not_delay_the_cells(
 
     def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         assert waited_for(lambda: bool(github.calls()))
-        found = evaluate(options, progress)
+        found = kept_runs(options, progress)
         at_the_end.extend(github.calls())
         assert "live report" in [thread.name for thread in threading.enumerate()]
         return found
@@ -166,7 +168,9 @@ def test_a_dead_api_does_not_delay_the_cells(
     assert at_the_end == [f"POST /statuses/{HEAD}"]
 
 
-def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_shows_how_far_it_is(
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch, kept_runs: KeptRuns
+) -> None:
     monkeypatch.setattr(reporting, "LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
@@ -175,7 +179,7 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path, github: FakeGitHub, monk
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert waited_for(lambda: "Running" in comment.body)
         bodies.append(comment.body)
-        return evaluate(options, progress)
+        return kept_runs(options, progress)
 
     bodies: list[str] = []
     comment = own_comment(github, LastResult("pass", 1.0, "1" * 40, {}))
@@ -250,7 +254,7 @@ def test_what_github_forbids_once_by_mistake_of_another_kind_is(tmp_path: Path, 
 
 
 def test_how_far_a_run_is_never_replaces_how_it_ended(
-    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch, kept_runs: KeptRuns
 ) -> None:
     """GitHub is slow to say which comments there are, and has said it to the live report only after the end."""
     comment = own_comment(github, LastResult("pass", 1.0, "1" * 40, {}))
@@ -271,7 +275,7 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
     def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert asked.wait(60)
-        return evaluate(options, progress)
+        return kept_runs(options, progress)
 
     monkeypatch.setattr(StickyComment, "find", slow_find)
     done = runner_of(tmp_path, github).step(evaluate=engine)

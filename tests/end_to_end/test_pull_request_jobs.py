@@ -16,6 +16,8 @@ from keystone_action.github.pull_request.live import Pace
 from keystone_action.report.comment.history import Previous
 from keystone_action.report.comment.marker import Marker
 
+pytestmark = pytest.mark.usefixtures("kept_runs")
+
 HEAD = "2" * 40
 SPEC = """\
 version: 1

@@ -21,7 +21,7 @@ from keystone_action import __version__
 from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
 
-pytestmark = pytest.mark.command
+pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]
 
 WORKFLOW = (ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8")
 DOCUMENT: dict[Any, Any] = yaml.safe_load(WORKFLOW)
@@ -82,23 +82,21 @@ def test_three_shards_come_to_one_verdict(tmp_path: Path, rule: str, verdict: st
 
 
 def test_one_comment_and_one_status_for_all_shards(tmp_path: Path, github: FakeGitHub) -> None:
-    played = evaluate(tmp_path, event="pull_request", github=github, inputs={"comment": "auto", "name": "agent"})
+    inputs = {"comment": "auto", "name": "agent", "shards": 2}
+    played = evaluate(tmp_path, event="pull_request", github=github, inputs=inputs)
     (comment,) = github.state.comments
     assert comment.number == 17
     assert "flaky" in comment.body.splitlines()[0].lower()
     assert [(one["context"], one["state"]) for one in github.state.statuses][-1] == ("keystone/agent", "success")
     assert {one["context"] for one in github.state.statuses} == {"keystone/agent"}
-    again = evaluate(
-        tmp_path / "again", event="pull_request", github=github, inputs={"comment": "auto", "name": "agent"}
-    )
+    again = evaluate(tmp_path / "again", event="pull_request", github=github, inputs=inputs)
     assert [one.id for one in github.state.comments] == [comment.id]
     assert played.outputs["verdict"] == again.outputs["verdict"] == "flaky"
 
 
 def test_a_caller_without_the_right_to_write_gets_the_verdict_all_the_same(tmp_path: Path, github: FakeGitHub) -> None:
-    played = evaluate(
-        tmp_path, event="pull_request", github=github, token="read-only", inputs={"comment": "auto"}, rule="all"
-    )
+    inputs = {"comment": "auto", "shards": 2}
+    played = evaluate(tmp_path, event="pull_request", github=github, token="read-only", inputs=inputs, rule="all")
     assert (played.result("merge"), played.outputs["verdict"], played.outputs["total"]) == ("failure", "fail", "6")
     assert (github.state.comments, github.state.statuses) == ([], [])
     assert "pull-requests: write" in played.jobs["merge"][0].ours.text
@@ -111,7 +109,7 @@ def test_the_joined_results_are_the_baseline_of_the_next(tmp_path: Path, github:
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     run = github.state.add_run(workflow="evaluate.yml", head_repository="octo/agents")
     github.state.add_artifact(run.id, "keystone-results-evaluate", files)
-    inputs = {"baseline": "auto", "fail-on": "regression"}
+    inputs = {"baseline": "auto", "fail-on": "regression", "shards": 2}
     played = evaluate(tmp_path / "pull", rule="all", event="pull_request", github=github, inputs=inputs)
     assert (pushed.result("merge"), played.result("merge"), played.outputs["verdict"]) == ("failure", "success", "fail")
     kept = json.loads((played.artifacts.folder("keystone-results-evaluate") / "results.json").read_text())
@@ -143,7 +141,7 @@ def test_a_change_can_not_weaken_its_gate_unseen(tmp_path: Path, github: FakeGit
 
 
 def test_a_folder_and_a_name_of_ones_own(tmp_path: Path) -> None:
-    inputs = {"working-directory": "project", "spec": "evals/suite.keystone.yaml", "name": "nightly"}
+    inputs = {"working-directory": "project", "spec": "evals/suite.keystone.yaml", "name": "nightly", "shards": 1}
     played = evaluate(tmp_path, folder="project", inputs=inputs)
     assert played.outputs["verdict"] == "flaky"
     assert "keystone-results-nightly" in played.artifacts.names

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.fake_runner import FakeRunner, StepResult
+from support.shard_runs import cell, spec, whole
 
-pytestmark = pytest.mark.command
+from keystone_action.github.log import summary_template
+from keystone_action.github.log.summary_template import SummaryTemplate, TemplateError
+
+pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]
 
 SPEC = """\
 version: 1
@@ -23,6 +27,10 @@ invariants:
 EXTENDS = '{% extends "summary.md.j2" %}\n'
 ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}" + "spam" * 999 + "{% endfor %}{% endfor %}"
 OURS = "## ✅ Keystone: greet passed: "
+
+
+def head(body: str) -> str:
+    return f"{EXTENDS}{{% block head %}}{body}{{% endblock %}}"
 
 
 def step(tmp_path: Path, template: str | bytes | None, **inputs: str) -> tuple[FakeRunner, StepResult]:
@@ -49,8 +57,6 @@ def test_the_template_makes_summary_and_file_and_no_agent_sees_it(tmp_path: Path
     [
         (None, "ci/look.md.j2 can't be read: No such file or directory"),
         ("{% block head %}", "ci/look.md.j2:1: Unexpected end of template"),
-        ("hello", "ci/look.md.j2:1: a summary template extends ours"),
-        (EXTENDS + "{% block foot %}{% endblock %}", "ci/look.md.j2:2: there is no block foot; did you mean footer?"),
         (EXTENDS + "{% block head %}\n{{ nobody }}{% endblock %}", "ci/look.md.j2:3: there is no name nobody"),
         (b"\xff\xfe", "ci/look.md.j2 is no UTF-8 text"),
         (b"x" * 262_145, "ci/look.md.j2 is longer than 262,144 bytes"),
@@ -73,28 +79,33 @@ def test_a_folder_or_a_path_elsewhere_is_no_template(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("{{ run.nothing }}", "ci/look.md.j2:2: 'dict object' has no attribute 'nothing'"),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it took more than 10 s"),
-        ("{{ 'x' * 99999999999 }}", "it takes more memory than the 2 GiB"),
-        (
-            ENDLESS,
-            "it prints more than 64 MiB",
-        ),
-        ("{{ ''.__class__ }}", "access to attribute '__class__' of 'str' object is unsafe"),
-    ],
-)
-def test_a_template_that_fails_costs_nothing_but_itself(tmp_path: Path, body: str, says: str) -> None:
-    runner, done = step(tmp_path, f"{EXTENDS}{{% block head %}}{body}{{% endblock %}}")
+def test_a_template_that_fails_costs_nothing_but_itself(tmp_path: Path) -> None:
+    runner, done = step(tmp_path, head("{{ run.nothing }}"))
     assert (done.exit_code, done.outputs["verdict"], done.outputs["composite"]) == (0, "pass", "1")
     (warning,) = done.issues
     assert warning.level == "warning"
     assert "the summary is Keystone's own" in warning.message
-    assert says in warning.message
+    assert "ci/look.md.j2:2: 'dict object' has no attribute 'nothing'" in warning.message
     assert OURS in done.summary
     assert (runner.workspace / done.outputs["summary-path"]).read_text().strip() == done.summary.strip()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it took more than 1 s"),
+        ("{{ 'x' * 99999999999 }}", "it takes more memory than the 2 GiB"),
+        (ENDLESS, "it prints more than 64 MiB"),
+    ],
+)
+def test_a_template_has_its_limits(monkeypatch: pytest.MonkeyPatch, body: str, says: str) -> None:
+    """Each is a template that fails."""
+    assert summary_template.SECONDS == 10
+    if "more than 1 s" in says:
+        monkeypatch.setattr(summary_template, "SECONDS", 1.0)
+    run = whole([spec("alpha", [cell("alpha", "alpha", 0, "pass")])])
+    with pytest.raises(TemplateError, match=f"ci/look.md.j2: {says}"):
+        SummaryTemplate(head(body), "ci/look.md.j2").render(run, 1 << 20)
 
 
 def test_a_bad_spec_is_shown_by_the_template_too(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ used, GitHub's own actions as far as they move files, `run` steps by bash. Expre
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import yaml
 from support.artifacts import ArtifactError, Artifacts
@@ -136,7 +137,7 @@ class Player:
         entirely: bool = False,
     ) -> None:
         self._root = root
-        self._document: dict[Any, Any] = yaml.safe_load(workflow)
+        self._document = _document(workflow)
         self._checkout = checkout
         self._event = event
         self._payload = payload or json.loads((EVENTS / f"{event}.json").read_text())
@@ -296,6 +297,12 @@ class Player:
             workflow_ref="octo/agents/.github/workflows/evaluate.yml@refs/heads/main",
             run_id="1",
         )
+
+
+@functools.cache
+def _document(workflow: str) -> dict[Any, Any]:
+    """Read once: some files are played again and again, and nobody writes into what they say."""
+    return cast(dict[Any, Any], yaml.safe_load(workflow))
 
 
 def _refuse_unknown(inputs: Mapping[str, str]) -> None:

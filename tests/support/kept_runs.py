@@ -1,0 +1,111 @@
+"""Runs for steps whose point is what is told of them: the first of a kind is a real one, and what it left is told and
+laid out again for the next, in whatever worker that is.
+
+Of a kind are runs of the same files with the same options: what the event, the inputs or the product make different is
+run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from keystone_action.evaluate import Evaluation
+    from keystone_action.gate.options import GatedOptions
+    from keystone_action.runner.options import Progress
+
+_OF_ONE_STEP = {"directory", "environ", "output", "run_id", "scratch", "summary", "dialects"}
+"""Options that differ between any two steps; besides the formats of specs, which none of these differ in."""
+
+
+@dataclass
+class _Kept:
+    """What a run came to, what was told while it ran, and its files by their place below its output."""
+
+    result: Evaluation
+    told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def again(self, options: GatedOptions, progress: Progress) -> Evaluation:
+        for name, words, named in self.told:
+            getattr(progress, name)(*words, **named)
+        assert options.output is not None
+        assert options.run_id is not None
+        for place, content in self.files.items():
+            path = options.output / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.replace(self.result.run.run_id.encode(), options.run_id.encode()))
+        run = replace(self.result.run, run_id=options.run_id)
+        return replace(self.result, run=run, directory=options.output)
+
+
+class _Listener:
+    """A `Progress` that keeps what it is told, and tells another."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._progress = progress
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def tell(*words: Any, **named: Any) -> None:
+            self.told.append((name, words, named))
+            getattr(self._progress, name)(*words, **named)
+
+        return tell
+
+
+class KeptRuns:
+    """An `Evaluate` before another one. place: a directory that all workers share."""
+
+    def __init__(self, place: Path, evaluate: Callable[[GatedOptions, Progress], Evaluation]) -> None:
+        self._place = place
+        self._evaluate = evaluate
+
+    def __call__(self, options: GatedOptions, progress: Progress) -> Evaluation:
+        kept = self._place / _kind(options)
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if kept.exists():
+                found: _Kept = pickle.loads(kept.read_bytes())
+                return found.again(options, progress)
+            listener = _Listener(progress)
+            result = self._evaluate(options, listener)
+            files = {str(path.relative_to(result.directory)): path.read_bytes() for path in _files(result.directory)}
+            kept.write_bytes(pickle.dumps(_Kept(result, listener.told, files)))
+        return result
+
+
+def _kind(options: GatedOptions) -> str:
+    asked = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _OF_ONE_STEP}
+    if options.base is not None and not (options.directory / ".git").exists():
+        asked["base"] = "some commit"  # with which nothing can be compared
+    there = {str(path.relative_to(options.directory)): path.read_bytes() for path in _files(options.directory)}
+    environ = {name: value for name, value in options.environ.items() if name != "HOME"}
+    text = repr((asked, there, environ)).replace(str(options.directory), "")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in sorted(directory.rglob("*")) if path.is_file())
+
+
+@pytest.fixture
+def kept_runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> KeptRuns:
+    """What steps run, for modules that use it."""
+    from keystone_action import evaluate as engine
+
+    root = tmp_path_factory.getbasetemp()
+    place = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "kept_runs"
+    place.mkdir(exist_ok=True)
+    kept = KeptRuns(place, engine.evaluate)
+    monkeypatch.setattr(engine, "evaluate", kept)
+    return kept
