@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import NO_ENGINE, ROOT, keystone
-from support.local_index import pytest_index
 from support.model_server import ModelServer, says
 from support.page_examples import PAGES, VARIANTS, Variant, examples, fits, page, sections
 
@@ -22,10 +19,8 @@ from keystone_action.invariants.registry import ALIASES
 STAND_IN = ROOT / "tests" / "data" / "embedding_package"
 NEEDS_PYTEST = "setup: {packages: [pytest]}"
 """What a page says whose sandbox needs pytest."""
-BY_PIP = ("tests", "Passes")
-"""The example for which pip gets it, from a server of ours."""
-HERE = {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}
-"""For the others it lies beside their agents."""
+HERE = "setup: {env: {PYTHONPATH: '{{ agent.dir }}/packages'}}"
+"""What stands for it: pytest lies beside their agents."""
 EXAMPLES = [
     (path.stem, heading, name)
     for path in sorted(PAGES.glob("*.md"))
@@ -34,32 +29,20 @@ EXAMPLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with pytest_index(tmp_path_factory.mktemp("index")) as environment:
-        yield environment
-
-
-def lay_out(variant: Variant, directory: Path, environment: str) -> None:
-    """The files of an example; environment: what it takes to have pytest."""
-    variant.write(directory)
-    spec = directory / "keystone.yaml"
-    spec.write_text(spec.read_text("utf-8").replace(NEEDS_PYTEST, f"setup: {environment}"), "utf-8")
-
-
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_examples(name: str, tmp_path: Path, index: dict[str, str], packages: Path) -> None:
-    """One call for all of a kind; each is held to its own verdict, check and message."""
+def test_the_examples(name: str, tmp_path: Path, packages: Path) -> None:
+    """One call for all of a kind; each is held to its own verdict, check and message. That pip gets
+    what specs name is shown by tests/runner/test_runner_setup.py and tests/end_to_end/test_touchstone_runs.py."""
     chosen = {
         f"{check_type}-{number}": (check_type, examples(page(check_type))[heading][name])
         for number, (check_type, heading, variant) in enumerate(EXAMPLES)
         if variant == name
     }
     environ = {**NO_ENGINE, "PYTHONPATH": os.pathsep.join([str(ROOT), str(STAND_IN)])}
-    for folder, (check_type, variant) in chosen.items():
-        by_pip = (check_type, name) == BY_PIP
-        lay_out(variant, tmp_path / folder, json.dumps({"packages": ["pytest"], "env": index} if by_pip else HERE))
-        if NEEDS_PYTEST in variant.files["keystone.yaml"] and not by_pip:
+    for folder, (_, variant) in chosen.items():
+        variant.write(tmp_path / folder)
+        if NEEDS_PYTEST in (text := variant.files["keystone.yaml"]):
+            (tmp_path / folder / "keystone.yaml").write_text(text.replace(NEEDS_PYTEST, HERE), "utf-8")
             shutil.copytree(packages, tmp_path / folder / "agent" / "packages")
     with ExitStack() as stack:
         answers = [variant.judge for _, variant in chosen.values() if variant.judge is not None]
@@ -99,12 +82,19 @@ def test_every_page_has_an_example_that_is_run() -> None:
     assert {check_type for check_type, _, _ in EXAMPLES} == {path.stem for path in PAGES.glob("*.md")} - {"README"}
 
 
-def test_the_invariant_that_is_explained_is_one(tmp_path: Path) -> None:
+def test_what_is_not_run_as_it_is_shown_is_a_spec(tmp_path: Path) -> None:
+    """The invariant that is explained, and examples whose sandbox needs pytest."""
     (fragment,) = re.findall(r"^```yaml\n(.*?)^```", (PAGES / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "test_slug.py").write_text("def test_it(): pass\n")
     (tmp_path / "keystone.yaml").write_text(
         f"version: 1\nid: explained\ntask: {{prompt: do it}}\nagent: {{type: none}}\n{fragment}"
     )
-    called = keystone("validate", "keystone.yaml", directory=tmp_path, environ=NO_ENGINE)
+    for number, (check_type, heading, name) in enumerate(EXAMPLES):
+        variant = examples(page(check_type))[heading][name]
+        if NEEDS_PYTEST in variant.files["keystone.yaml"]:
+            variant.write(tmp_path / f"{check_type}-{number}")
+    by_pip = [path.name for path in tmp_path.glob("*-*")]
+    assert {name.partition("-")[0] for name in by_pip} == {"swebench", "tests"}
+    called = keystone("validate", "keystone.yaml", *by_pip, directory=tmp_path, environ=NO_ENGINE)
     assert called.code == 0, called.err

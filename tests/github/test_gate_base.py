@@ -38,11 +38,11 @@ def made(tmp_path: Path) -> Change:
 
 
 def compared(
-    place: Path, github: FakeGitHub, event: str, payload: dict[str, Any], *, token: str = "read-only", **more: str
+    place: Path, github: FakeGitHub, event: str, payload: dict[str, Any] | str, *, token: str = "read-only", **more: str
 ) -> ComparedWith:
     """What a step in a checkout is compared with."""
     file = place / "event.json"
-    file.write_text(json.dumps(payload))
+    file.write_text(payload if isinstance(payload, str) else json.dumps(payload))
     environ = {
         **github.environ(token),
         "GITHUB_EVENT_NAME": event,
@@ -65,6 +65,45 @@ def checkout(tmp_path: Path, made: Change, depth: int | None = 1) -> Path:
     place.mkdir()
     made.check_out(place, depth=depth)
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("fixture", "event", "name"),
+    [
+        ("pull_request", "pull_request", "the pull request's base main"),
+        ("pull_request_fork", "pull_request", "the pull request's base main"),
+        ("pull_request_dependabot", "pull_request", "the pull request's base main"),
+        ("push", "push", "the commit before this push"),
+        ("merge_group", "merge_group", "the merge group's base"),
+    ],
+)
+def test_what_an_event_proposes_is_compared_with_the_base_that_it_names(tmp_path, github, fixture, event, name) -> None:
+    (tmp_path / "checkout").mkdir()
+    payload = json.loads((EVENTS / f"{fixture}.json").read_text())
+    found = compared(tmp_path, github, event, payload)
+    assert found.base is not None
+    assert (found.base.sha, found.base.name, found.base_problem) == (BEFORE, name, "")
+
+
+@pytest.mark.parametrize(
+    ("event", "more", "problem"),
+    [
+        ("schedule", {}, ""),
+        ("workflow_dispatch", {}, ""),
+        ("push", {"before": "0" * 40, "created": True}, ""),
+        ("pull_request", "{", "the event file could not be read"),
+        (
+            "pull_request",
+            {"pull_request": {"base": {"sha": "--upload-pack=touch x"}}},
+            "the event does not name the pull request's base",
+        ),
+    ],
+)
+def test_an_event_without_a_base_says_why_where_it_should_have_one(tmp_path, github, event, more, problem) -> None:
+    (tmp_path / "checkout").mkdir()
+    payload = json.loads((EVENTS / f"{event}.json").read_text())
+    found = compared(tmp_path, github, event, more if isinstance(more, str) else payload | more)
+    assert (found.base, found.base_problem) == (None, problem)
 
 
 @pytest.mark.parametrize("before", [BEFORE, "0" * 40])

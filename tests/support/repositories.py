@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +58,7 @@ class Change:
     def check_out(self, directory: Path, *, depth: int | None = None) -> Path:
         """The head in a directory that is there already, with the whole history or so much of it."""
         shallow = [f"--depth={depth}"] if depth is not None else []
-        git(directory, "init", "-q", "-b", "work")
+        git(directory, "init", "-q", "-b", "work", "--template=")
         git(directory, "remote", "add", "origin", self.origin.as_uri())
         refs = ["+refs/heads/topic:refs/remotes/origin/topic"]
         if depth is None:
@@ -67,14 +69,26 @@ class Change:
 
 
 def make_change(place: Path, base: Mapping[str, str], change: Mapping[str, str | None]) -> Change:
-    """An origin below `place` with `main` at the base and `topic` at the change."""
+    """An origin below `place` with `main` at the base and `topic` at the change; the test's own."""
+    kept, first, last = _made(tuple(base.items()), tuple(change.items()))
+    shutil.copytree(Path(kept.name) / "origin.git", place / "origin.git")
+    return Change(place / "origin.git", first, last)
+
+
+@functools.cache
+def _made(
+    base: tuple[tuple[str, str], ...], change: tuple[tuple[str, str | None], ...]
+) -> tuple[tempfile.TemporaryDirectory[str], str, str]:
+    """A directory with such an origin, and its commits: git takes long to make what many tests begin with."""
+    kept = tempfile.TemporaryDirectory(prefix="keystone-origin-")
+    place = Path(kept.name)
     work, origin = place / "work", place / "origin.git"
-    work.mkdir(parents=True)
-    git(work, "init", "-q", "-b", "main")
-    first = commit(work, base, "base")
+    work.mkdir()
+    git(work, "init", "-q", "-b", "main", "--template=")
+    first = commit(work, dict(base), "base")
     git(work, "checkout", "-q", "-b", "topic")
-    last = commit(work, change)
-    git(place, "clone", "-q", "--bare", str(work), str(origin))
+    last = commit(work, dict(change))
+    git(place, "clone", "-q", "--bare", "--template=", str(work), str(origin))
     git(origin, "config", "uploadpack.allowAnySHA1InWant", "true")
     shutil.rmtree(work)
-    return Change(origin, first, last)
+    return kept, first, last
