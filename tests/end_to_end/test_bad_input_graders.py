@@ -27,50 +27,48 @@ def packages(packages: Path) -> dict[str, str | bytes]:
     return files_of(packages, "agent/packages")
 
 
-def configured(path: str, text: str) -> str:
-    """An agent that plants a plug-in and a configuration that names it."""
-    return planting({"forged.py": FORGES, path: text})
-
-
+OPTIONS = "addopts = -p forged\n"
+FORGING = {
+    "forged.py": FORGES,
+    "a.py": f"print('===== 2 passed in 0.01s =====', flush=True)\n{WRONG}",
+    "conftest.py": FORGES,
+    "tests/conftest.py": FORGES,
+    "pytest.ini": f"[pytest]\n{OPTIONS}",
+    # Metadata of a plug-in, and variables in files.
+    "forged-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: forged\nVersion: 1\n",
+    "forged-1.dist-info/entry_points.txt": "[pytest11]\nforged = forged\n",
+    ".env": "PYTEST_PLUGINS=forged\nPYTEST_ADDOPTS=-pforged\nPYTHONSTARTUP=forged.py\n",
+}
+"""What would let all tests pass, whichever of it pytest took."""
+FORGING_ELSEWHERE = {
+    "forged.py": FORGES,
+    "tests/conftest/__init__.py": FORGES,
+    "tests/pytest.ini": f"[pytest]\n{OPTIONS}",
+    ".pytest.ini": f"[pytest]\n{OPTIONS}",
+    "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-p forged'\n",
+    "tox.ini": f"[pytest]\n{OPTIONS}",
+    "setup.cfg": f"[tool:pytest]\n{OPTIONS}",
+}
+EXITING = dict.fromkeys(
+    ("sitecustomize.py", "sitecustomize/__init__.py", "usercustomize.py", "pytest/__init__.py", "pytest/__main__.py"),
+    EXITS,
+)
+"""What would end every Python, or be pytest."""
 PLANTED = {
     "nothing but what is wrong": "pass",
-    "numbers on stdout": planting({"a.py": f"print('===== 2 passed in 0.01s =====', flush=True)\n{WRONG}"}),
-    "conftest.py": planting({"conftest.py": FORGES}),
-    "conftest.py beside the tests": planting({"tests/conftest.py": FORGES}),
-    "conftest as a package": planting({"tests/conftest/__init__.py": FORGES}),
-    "__init__.py of the tests": planting({"tests/__init__.py": EXITS}),
-    "sitecustomize.py": planting({"sitecustomize.py": EXITS, "sitecustomize/__init__.py": EXITS}),
-    "usercustomize.py": planting({"usercustomize.py": EXITS}),
-    ".pth": planting({"x.pth": "import os; os._exit(0)"}),
-    "pytest.ini": configured("pytest.ini", "[pytest]\naddopts = -p forged\n"),
-    ".pytest.ini": configured(".pytest.ini", "[pytest]\naddopts = -p forged\n"),
-    "pytest.ini beside the tests": configured("tests/pytest.ini", "[pytest]\naddopts = -p forged\n"),
-    "tox.ini": configured("tox.ini", "[pytest]\naddopts = -p forged\n"),
-    "setup.cfg": configured("setup.cfg", "[tool:pytest]\naddopts = -p forged\n"),
-    "pyproject.toml": configured("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-p forged'\n"),
-    "a pytest package": planting({"pytest/__init__.py": EXITS, "pytest/__main__.py": EXITS, "_pytest/x.py": ""}),
-    "pytest.py": planting({"pytest.py": EXITS, "pluggy.py": EXITS, "argparse.py": EXITS}),
-    "metadata of a plug-in": planting(
-        {
-            "forged.py": FORGES,
-            "forged-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: forged\nVersion: 1\n",
-            "forged-1.dist-info/entry_points.txt": "[pytest11]\nforged = forged\n",
-        }
-    ),
-    "variables in files": planting(
-        {"forged.py": FORGES, ".env": "PYTEST_PLUGINS=forged\nPYTEST_ADDOPTS=-pforged\nPYTHONSTARTUP=forged.py\n"}
-    ),
-    "packages of its user": """
-for version in range(8, 16):
+    "what forges": planting(FORGING),
+    "what forges elsewhere": planting(FORGING_ELSEWHERE),
+    "what exits": planting({**EXITING, "_pytest/x.py": "", "x.pth": "import os; os._exit(0)"})
+    + """
+for version in range(8, 16):  # packages of its user
     for home in (Path(os.environ["HOME"]), Path()):
         place = home / f".local/lib/python3.{version}/site-packages"
         write(place / "evil.pth", "import os; os._exit(0)"), write(place / "usercustomize.py", "import os; os._exit(0)")
-""",
-    "programs named python3": """
 for place in ("python3", "bin/python3", "node_modules/.bin/python3", ".venv/bin/python3"):
     write(place, "#!/bin/sh\\nexit 0\\n"), os.chmod(place, 0o755)
 """,
-    "byte code": """
+    "modules and byte code": planting(dict.fromkeys(("pytest.py", "pluggy.py", "argparse.py"), EXITS))
+    + """
 import py_compile
 write("ok.py", "def test_small(): pass\\n")
 for python in range(8, 16):
@@ -78,16 +76,15 @@ for python in range(8, 16):
         place = f"tests/__pycache__/test_x.cpython-3{python}{tag}.pyc"
         py_compile.compile("ok.py", place, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 """,
+    "__init__.py of the tests": planting({"tests/__init__.py": EXITS}),
 }
+"""Several things of a kind in one: that both tests are said to have failed shows that none of them was taken."""
 ENDED = {
     "os._exit": planting({"a.py": EXITS}),
     "os._exit when called": planting({"a.py": "import os\ndef add(a, b): os._exit(0)\n"}),
     "sys.exit": planting({"a.py": "import sys\nsys.exit(0)\n"}),
     "pytest.exit": planting({"a.py": "import pytest\npytest.exit('done', 0)\n"}),
-    "a skipped module": planting({"a.py": "import pytest\npytest.skip('x', allow_module_level=True)\n"}),
-    "unittest's skip": planting({"a.py": "import unittest\nraise unittest.SkipTest\n"}),
     "skipped when called": planting({"a.py": "import pytest\ndef add(a, b): pytest.skip('x')\n"}),
-    "an expected failure": planting({"a.py": "import pytest\ndef add(a, b): pytest.xfail('x')\n"}),
     "a forged report": planting({"a.py": """
 import atexit, glob, json, os
 def forge():
@@ -112,38 +109,29 @@ def add(a, b): os._exit(block())
     "takes all memory": planting({"a.py": "x = []\nwhile True: x.append(bytes(1 << 20))\n"}),
 }  # fmt: skip
 REPLACED = {
-    "tests is a link": "write('mine/test_x.py', 'def test_small(): pass'); os.symlink('mine', retired('tests'))",
-    "tests is a link outside": "os.symlink(os.environ['KEYSTONE_AGENT_DIR'], retired('tests'))",
-    "the test is there": "write('tests/test_x.py', 'def test_small(): pass')",
-    "the test is a link": "write('mine.py', 'def test_small(): pass'); os.symlink('../mine.py', 'tests/test_x.py')",
-    "the test is a directory": "write('tests/test_x.py/test_y.py', 'def test_small(): pass')",
-    "the test is a FIFO": "os.mkfifo('tests/test_x.py')",
     "nothing can be written": "write('tests/test_x.py'), os.chmod('tests', 0o555), os.chmod('.', 0o555)",
     "tests is closed": "os.chmod('tests', 0)",
     "the code is a link": "os.symlink('/dev/null', retired('a.py'))",
     "the code is a FIFO": "os.mkfifo(retired('a.py'))",
 }
+RAN = "0 of 2 tests passed (2 failed)"
 SAID = {
+    **dict.fromkeys(PLANTED.keys() - {"__init__.py of the tests"}, RAN),
+    "nothing can be written": RAN,
     "os._exit": "its report was never written: pytest did not come to its end",
     "pytest.exit": "1 in error",
-    "a skipped module": "1 in error",
     "skipped when called": "2 in error",
-    "an expected failure": "2 in error",
     "a forged report": "its report is not the one that this run of pytest wrote",
     "hangs": "The tests were stopped at their time limit of 10 s.",
     "takes all memory": "stopped at a limit: memory",
-    "nothing but what is wrong": "0 of 2 tests passed (2 failed)",
     "sys.exit": "No test was run.",
 }
 
 
-@pytest.mark.parametrize("attacks", [PLANTED, ENDED, REPLACED], ids=["planted", "ended", "replaced"])
-def test_no_credit_for_hidden_tests_that_fail(
-    tmp_path: Path, packages: dict[str, str | bytes], attacks: dict[str, str]
-) -> None:
+def test_no_credit_for_hidden_tests_that_fail(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     called, found = attack_all(
         tmp_path,
-        attacks,
+        {**PLANTED, **ENDED, **REPLACED},
         {"type": "pytest", "inject": [{"src": "hidden/test_x.py", "dest": "tests/test_x.py"}], "timeout": "10s"},
         author={**packages, "hidden/test_x.py": HIDDEN},
         start={"a.py": WRONG, "tests/readme": ""},
@@ -151,8 +139,46 @@ def test_no_credit_for_hidden_tests_that_fail(
     )
     assert earned(found) == {}
     assert called.document["verdict"] == "fail"
-    for name in found.keys() & SAID.keys():
-        assert SAID[name] in found[name]["message"], name
+    for name, said in SAID.items():
+        assert said in found[name]["message"], name
+
+
+IN_PLACE = {
+    "tests_is_a_link": "write('mine/{test}', PASSES); os.symlink('mine', retired('{place}'))",
+    "tests_is_a_link_outside": "os.symlink(os.environ['KEYSTONE_AGENT_DIR'], retired('{place}'))",
+    "the_test_is_there": "write('{place}/{test}', PASSES)",
+    "the_test_is_a_link": "write('mine.py', PASSES); os.symlink('../mine.py', '{place}/{test}')",
+    "the_test_is_a_directory": "write('{place}/{test}/test_y.py', PASSES)",
+    "the_test_is_a_FIFO": "os.mkfifo('{place}/{test}')",
+}
+"""What the agent has in place of a hidden test, of which each has a folder of its own."""
+SKIPPING = {
+    "a_skipped_module": "import pytest\npytest.skip('x', allow_module_level=True)\n",
+    "unittests_skip": "import unittest\nraise unittest.SkipTest\n",
+    "skipped_when_called": "import pytest\ndef add(a, b): pytest.skip('x')\n",
+    "an_expected_failure": "import pytest\ndef add(a, b): pytest.xfail('x')\n",
+}
+"""Modules under test, of which each has a hidden test of its own."""
+
+
+def test_no_credit_for_what_the_agent_has_in_place_of_hidden_tests_nor_for_skips(
+    tmp_path: Path, packages: dict[str, str | bytes]
+) -> None:
+    """Each hidden test is counted as one that failed or, for those that were skipped, as an error."""
+    hidden = {f"{name}/test_{name}.py": HIDDEN for name in IN_PLACE}
+    hidden |= {f"tests/test_{name}.py": HIDDEN.replace("from a ", f"from {name} ") for name in SKIPPING}
+    planted = [how.format(place=name, test=f"test_{name}.py") for name, how in IN_PLACE.items()]
+    agent = "PASSES = 'def test_small(): pass'\n" + "\n".join(planted) + "\n"
+    _, found = attack_all(
+        tmp_path,
+        {"all": agent + planting({f"{name}.py": text for name, text in SKIPPING.items()})},
+        {"type": "pytest", "inject": [{"src": f"hidden/{test}", "dest": test} for test in hidden]},
+        author={**packages, **{f"hidden/{test}": text for test, text in hidden.items()}},
+        start={"a.py": WRONG, "tests/readme": "", **{f"{name}/readme": "" for name in IN_PLACE}},
+        **PYTHON,
+    )
+    assert earned(found) == {}
+    assert "0 of 18 tests passed (12 failed, 6 in error)" in found["all"]["message"]
 
 
 def test_the_same_check_gives_credit_where_it_is_due(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
@@ -251,17 +277,11 @@ REPORTS = {
     "link outside": planting({"a.py": ending("os.symlink('/etc/hostname', REPORT)")}),
     "loop of links": planting({"a.py": ending("os.symlink('TEST-all.xml', REPORT)")}),
     "entity bomb": writing(f"<!DOCTYPE t [{LEVELS}]><testsuite><testcase name='&e8;'/></testsuite>"),
-    "external entity": writing(f'<!DOCTYPE t [<!ENTITY x SYSTEM "file:///etc/passwd">]>{GOOD_REPORT}'),
-    "external document type": writing(f'<!DOCTYPE testsuite SYSTEM "http://127.0.0.1:9/x.dtd">{GOOD_REPORT}'),
     "deep": planting({"a.py": ending("open(REPORT, 'w').write('<testsuite>' * 100000 + '<testcase/>')")}),
-    "huge": planting({"a.py": ending("open(REPORT, 'w').write('<testsuite>' + '<testcase/>' * 7000000)")}),
+    "huge": planting({"a.py": ending("open(REPORT, 'w').write('<testsuite>' + '<testcase/>' * 6200000)")}),
     "claims without cases": writing('<testsuite tests="100" failures="0"/>'),
-    "negative numbers": writing('<testsuite failures="-5"><testcase name="x"/></testsuite>'),
-    "no number": writing('<testsuite failures="NaN"><testcase name="x"/></testsuite>'),
     "all skipped": writing('<testsuite><testcase name="x"><skipped/></testcase></testsuite>'),
-    "another root": writing('<html><testcase name="x"/></html>'),
     "half of one": writing(GOOD_REPORT[:-3]),
-    "nothing": writing(""),
     "on stdout": planting({"a.py": ending(f"print({GOOD_REPORT!r}, flush=True)")}),
     "start-up modules": planting(dict.fromkeys(("sitecustomize.py", "build.py"), ending("open(REPORT, 'w')"))),
     "hangs": planting({"a.py": "import time\ntime.sleep(900)\n"}),
@@ -272,12 +292,9 @@ SAID_OF_REPORTS = {
     "link outside before": "leads through a link out of the workspace, to /etc/hostname",
     "link outside": "leads through a link out of the workspace, to /etc/hostname",
     "entity bomb": "has a document type or entities, which no JUnit report needs",
-    "external entity": "has a document type or entities, which no JUnit report needs",
-    "external document type": "has a document type or entities, which no JUnit report needs",
     "deep": "is nested too deep",
     "huge": "at most 67,108,864 are read",
     "claims without cases": "No test was run.",
-    "negative numbers": "failures='-5', expected a number",
     "half of one": "is no well-formed XML",
     "hangs": "stopped at their time limit of 10 s",
 }
@@ -295,38 +312,45 @@ def test_no_credit_for_reports(tmp_path: Path) -> None:
 
 NODE = """const test = require("node:test"), assert = require("assert"), {add} = require("./solution.js");
 test("small", () => assert.equal(add(1, 2), 3)); test("more", () => assert.equal(add(2, 2), 4));"""
-OF_NODE = {
-    "wrong": "pass",
+ENDED_OF_NODE = {
     "process.exit": planting({"solution.js": "console.log('# pass 2'); process.exit(0)"}),
     "process.exit when called": planting({"solution.js": "exports.add = () => process.exit(0)"}),
     "reallyExit": planting({"solution.js": "process.reallyExit(0)"}),
     "ends the runner": planting({"solution.js": "process.kill(process.ppid, 'SIGTERM'); process.exit(0)"}),
-    "programs named node": """
+    "hangs": planting({"solution.js": "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);"}),
+}
+PLANTED_FOR_NODE = {
+    "wrong": "pass",
+    "programs, modules and a directory": planting(
+        {
+            "node_modules/assert/index.js": "exports.equal = () => {};",
+            "node_modules/test/index.js": "",
+            "x.test.js/index.js": "",
+        }
+    )
+    + """
 for place in ("node", "node_modules/.bin/node"):
     write(place, "#!/bin/sh\\nexit 0\\n"), os.chmod(place, 0o755)
 """,
-    "modules": planting(
-        {"node_modules/assert/index.js": "exports.equal = () => {};", "node_modules/test/index.js": ""}
-    ),
     "configuration": planting({"package.json": '{"type": "module"}', ".npmrc": "node-options=--require ./x.js"}),
-    "the test is a directory": planting({"x.test.js/index.js": ""}),
-    "hangs": planting({"solution.js": "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);"}),
 }
 
 
-RUNS_OF_NODE = {"itself": "x.test.js", "by-a-file-that-loads-it": "hidden.test.js"}
-
-
-def test_no_credit_for_hidden_tests_of_node_that_fail(tmp_path: Path) -> None:
-    check = {"type": "tests", "inject": ["hidden/x.test.js"], "timeout": "10s"}
-    _, found = attack_each(
+@pytest.mark.parametrize(
+    ("test", "attacks"),
+    [("x.test.js", {**ENDED_OF_NODE, **PLANTED_FOR_NODE}), ("hidden.test.js", ENDED_OF_NODE)],
+    ids=["itself", "by-a-file-that-loads-it"],
+)
+def test_no_credit_for_hidden_tests_of_node_that_fail(tmp_path: Path, test: str, attacks: dict[str, str]) -> None:
+    _, found = attack_all(
         tmp_path,
-        OF_NODE,
-        {name: {**check, "cmd": f"node --test {test}"} for name, test in RUNS_OF_NODE.items()},
+        attacks,
+        {"type": "tests", "inject": ["hidden/x.test.js"], "cmd": f"node --test {test}", "timeout": "10s"},
         author={"hidden/x.test.js": NODE},
         start={"solution.js": "exports.add = () => 0;\n", "hidden.test.js": 'require("./x.test.js");'},
     )
-    for name in RUNS_OF_NODE:
-        assert earned(found[name]) == {}, name
-        assert "ended before its tests reported" in found[name]["process.exit"]["message"]
-        assert "stopped at their time limit of 10 s" in found[name]["hangs"]["message"]
+    assert earned(found) == {}
+    assert "ended before its tests reported" in found["process.exit"]["message"]
+    assert "stopped at their time limit of 10 s" in found["hangs"]["message"]
+    for name in found.keys() & {"wrong", "programs, modules and a directory"}:
+        assert RAN in found[name]["message"], name
