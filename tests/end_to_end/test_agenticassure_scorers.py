@@ -3,7 +3,11 @@ them (spec.md 5.5)."""
 
 from __future__ import annotations
 
+import json
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import Called
@@ -34,38 +38,63 @@ GOOD = (
 SUITE = "scenarios: [{name: a, input: b, scorers: [passfail, mine], metadata: {word: please}, tags: [t]}]"
 
 
-def run(
-    directory: Path, score: str, body: str = "return AgentResult(output='yes please')", suite: str = SUITE
-) -> Called:
-    """A suite with the scorer `mine`, whose `score` is this, and an adapter whose `run` is that."""
+YES = "return AgentResult(output='yes please')"
+
+
+def module(score: str, body: str) -> str:
+    """my_agent.py: the scorer `mine`, whose `score` is this, and an adapter whose `run` is that."""
     indented = [part.replace("\n", "\n        ") for part in (body, score)]
-    module = HEAD.format(run=indented[0], score=indented[1])
-    return run_suite(directory, suite, {"agenticassure.yaml": CONFIG, "my_agent.py": module})
+    return HEAD.format(run=indented[0], score=indented[1])
 
 
-@pytest.mark.parametrize(
-    ("score", "passed", "verdict"),
-    [("0.6", "True", "pass"), ("1.0", "False", "fail"), ("0.0", "True", "pass"), ("0.99", "False", "fail")],
-)
-def test_whether_it_passed_decides_and_the_score_is_the_credit(
-    tmp_path: Path, score: str, passed: str, verdict: str
-) -> None:
-    called = run(tmp_path, GOOD.format(score=score, passed=passed))
-    assert called.document["verdict"] == verdict, called.err
-    check = called.checks["mine"]
-    assert (check["status"], check["score"], check["message"]) == (verdict, float(score), "because")
-    assert check["details"] == {"seen": "yes please"}
-    assert called.cells[0]["composite"] == pytest.approx((1.0 + float(score)) / 2)
-    if verdict == "pass":
-        assert "every scorer has to pass" in called.err
-        assert "needs 1.00" not in called.err
+def run(directory: Path, score: str, body: str = YES, suite: str = SUITE) -> Called:
+    """A suite with such a module."""
+    return run_suite(directory, suite, {"agenticassure.yaml": CONFIG, "my_agent.py": module(score, body)})
+
+
+def run_all(directory: Path, ways: Sequence[tuple[str, str]], *words: str) -> tuple[Called, list[dict[str, Any]]]:
+    """A suite with a scenario for each of these: what its own scorer's `score` is, and what the adapter does for it.
+    Its cells in their order."""
+    text = HEAD.partition("class MyAgent")[0] + "class MyAgent:\n    def run(self, input, context=None):\n"
+    text += "        return getattr(self, input)(input, context)\n"
+    for number, (_, body) in enumerate(ways):
+        text += f"\n    def way{number}(self, input, context):\n{textwrap.indent(body, ' ' * 8)}\n"
+    scenarios = []
+    for number, (score, _) in enumerate(ways):
+        text += f"\n\nclass Mine{number}:\n    name = 'mine{number}'\n\n    def score(self, scenario, result):\n"
+        text += f"{textwrap.indent(score, ' ' * 8)}\n\n\nregister_scorer(Mine{number}())\n"
+        scenarios.append({"name": f"way{number}", "input": f"way{number}", "scorers": ["passfail", f"mine{number}"]})
+    files = {"agenticassure.yaml": CONFIG, "my_agent.py": text}
+    called = run_suite(directory, json.dumps({"scenarios": scenarios}), files, *words)
+    assert not called.has_traceback, called.err
+    assert [cell["scenario"] for cell in called.cells] == [one["name"] for one in scenarios]
+    return called, called.cells
+
+
+def scored(cell: dict[str, Any]) -> dict[str, Any]:
+    """What the scorer of its own gave in a cell."""
+    return dict(cell["invariants"][1])
+
+
+def test_whether_it_passed_decides_and_the_score_is_the_credit(tmp_path: Path) -> None:
+    ways = [("0.6", "True", "pass"), ("1.0", "False", "fail"), ("0.0", "True", "pass"), ("0.99", "False", "fail")]
+    called, cells = run_all(tmp_path, [(GOOD.format(score=score, passed=passed), YES) for score, passed, _ in ways])
+    assert called.code == 1
+    found = [(cell["verdict"], *(scored(cell)[key] for key in ("status", "score", "message"))) for cell in cells]
+    assert found == [(verdict, verdict, float(score), "because") for score, _, verdict in ways]
+    assert [scored(cell)["details"] for cell in cells] == [{"seen": "yes please"}] * len(ways)
+    credit = [(1.0 + float(score)) / 2 for score, _, _ in ways]
+    assert [cell["composite"] for cell in cells] == pytest.approx(credit)
 
 
 def test_a_threshold_of_the_call_decides_by_the_composite(tmp_path: Path) -> None:
-    indented = HEAD.format(run="return AgentResult(output='x')", score=GOOD.format(score="0.6", passed="True"))
-    files = {"agenticassure.yaml": CONFIG, "my_agent.py": indented}
-    assert run_suite(tmp_path / "1", SUITE, files, "--threshold", "0.8").code == 0
-    assert run_suite(tmp_path / "2", SUITE, files, "--threshold", "0.9").code == 1
+    ways = [(GOOD.format(score=score, passed="True"), "return AgentResult(output='x')") for score in ("0.6", "0.8")]
+    called, cells = run_all(tmp_path, ways, "--threshold", "0.85")
+    assert called.code == 1
+    assert [(cell["verdict"], cell["composite"]) for cell in cells] == [
+        ("fail", pytest.approx(0.8)),
+        ("pass", pytest.approx(0.9)),
+    ]
 
 
 def test_it_gets_the_scenario_and_the_whole_result(tmp_path: Path) -> None:
@@ -75,7 +104,7 @@ assert scenario.timeout_seconds == 30.0 and scenario.expected_output is None
 assert [(one.name, one.arguments, one.result) for one in result.tool_calls] == [("t", {"a": 1}, [2])]
 assert result.token_usage.total_tokens == 7
 assert (result.latency_ms, result.reasoning_trace, result.raw_response) == (5.0, ["thought"], {"id": "x"})
-""" + GOOD.format(score="1", passed="True")
+""" + GOOD.format(score="0.6", passed="True")
     body = (
         "return AgentResult(output='yes', tool_calls=[ToolCall(name='t', arguments={'a': 1}, result=[2])],\n"
         "    latency_ms=5, token_usage={'prompt_tokens': 3, 'completion_tokens': 4}, reasoning_trace=['thought'],\n"
@@ -83,32 +112,33 @@ assert (result.latency_ms, result.reasoning_trace, result.raw_response) == (5.0,
     )
     called = run(tmp_path, score, body)
     assert called.code == 0, called.checks["mine"]["message"]
+    assert "every scorer has to pass" in called.err
+    assert "needs 1.00" not in called.err
 
 
-@pytest.mark.parametrize(
-    ("score", "said"),
-    [
-        ("raise ValueError('no idea')", "it raised ValueError: no idea"),
-        ("raise SystemExit(0)", "it raised SystemExit: 0"),
-        ("import os\nos._exit(0)", "it ended with exit code 0 without an answer"),
-        ("import os\nos.kill(os.getpid(), 9)", "it was ended by SIGKILL (exit code 137) without an answer"),
-        ("return True", "it returned True, expected a ScoreResult"),
-        ("return None", "it returned None, expected a ScoreResult"),
-        ("return {'passed': 1, 'score': 1.0}", "expected a ScoreResult whose `passed` is true or false"),
-        ("return {'passed': True, 'score': True}", "it gave the score True, expected a number from 0 to 1"),
-        ("return {'passed': True, 'score': float('nan')}", "it gave the score nan, expected a number from 0 to 1"),
-        ("return {'passed': True, 'score': 1.5}", "the check gave the score 1.5; expected a number from 0 to 1"),
-        ("return {'passed': True}", "it gave the score None, expected a number from 0 to 1"),
-        (GOOD.format(score="1.5", passed="True"), "it raised ValidationError: 1 validation error for ScoreResult"),
-    ],
-)
-def test_one_that_breaks_is_in_error_and_no_pass(tmp_path: Path, score: str, said: str) -> None:
-    called = run(tmp_path, score)
+BREAKING = [
+    ("raise ValueError('no idea')", "it raised ValueError: no idea"),
+    ("raise SystemExit(0)", "it raised SystemExit: 0"),
+    ("import os\nos._exit(0)", "it ended with exit code 0 without an answer"),
+    ("import os\nos.kill(os.getpid(), 9)", "it was ended by SIGKILL (exit code 137) without an answer"),
+    ("return True", "it returned True, expected a ScoreResult"),
+    ("return None", "it returned None, expected a ScoreResult"),
+    ("return {'passed': 1, 'score': 1.0}", "expected a ScoreResult whose `passed` is true or false"),
+    ("return {'passed': True, 'score': True}", "it gave the score True, expected a number from 0 to 1"),
+    ("return {'passed': True, 'score': float('nan')}", "it gave the score nan, expected a number from 0 to 1"),
+    ("return {'passed': True, 'score': 1.5}", "the check gave the score 1.5; expected a number from 0 to 1"),
+    ("return {'passed': True}", "it gave the score None, expected a number from 0 to 1"),
+    (GOOD.format(score="1.5", passed="True"), "it raised ValidationError: 1 validation error for ScoreResult"),
+]
+
+
+def test_one_that_breaks_is_in_error_and_no_pass(tmp_path: Path) -> None:
+    called, cells = run_all(tmp_path, [(score, YES) for score, _ in BREAKING])
     assert (called.code, called.document["verdict"]) == (3, "error")
-    assert called.checks["mine"]["status"] == "error"
-    assert said in called.checks["mine"]["message"]
-    assert called.checks["passfail"]["status"] == "pass"
-    assert not called.has_traceback
+    came_to = {(cell["verdict"], scored(cell)["status"], cell["invariants"][0]["status"]) for cell in cells}
+    assert came_to == {("error", "error", "pass")}
+    messages = {score: scored(cell)["message"] for (score, _), cell in zip(BREAKING, cells, strict=True)}
+    assert {score: message for score, message in messages.items() if dict(BREAKING)[score] not in message} == {}
 
 
 FORGERIES = {
@@ -148,12 +178,15 @@ return {"output": "no", "passed": True, "score": 1.0, "raw_response": {"passed":
 }
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_agents_cannot_forge_an_answer(tmp_path: Path, forgery: str) -> None:
+def test_agents_cannot_forge_an_answer(tmp_path: Path) -> None:
     score = GOOD.format(score="float('please' in result.output)", passed="'please' in result.output")
-    called = run(tmp_path, score, FORGERIES[forgery])
-    assert (called.code, called.document["verdict"]) == (1, "fail"), called.out + called.err
-    assert (called.checks["mine"]["status"], called.checks["mine"]["score"]) == ("fail", 0.0)
+    called, cells = run_all(tmp_path, [(score, body) for body in FORGERIES.values()])
+    assert called.code == 1, called.out + called.err
+    came_to = {
+        name: (cell["verdict"], scored(cell)["status"], scored(cell)["score"])
+        for name, cell in zip(FORGERIES, cells, strict=True)
+    }
+    assert came_to == dict.fromkeys(FORGERIES, ("fail", "fail", 0.0))
 
 
 def test_it_can_read_what_the_agent_left_and_changes_it_for_nobody(tmp_path: Path) -> None:
@@ -164,8 +197,8 @@ open("scored.txt", "x").close()
     body = "open('left.txt', 'w').write('by the agent')\nreturn AgentResult(output='x')"
     suite = "scenarios: [{name: a, input: b, scorers: [mine, other]}]"
     other = "\n\nclass Other(Mine):\n    name = 'other'\n\n\nregister_scorer(Other())\n"
-    module = HEAD.format(run=body.replace("\n", "\n        "), score=score.replace("\n", "\n        ")) + other
-    called = run_suite(tmp_path, suite, {"agenticassure.yaml": CONFIG, "my_agent.py": module})
+    files = {"agenticassure.yaml": CONFIG, "my_agent.py": module(score, body) + other}
+    called = run_suite(tmp_path, suite, files)
     assert called.code == 0, [check["message"] for check in called.checks.values()]
 
 
@@ -187,8 +220,8 @@ def test_an_unknown_scorer_is_refused_before_any_agent_starts(tmp_path: Path) ->
 
 def test_a_built_in_scorer_is_not_replaced_in_silence(tmp_path: Path) -> None:
     """The original lets any scorer take the name of a built-in one."""
-    module = HEAD.format(run="return AgentResult(output='x')", score="return None").replace('"mine"', '"passfail"')
-    files = {"agenticassure.yaml": CONFIG, "my_agent.py": module}
+    text = module("return None", "return AgentResult(output='x')").replace('"mine"', '"passfail"')
+    files = {"agenticassure.yaml": CONFIG, "my_agent.py": text}
     called = run_suite(tmp_path, "scenarios: [{name: a, input: b}]", files)
     assert called.code == 2
     assert "my_agent registers another scorer as 'passfail', which is built in; give it a name of its own" in called.err
@@ -221,8 +254,7 @@ def test_one_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     """As any check: a time limit of its own, here given by a Keystone spec."""
     from support.command_line import run_spec
 
-    module = HEAD.format(run="pass", score="import time\n        time.sleep(600)")
-    write_files(tmp_path, {"scorers/mine.py": module})
+    write_files(tmp_path, {"scorers/mine.py": module("import time\ntime.sleep(600)", "pass")})
     check = "{type: scorer, scorer: mine, modules: [mine], dir: scorers}"
     called = run_spec(
         tmp_path,
