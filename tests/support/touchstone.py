@@ -69,8 +69,28 @@ def both_models(
     write_case(directory, graders, agent, **fields)
     called = run_case(directory, environ=environ)
     assert called.code == 1, called.out + called.err
-    cells = {cell["params"]["model"]: cell for cell in called.cells}
-    found = BothWays(called, cells["good"], cells["bad"])
+    return models_of(called)
+
+
+def run_cases(
+    directory: Path, cases: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str] | None = None
+) -> Called:
+    """Run cases by the arguments of `write_case`, each in a folder of its own, in one call."""
+    for name, fields in cases.items():
+        (directory / name).mkdir()
+        write_case(directory / name, **{"id": name, **fields})
+    places = [f"{name}/case.yaml" for name in cases]
+    called = keystone("run", *places, "--output", "out", directory=directory, environ=dict(environ or {}))
+    assert not called.has_traceback, called.err
+    return called
+
+
+def models_of(called: Called, case: str = "") -> BothWays:
+    """Both models of a case, of the only one if none is named; asserts that the good one passed and the bad one
+    failed."""
+    (cells,) = (spec["cells"] for spec in called.document["specs"] if case in ("", spec["id"]))
+    models = {cell["params"]["model"]: cell for cell in cells}
+    found = BothWays(called, models["good"], models["bad"])
     assert found.good["verdict"] == "pass", found.good
     assert found.bad["verdict"] == "fail", found.bad
     return found
