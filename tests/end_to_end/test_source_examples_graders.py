@@ -3,13 +3,14 @@ verdict: a grader is an invariant, with its weight and gate."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.graded_tests import files_of
 from support.model_server import ModelServer, answer
-from support.source_examples import BothWays, as_invariants, both_ways, printing
+from support.source_examples import BothWays, as_invariants, both_ways, printing, run_examples
 
 WRITES = "Path('a.py').write_text(f'def add(a, b):\\n    return a {\"+\" if good else \"-\"} b\\n')\n"
 """An agent whose addition is one, or isn't."""
@@ -20,22 +21,29 @@ def test_zero(): assert add(0, 0) == 0
 """
 
 
+EXAMPLES: dict[str, dict[str, Any]] = {}
+"""By name, what is run; each is added where its graders stand."""
+SETUP = {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}
+"""Of those that need a pytest for the sandbox's python3."""
+
+
+def graded(graders: str, agent: str, threshold: float = 1.0, **fields: Any) -> dict[str, Any]:
+    """An example with these graders."""
+    return {"example": as_invariants(graders) + f"scoring: {{pass_threshold: {threshold}}}\n", "agent": agent, **fields}
+
+
+Run = Callable[[str], BothWays]
+
+
 @pytest.fixture(scope="module")
-def packages(packages: Path) -> dict[str, str | bytes]:
-    """pytest for the sandbox's python3, as files of the agent's directory."""
-    return files_of(packages, "agent/packages")
-
-
-def graded(directory: Path, graders: str, agent: str, threshold: float = 1.0, **fields: Any) -> BothWays:
-    example = as_invariants(graders) + f"scoring: {{pass_threshold: {threshold}}}\n"
-    return both_ways(directory, example, agent, **fields)
-
-
-def with_pytest(
-    directory: Path, graders: str, agent: str, packages: dict[str, str | bytes], author: dict[str, str], **fields: Any
-) -> BothWays:
-    setup = {"env": {"PYTHONPATH": "{{ agent.dir }}/packages"}}
-    return graded(directory, graders, agent, author={**packages, **author}, setup=setup, **fields)
+def run(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Run:
+    """All examples in one call; one of them."""
+    files = files_of(packages, "agent/packages")
+    examples = {
+        name: {**fields, "author": {**files, **fields["author"]}} if "setup" in fields else fields
+        for name, fields in EXAMPLES.items()
+    }
+    return run_examples(tmp_path_factory, "examples-of-graders", examples)
 
 
 def scores(found: BothWays, name: str) -> list[float | None]:
@@ -47,10 +55,13 @@ COMMAND = """
 """
 
 
-def test_command(tmp_path: Path) -> None:
+IF_GOOD = "if good: Path('done').touch()"
+EXAMPLES["command"] = graded(COMMAND, IF_GOOD)
+
+
+def test_command(run: Run) -> None:
     """ "Run a command in the produced sandbox; pass iff it exits as expected.\""""
-    found = graded(tmp_path, COMMAND, "if good: Path('done').touch()")
-    assert scores(found, "command-0") == [1.0, 0.0]
+    assert scores(run("command"), "command-0") == [1.0, 0.0]
 
 
 FILES = """
@@ -61,15 +72,17 @@ FILES = """
 """
 
 
-def test_files(tmp_path: Path) -> None:
-    """ "Score = fraction of checks that pass.\""""
-    agent = """
+FILES_AGENT = """
 Path("deep").mkdir()
 Path("deep/b.txt").write_text("b\\n" if good else "b")
 Path("client.py").write_text("retry(backoff=2)" if good else "retry()")
 """
-    author = {"graders/expected/deep/b.txt": "b\n"}
-    assert scores(graded(tmp_path, FILES, agent, author=author), "files-0") == [1.0, 1 / 3]
+EXAMPLES["files"] = graded(FILES, FILES_AGENT, author={"graders/expected/deep/b.txt": "b\n"})
+
+
+def test_files(run: Run) -> None:
+    """ "Score = fraction of checks that pass.\""""
+    assert scores(run("files"), "files-0") == [1.0, 1 / 3]
 
 
 PYTEST = """
@@ -88,11 +101,17 @@ NODE_HIDDEN = """const test = require("node:test"), assert = require("assert"), 
 test("small", () => assert.equal(add(1, 2), 3)); test("zero", () => assert.equal(add(0, 0), 0));"""
 
 
-def test_tests_of_node(tmp_path: Path) -> None:
+EXAMPLES["node"] = graded(
+    NODE,
+    "Path('solution.js').write_text(f'exports.add = (a, b) => a {\"+\" if good else \"-\"} b;')",
+    author={"hidden/x.test.js": NODE_HIDDEN},
+    start={"hidden.test.js": 'require("./x.test.js");'},
+)
+
+
+def test_tests_of_node(run: Run) -> None:
     """The file that the example's command names takes in the one that it injects."""
-    agent = "Path('solution.js').write_text(f'exports.add = (a, b) => a {\"+\" if good else \"-\"} b;')"
-    author, start = {"hidden/x.test.js": NODE_HIDDEN}, {"hidden.test.js": 'require("./x.test.js");'}
-    assert scores(graded(tmp_path, NODE, agent, author=author, start=start), "tests-0") == [1.0, 0.5]
+    assert scores(run("node"), "tests-0") == [1.0, 0.5]
 
 
 GATE = """
@@ -107,11 +126,17 @@ sys.exit("failure" in cases)
 """
 
 
-def test_a_regression_gate(tmp_path: Path) -> None:
+EXAMPLES["gate"] = graded(
+    GATE.replace('"..."', '"python3 build.py"', 1).replace('"..."', f'"{SUREFIRE}"') + COMMAND.replace("done", "ok1"),
+    "for name in ('ok1', 'ok2') if good else ('ok1',): Path(name).touch()",
+    0.1,
+    start={"build.py": BUILD},
+)
+
+
+def test_a_regression_gate(run: Run) -> None:
     """A gate "disqualifies the cell (→ 0) when it doesn't fully pass". cmd and junit_xml filled in."""
-    graders = GATE.replace('"..."', '"python3 build.py"', 1).replace('"..."', f'"{SUREFIRE}"')
-    agent = "for name in ('ok1', 'ok2') if good else ('ok1',): Path(name).touch()"
-    found = graded(tmp_path, graders + COMMAND.replace("done", "ok1"), agent, 0.1, start={"build.py": BUILD})
+    found = run("gate")
     assert scores(found, "tests-0") == [1.0, 0.5]
     assert (found.good["composite"], found.bad["composite"]) == (1.0, 0.0)
 
@@ -131,23 +156,30 @@ def test_unrelated(): assert double(2) == 4
 """
 
 
-@pytest.mark.parametrize(
-    ("left", "score", "prefix"),
-    [
-        ("def add(a, b): return a - b\ndef double(a): return a * 2\n", 0.0, ""),
-        ("def add(a, b): return a + b\ndef double(a): return 0\n", 1.0, "cmd_prefix"),
-    ],
-    ids=["not-mended", "broken"],
-)
-def test_swebench(tmp_path: Path, packages: dict[str, str | bytes], left: str, score: float, prefix: str) -> None:
+FIXED = "def add(a, b): return a + b\ndef double(a): return a * 2\n"
+NOT_FIXED = {
+    "not-mended": ("def add(a, b): return a - b\ndef double(a): return a * 2\n", 0.0, ""),
+    "broken": ("def add(a, b): return a + b\ndef double(a): return 0\n", 1.0, "cmd_prefix"),
+}
+EXAMPLES |= {
+    name: graded(
+        SWEBENCH.replace("# cmd_prefix", prefix) if prefix else SWEBENCH,
+        f"Path('solution.py').write_text({FIXED!r} if good else {left!r})",
+        0.1,
+        author={"hidden/test_x.py": SWEBENCH_HIDDEN},
+        start={"testing/x": ""},
+        setup=SETUP,
+    )
+    for name, (left, _, prefix) in NOT_FIXED.items()
+}
+
+
+@pytest.mark.parametrize("bad", NOT_FIXED)
+def test_swebench(run: Run, bad: str) -> None:
     """ "a FAIL_TO_PASS set (the bug's tests, scored for credit) plus a PASS_TO_PASS set (existing tests that must stay
     green, scored as a built-in gate).\""""
-    graders = SWEBENCH.replace("# cmd_prefix", prefix) if prefix else SWEBENCH
-    fixed = "def add(a, b): return a + b\ndef double(a): return a * 2\n"
-    agent = f"Path('solution.py').write_text({fixed!r} if good else {left!r})"
-    author = {"hidden/test_x.py": SWEBENCH_HIDDEN}
-    found = with_pytest(tmp_path, graders, agent, packages, author, start={"testing/x": ""}, threshold=0.1)
-    assert scores(found, "swebench-0") == [1.0, score]
+    found = run(bad)
+    assert scores(found, "swebench-0") == [1.0, NOT_FIXED[bad][1]]
     assert (found.good["composite"], found.bad["composite"]) == (1.0, 0.0)
 
 
@@ -160,20 +192,26 @@ IMPLEMENTED_FILES = """
 STUB = "def add(a, b):\n    raise NotImplementedError\n"
 
 
-@pytest.mark.parametrize(
-    ("graders", "bad"),
-    [
-        (IMPLEMENTED, f"# add them\n{STUB}"),
-        (IMPLEMENTED_FILES, STUB.replace("raise NotImplementedError", "return a + b  # x")),
-    ],
-    ids=["all-stub", "files-unchanged"],
-)
-def test_implemented(tmp_path: Path, graders: str, bad: str) -> None:
+REAL = "def add(a, b):\n    return a + b\n"
+NOT_IMPLEMENTED = {
+    "all-stub": (IMPLEMENTED, STUB, f"# add them\n{STUB}"),
+    "files-unchanged": (IMPLEMENTED_FILES, REAL, REAL.replace("a + b", "a + b  # x")),
+}
+EXAMPLES |= {
+    name: graded(
+        graders + COMMAND,
+        f"Path('a.py').write_text('def add(*of): return sum(of)' if good else {bad!r})\nPath('done').touch()\n",
+        0.1,
+        start={"a.py": start},
+    )
+    for name, (graders, start, bad) in NOT_IMPLEMENTED.items()
+}
+
+
+@pytest.mark.parametrize("bad", NOT_IMPLEMENTED)
+def test_implemented(run: Run, bad: str) -> None:
     """ "the agent actually wrote an implementation (not just a stub or a comment)": a gate that adds no credit."""
-    real = "def add(a, b):\n    return a + b\n"
-    agent = f"Path('a.py').write_text('def add(*of): return sum(of)' if good else {bad!r})\nPath('done').touch()\n"
-    start = {"a.py": real if "return" in bad else STUB}
-    found = graded(tmp_path, graders + COMMAND, agent, 0.1, start=start)
+    found = run(bad)
     assert scores(found, "implemented-0") == [1.0, 0.0]
     assert (found.good["composite"], found.bad["composite"]) == (1.0, 0.0)
     assert found.check("implemented-0")[0]["weight"] == 0.0
@@ -198,7 +236,7 @@ def test_model_judge(tmp_path: Path, jury: bool) -> None:
     author = {"graders/rubric.md": "# Does it rhyme?"}
     with ModelServer(lambda received: answer(0.9 if "roses" in received.prompt else 0.2)) as models:
         agent = "print('roses are red' if good else 'no')"
-        found = graded(tmp_path, graders, agent, 0.7, author=author, environ=models.environ())
+        found = both_ways(tmp_path, **graded(graders, agent, 0.7, author=author), environ=models.environ())
     assert scores(found, "model_judge-0") == [0.9, 0.2]
     for request in models.requests:
         assert "# Does it rhyme?" in request.prompt
@@ -208,10 +246,12 @@ def test_model_judge(tmp_path: Path, jury: bool) -> None:
     }  # fmt: skip
 
 
-def test_without_a_key_a_judge_is_skipped_and_left_out(tmp_path: Path) -> None:
+EXAMPLES["without-a-key"] = graded(MODEL_JUDGE + COMMAND, IF_GOOD, author={"graders/rubric.md": "# Does it rhyme?"})
+
+
+def test_without_a_key_a_judge_is_skipped_and_left_out(run: Run) -> None:
     """ "Auto-skips when ANTHROPIC_API_KEY is unset, so offline runs aren't penalized.\""""
-    author = {"graders/rubric.md": "# Does it rhyme?"}
-    found = graded(tmp_path, MODEL_JUDGE + COMMAND, "if good: Path('done').touch()", author=author)
+    found = run("without-a-key")
     assert [one["status"] for one in found.check("model_judge-0")] == ["skip", "skip"]
     assert (found.good["composite"], found.bad["composite"]) == (1.0, 0.0)
 
@@ -231,12 +271,21 @@ TRACE = """
 """
 
 
-@pytest.mark.parametrize("bad", [["Read"], ["Write"] * 31], ids=["no-write", "31-calls"])
-def test_trace(tmp_path: Path, bad: list[str]) -> None:
+BAD_TRACES = {"no-write": ["Read"], "31-calls": ["Write"] * 31}
+EXAMPLES |= {
+    name: graded(
+        TRACE.replace("# max_tool_calls", "max_tool_calls"),
+        printing(used(*["Write"] * 30), used(*calls)),
+        of_agent=PRINTS_JSON,
+    )
+    for name, calls in BAD_TRACES.items()
+}
+
+
+@pytest.mark.parametrize("bad", BAD_TRACES)
+def test_trace(run: Run, bad: str) -> None:
     """ "Binary budgets (a cliff at the threshold).\""""
-    graders = TRACE.replace("# max_tool_calls", "max_tool_calls")
-    agent = printing(used(*["Write"] * 30), used(*bad))
-    assert scores(graded(tmp_path, graders, agent, of_agent=PRINTS_JSON), "trace-0") == [1.0, 0.5]
+    assert scores(run(bad), "trace-0") == [1.0, 0.5]
 
 
 DENIED = """
@@ -247,16 +296,18 @@ DENIED = """
 """
 
 
-def test_trace_without_a_denied_permission(tmp_path: Path) -> None:
-    agent = """
+ASKS = """
 events = [("tool_call", {"tool_call_id": "1", "name": "Write", "kind": "write"}),
           ("permission_request", {"request_id": "2", "tool_call_id": "1"}),
           ("permission_response", {"request_id": "2", "outcome": "allow" if good else "deny"})]
 lines = [{"seq": n, "id": str(n), "ts": n, "type": type, "payload": data} for n, (type, data) in enumerate(events)]
 for line in lines: print(json.dumps(line))
 """
-    traced = {"trace": {"format": "touchstone", "stdout": True}}
-    assert scores(graded(tmp_path, DENIED, agent, of_agent=traced), "trace-0") == [1.0, 0.5]
+EXAMPLES["denied"] = graded(DENIED, ASKS, of_agent={"trace": {"format": "touchstone", "stdout": True}})
+
+
+def test_trace_without_a_denied_permission(run: Run) -> None:
+    assert scores(run("denied"), "trace-0") == [1.0, 0.5]
 
 
 EFFICIENCY = """
@@ -269,18 +320,26 @@ EFFICIENCY = """
 """
 
 
-def test_efficiency(tmp_path: Path) -> None:
+EXAMPLES["efficiency"] = graded(
+    EFFICIENCY,
+    printing(used(*["Read"] * 20, cost=0.3, tokens=2000), used(*["Read"] * 20, cost=0.6, tokens=4000)),
+    of_agent=PRINTS_JSON,
+)
+
+
+def test_efficiency(run: Run) -> None:
     """ "at/under target → 1.0, then target/actual once over (2× over → 0.5). The cell score is the mean across the
     configured metrics.\""""
-    agent = printing(used(*["Read"] * 20, cost=0.3, tokens=2000), used(*["Read"] * 20, cost=0.6, tokens=4000))
-    found = graded(tmp_path, EFFICIENCY, agent, of_agent=PRINTS_JSON)
-    assert scores(found, "efficiency-0") == [1.0, pytest.approx((0.5 + 0.5 + 1.0) / 3)]
+    assert scores(run("efficiency"), "efficiency-0") == [1.0, pytest.approx((0.5 + 0.5 + 1.0) / 3)]
 
 
-def test_traces_that_are_not_there_are_skipped(tmp_path: Path) -> None:
+EXAMPLES["without-traces"] = graded(DENIED + EFFICIENCY + COMMAND, IF_GOOD)
+
+
+def test_traces_that_are_not_there_are_skipped(run: Run) -> None:
     """ "A grader that can't apply (e.g. a trace grader with no Trace) is marked skipped and excluded from the weighted
     total, rather than failing.\""""
-    found = graded(tmp_path, DENIED + EFFICIENCY + COMMAND, "if good: Path('done').touch()")
+    found = run("without-traces")
     assert [one["status"] for one in found.check("trace-0")] == ["skip", "skip"]
     assert [one["status"] for one in found.check("efficiency-1")] == ["skip", "skip"]
     assert (found.good["composite"], found.bad["composite"]) == (1.0, 0.0)
@@ -289,34 +348,42 @@ def test_traces_that_are_not_there_are_skipped(tmp_path: Path) -> None:
 COMBINED = PYTEST + IMPLEMENTED + DENIED.replace("  require_no_denied: true ", "  # ") + EFFICIENCY
 
 
-@pytest.mark.parametrize(
-    ("bad", "passed", "composite"),
-    [
-        ("Path('a.py').write_text('def add(a, b): pass')", 0.0, 0.0),
-        (
-            "Path('a.py').write_text('def add(a, b): return a - b'); tools = ['Read'] * 40",
-            0.5,
-            (2.0 + 0.0 + 2 * 2.5 / 3) / 7,
-        ),
-    ],
-    ids=["non-attempt", "wrong-and-wasteful"],
-)
-def test_correctness_paired_with_efficiency(
-    tmp_path: Path, packages: dict[str, str | bytes], bad: str, passed: float, composite: float
-) -> None:
-    """ "a pytest/swebench grader for correctness (most of the weight), an implemented gate so non-attempts score zero,
-    a trace grader to require the right kind of work, and an efficiency grader." Of pytest: "value = passed / (passed +
-    failed + errors)"; hidden "so they never sit in the sandbox the model saw.\""""
-    agent = f"""
+PAIRED_AGENT = f"""
 assert not list(Path().rglob("test_x.py"))
 tools = ["Write"]
 {WRITES}
-if not good: {bad}
+if not good: %s
 usage = {{"input_tokens": 1000, "output_tokens": 0, "cost_usd": 0.1}}
 print(json.dumps({{"output": "x", "tool_calls": [{{"name": one}} for one in tools], "token_usage": usage}}))
 """
-    author = {"hidden/test_x.py": PYTEST_HIDDEN}
-    found = with_pytest(tmp_path, COMBINED, agent, packages, author, of_agent=PRINTS_JSON, start={"a.py": STUB})
+PAIRED = {
+    "non-attempt": ("Path('a.py').write_text('def add(a, b): pass')", 0.0, 0.0),
+    "wrong-and-wasteful": (
+        "Path('a.py').write_text('def add(a, b): return a - b'); tools = ['Read'] * 40",
+        0.5,
+        (2.0 + 0.0 + 2 * 2.5 / 3) / 7,
+    ),
+}
+EXAMPLES |= {
+    name: graded(
+        COMBINED,
+        PAIRED_AGENT % bad,
+        author={"hidden/test_x.py": PYTEST_HIDDEN},
+        of_agent=PRINTS_JSON,
+        start={"a.py": STUB},
+        setup=SETUP,
+    )
+    for name, (bad, _, _) in PAIRED.items()
+}
+
+
+@pytest.mark.parametrize("bad", PAIRED)
+def test_correctness_paired_with_efficiency(run: Run, bad: str) -> None:
+    """ "a pytest/swebench grader for correctness (most of the weight), an implemented gate so non-attempts score zero,
+    a trace grader to require the right kind of work, and an efficiency grader." Of pytest: "value = passed / (passed +
+    failed + errors)"; hidden "so they never sit in the sandbox the model saw.\""""
+    _, passed, composite = PAIRED[bad]
+    found = run(bad)
     assert scores(found, "pytest-0") == [1.0, passed]
     assert [cell["agent"]["exit_code"] for cell in (found.good, found.bad)] == [0, 0]
     assert found.good["composite"] == 1.0
