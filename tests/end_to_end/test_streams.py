@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.command_line import ENVIRONMENT, keystone, run_spec, spec
+from support.command_line import ENVIRONMENT, keystone, run_spec, server, spec
 
 from keystone_action.cli.main import main
 
@@ -47,39 +49,85 @@ def test_a_closed_stream_changes_no_exit_code(tmp_path, closed, code):
         assert json.loads((tmp_path / "out" / "results.json").read_text())["verdict"] == ("fail" if code else "pass")
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A call whose streams a test has chosen. out, err: what they hold, where they are files."""
+
+    code: int
+    out: str
+    err: str
+
+
+def forked(directory: Path, words: str, *, out: int | None = None, err: int | None = None) -> Ended:
+    """`keystone WORDS…` by a process that has imported it. out, err: open files; None = one of its own, to be read."""
+    with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
+        files = (first.fileno() if out is None else out, second.fileno() if err is None else err)
+        code = server().start(words.split(), directory, ENVIRONMENT, *files).wait(120)
+        printed = [os.pread(file.fileno(), 1 << 20, 0).decode() for file in (first, second)]
+    return Ended(code, *printed)
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[int]:
+    file = os.open("/dev/full", os.O_WRONLY)
+    yield file
+    os.close(file)
+
+
+@contextlib.contextmanager
+def nobody_reads() -> Iterator[int]:
+    read, write = os.pipe()
+    os.close(read)
+    yield write
+    os.close(write)
+
+
 @pytest.mark.parametrize("kind", ["plain", "json", "rich"])
 def test_a_reader_that_left_changes_no_verdict(tmp_path, kind):
     (tmp_path / "keystone.yaml").write_text(FAILING)
-    done = shell(f"$K run keystone.yaml --format {kind} | true", tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert "error" not in done.stderr.lower()
+    with nobody_reads() as gone:
+        done = forked(tmp_path, f"run keystone.yaml --format {kind}", out=gone)
+    assert done.code == 1, done.err
+    assert "error" not in done.err.lower()
 
 
 @pytest.mark.parametrize(
     ("broken", "code"),
     [
-        *(("2> /dev/full", code) for code in BY_CODE),
-        *(("2> >(true)", code) for code in (1, 2)),
-        *(("2>&- ", code) for code in (0, 1, 2)),
-        ("", 1),
+        *((full_disk, code) for code in BY_CODE),
+        *((nobody_reads, code) for code in (1, 2)),
+        (None, 1),
     ],
 )
 def test_a_stderr_that_takes_nothing_changes_no_exit_code(tmp_path, broken, code):
     (tmp_path / "keystone.yaml").write_text(BY_CODE[code])
-    done = shell(f"$K run keystone.yaml --output out {broken}", tmp_path)
+    with contextlib.nullcontext() if broken is None else broken() as err:
+        done = forked(tmp_path, "run keystone.yaml --output out", err=err)
+    assert done.code == code
+    assert_told(tmp_path, code, done.out)
+
+
+@pytest.mark.parametrize("code", BY_CODE)
+def test_a_closed_stderr_changes_no_exit_code(tmp_path, code):
+    (tmp_path / "keystone.yaml").write_text(BY_CODE[code])
+    done = shell("$K run keystone.yaml --output out 2>&- ", tmp_path)
     assert done.returncode == code
+    assert_told(tmp_path, code, done.stdout)
+
+
+def assert_told(directory: Path, code: int, out: str) -> None:
     if code != 2:
-        assert json.loads((tmp_path / "out" / "results.json").read_text())["verdict"] == ("fail" if code else "pass")
-        assert done.stdout.startswith("fail " if code else "pass ")
+        assert json.loads((directory / "out" / "results.json").read_text())["verdict"] == ("fail" if code else "pass")
+        assert out.startswith("fail " if code else "pass ")
 
 
 def test_a_full_pipe_that_does_not_block_loses_progress_and_nothing_else(tmp_path):
     (tmp_path / "keystone.yaml").write_text(FAILING)
     read, write = full_pipe()
     try:
-        done = call(tmp_path, "run", "keystone.yaml", "--output", "out", stdout=subprocess.PIPE, stderr=write)
-        assert done.returncode == 1
-        assert done.stdout.startswith(b"fail ")
+        done = forked(tmp_path, "run keystone.yaml --output out", err=write)
+        assert done.code == 1
+        assert done.out.startswith("fail ")
     finally:
         os.close(read)
         os.close(write)
@@ -89,14 +137,14 @@ def test_a_report_into_a_pipe_that_does_not_block_is_whole(tmp_path):
     """Longer than the pipe, whose reader begins late: every piece of it waits."""
     read, write = full_pipe()
     with ThreadPoolExecutor() as pool:
-        printed = pool.submit(call, tmp_path, "schema", stdout=write, stderr=subprocess.PIPE)
+        printed = pool.submit(forked, tmp_path, "schema", out=write)
         wait([printed], 5)  # what does not wait for its reader has ended by then
         reading = pool.submit(Path(f"/proc/self/fd/{read}").read_bytes)
         done = printed.result()
         os.close(write)
         text = reading.result().lstrip(b"x")
     os.close(read)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.code, done.err) == (0, "")
     assert json.loads(text)["title"] == "Keystone spec"
 
 
@@ -110,32 +158,22 @@ def full_pipe() -> tuple[int, int]:
     return read, write
 
 
-def call(directory: Path, *words: str, stdout: int, stderr: int) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "keystone_action", *words],
-        cwd=directory,
-        env=ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        timeout=120,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("words", ["run keystone.yaml", "run keystone.yaml --format json", "schema", "doctor"])
 def test_a_full_disk_behind_stdout_is_a_sentence(tmp_path, words):
     (tmp_path / "keystone.yaml").write_text(spec())
-    done = shell(f"$K {words} > /dev/full", tmp_path)
-    assert done.returncode == 3
-    assert "standard output can't be written" in done.stderr
-    assert "internal error" not in done.stderr
-    assert "Exception ignored" not in done.stderr
+    with full_disk() as out:
+        done = forked(tmp_path, words, out=out)
+    assert done.code == 3
+    assert "standard output can't be written" in done.err
+    assert "internal error" not in done.err
+    assert "Exception ignored" not in done.err
 
 
 def test_a_log_of_both_streams_has_each_cell_once(tmp_path):
     (tmp_path / "keystone.yaml").write_text(FAILING)
-    log = shell("$K run keystone.yaml --replicas 3 2>&1", tmp_path).stdout.splitlines()
+    with (tmp_path / "log").open("wb") as file:
+        forked(tmp_path, "run keystone.yaml --replicas 3", out=file.fileno(), err=file.fileno())
+    log = (tmp_path / "log").read_text().splitlines()
     assert sum(line.startswith("fail ") for line in log) == 3
     assert not [line for line in log if line.startswith("[")]
     assert log[-1].startswith("Keystone: small failed in 3 of 3 cells: ")
