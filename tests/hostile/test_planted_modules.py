@@ -109,23 +109,22 @@ def world(tmp_path: Path, packages: Path) -> World:
     return world
 
 
-# Each name at both places and in both kinds of checks, and each place in each kind.
-@pytest.mark.parametrize(
-    ("name", "place", "kind"),
-    [
-        (name, place, ("pytest", "tests")[(number + at) % 2])
-        for number, name in enumerate(["pdb", "cmd", "code", "codeop", "bdb", "packaging"])
-        for at, place in enumerate(["{}.py", "{}/__init__.py"])
-    ],
-)
+LATE = ["pdb", "cmd", "code", "codeop", "bdb", "packaging"]
+
+
+@pytest.mark.parametrize("place", ["{}.py", "{}/__init__.py"])
+@pytest.mark.parametrize("kind", ["pytest", "tests"])
 @hostile(FAMILY, "that pytest imports late", held_by="an import guard in the finder")
-def test_pytest_takes_no_late_import_from_the_workspace(world: World, kind: str, name: str, place: str) -> None:
-    world.left({place.format(name): GREEN, "solution.py": f"import {name}\n{WRONG}"})
+def test_pytest_takes_no_late_import_from_the_workspace(world: World, kind: str, place: str) -> None:
+    """Any one of them that is imported lets all tests pass."""
+    planted = {place.format(name): GREEN for name in LATE}
+    world.left({**planted, "solution.py": f"import {', '.join(LATE)}\n{WRONG}"})
     outcome = world.grade(
         {"type": kind, "cmd": "python3 -m pytest -q test_solution.py", "inject": ["test_solution.py"]}
     )
     assert (outcome.status, outcome.score) == ("fail", 0.0)
-    assert f"Passed over: {place.format(name)}" in outcome.message
+    assert sorted(outcome.details["passed_over"]) == sorted(planted)
+    assert "Passed over: " in outcome.message
 
 
 @pytest.mark.parametrize("start", ["", "PYTHONPATH={}:src "])
@@ -195,22 +194,14 @@ def with_report(kind: str) -> dict[str, Any]:
     return {"type": kind, "cmd": cmd, "junit_xml": "r.xml", "inject": ["test_solution.py"]}
 
 
-@pytest.mark.parametrize(
-    ("folder", "link"),
-    [
-        ("easy-1.0.dist-info", ""),
-        ("easy-1.0.DIST-INFO", ""),
-        ("easy.Egg-Info", ""),
-        ("data", "easy-1.0.dist-info"),
-        ("data", "easy.EGG-INFO"),
-    ],
-)
 @hostile(FAMILY, "that metadata names as a plug-in of pytest", held_by="metadata of the agent's taken out")
-def test_no_plugin_is_found_by_metadata_in_the_workspace(world: World, folder: str, link: str) -> None:
-    world.left({f"{folder}/{name}": text for name, text in PLUGIN_METADATA.items()})
+def test_no_plugin_is_found_by_metadata_in_the_workspace(world: World) -> None:
+    """Any one of the folders and links that is found lets all tests pass."""
+    for folder in ("easy-1.0.dist-info", "easy-1.0.DIST-INFO", "easy.Egg-Info", "data"):
+        world.left({f"{folder}/{name}": text for name, text in PLUGIN_METADATA.items()})
+    for link in ("easy-2.0.dist-info", "easy.EGG-INFO"):
+        (world.workspace / link).symlink_to("data")
     world.left({"easy_plugin.py": PLUGIN, "solution.py": WRONG})
-    if link:
-        (world.workspace / link).symlink_to(folder)
     outcome = world.grade(with_report("tests"))
     assert (outcome.status, outcome.score) == ("fail", 0.0), outcome.message
 

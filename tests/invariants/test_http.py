@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
+import json
+import os
+import re
+import socket
 import textwrap
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +24,9 @@ from support.context import grade, make_check
 from support.served import APP, RAW
 
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.http.exchange import BadRequest, HttpTarget, encode
+from keystone_action.invariants.http.exchange import BadRequest, BadResponse, HttpTarget, Response, encode, exchange
+from keystone_action.invariants.http.expected import Expect
+from keystone_action.invariants.http.probe import ProbeAnswer
 
 pytestmark = pytest.mark.sandbox
 
@@ -44,6 +53,34 @@ def raw(workspace: Path, serve: str, **fields: Any) -> Outcome:
     return check(workspace, **fields)
 
 
+def exchanged(serve: str) -> Response:
+    """What we take of a server that answers by these statements. Raises BadResponse."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_serve_once, args=(listener, serve), daemon=True).start()
+        port = listener.getsockname()[1]
+        return asyncio.run(_ask(port))
+
+
+async def _ask(port: int) -> Response:
+    connection = await asyncio.open_connection("127.0.0.1", port)
+    return await exchange(connection, encode("GET", HttpTarget.of(f"http://localhost:{port}/"), {}, None))
+
+
+def _serve_once(listener: socket.socket, serve: str) -> None:
+    connection, _ = listener.accept()
+    with connection, contextlib.suppress(OSError):
+        connection.recv(65536)
+        exec(serve, {"connection": connection, "os": os})
+
+
+@pytest.fixture(scope="module")
+def answered() -> Response:
+    """What the program of these tests answers."""
+    body = {"path": "/", "method": "GET", "body": "", "items": [1, 2.5, "three"], "token": None, "host": "localhost"}
+    head = "HTTP/1.1 200 OK\r\nServer: BaseHTTP Python\r\nContent-Type: application/json\r\n\r\n"
+    return exchanged(f"connection.sendall({(head + json.dumps(body)).encode()!r})")
+
+
 @pytest.mark.parametrize(
     ("expect", "problem"),
     [
@@ -66,13 +103,22 @@ def raw(workspace: Path, serve: str, **fields: Any) -> Outcome:
         ({"json": {"gone": 1}}, "json: gone: expected 1 (integer); the document has no 'gone'"),
     ],
 )
-def test_every_expectation_holds_or_not(workspace: Path, expect: Mapping[str, Any], problem: str) -> None:
-    outcome = check(workspace, expect)
+def test_every_expectation_holds_or_not(answered: Response, expect: Mapping[str, Any] | None, problem: str) -> None:
+    document = {"type": "http", "start": "x", "request": {"url": "/"}, **({} if expect is None else {"expect": expect})}
+    problems = make_check(document).expect.problems(answered, time.monotonic() + 60)
+    outcome = ProbeAnswer(answered, tuple(problems), 1).outcome("it")
     assert outcome.status == ("fail" if problem else "pass"), outcome.message
     assert outcome.score == (0.0 if problem else 1.0)
     assert problem in outcome.message
     assert outcome.details["status"] == 200
-    assert "GET / HTTP/1.1" in outcome.log
+
+
+def test_what_is_expected_decides_and_the_log_has_what_was_printed(workspace: Path) -> None:
+    for status, expected in ((200, "pass"), (404, "fail")):
+        outcome = check(workspace, {"status": status})
+        assert outcome.status == expected, outcome.message
+        assert outcome.details["status"] == 200
+        assert "GET / HTTP/1.1" in outcome.log
 
 
 def test_the_request_is_as_the_spec_has_it(workspace: Path) -> None:
@@ -165,10 +211,21 @@ CHUNKS = "while True: connection.sendall(b'1\\r\\na\\r\\n' * 9999)"
             "sent more than 16 MiB in all",
         ),
         ("while True: connection.sendall(b'HTTP/1.1 100 Continue\\r\\n\\r\\n' * 99)", "headers of more than 64 KiB"),
-        (f"for byte in {OK}': connection.sendall(bytes([byte])); time.sleep(1)", "no whole response came within"),
-        ("time.sleep(600)", "no whole response came within"),
         (f"connection.sendall({OK}Content-Encoding: br\\r\\n\\r\\nx')", "for which it was not asked"),
         (f"connection.sendall({OK}Content-Encoding: gzip\\r\\n\\r\\nxyzxyzxyz')", "can't be unpacked"),
+    ],
+)
+def test_hostile_servers_are_not_believed(serve: str, sentence: str) -> None:
+    with pytest.raises(BadResponse, match=re.escape(sentence)):
+        exchanged(serve)
+
+
+@pytest.mark.parametrize(
+    ("serve", "sentence"),
+    [
+        (f"connection.sendall({OK}\\r\\n')\nwhile True: connection.sendall(b'a' * 99999)", "a body of more than 8 MiB"),
+        (f"for byte in {OK}': connection.sendall(bytes([byte])); time.sleep(1)", "no whole response came within"),
+        ("time.sleep(600)", "no whole response came within"),
         ("os._exit(3)", "sent nothing and hung up"),
     ],
 )
@@ -179,30 +236,26 @@ def test_hostile_servers_earn_nothing(workspace: Path, serve: str, sentence: str
     assert sentence in outcome.message
 
 
-def test_a_packed_body_is_unpacked_up_to_a_limit(workspace: Path) -> None:
-    head = OK + "Content-Encoding: gzip\\r\\n\\r\\n'"
-    (workspace / "small.gz").write_bytes(gzip.compress(b'{"n": 1}'))
-    (workspace / "bomb.gz").write_bytes(gzip.compress(bytes(200 << 20)))
-    send = f"connection.sendall({head} + open('%s', 'rb').read())"
-    assert raw(workspace, send % "small.gz", expect={"json": {"n": 1}}).status == "pass"
-    outcome = raw(workspace, send % "bomb.gz")
-    assert outcome.status == "fail"
-    assert "unpacks to more than 8 MiB" in outcome.message
+def test_a_packed_body_is_unpacked_up_to_a_limit() -> None:
+    def answer(body: bytes) -> str:
+        return f"connection.sendall({OK}Content-Encoding: gzip\\r\\n\\r\\n' + {gzip.compress(body)!r})"
+
+    assert exchanged(answer(b'{"n": 1}')).text() == '{"n": 1}'
+    with pytest.raises(BadResponse, match="unpacks to more than 8 MiB"):
+        exchanged(answer(bytes(20 << 20)))
 
 
-def test_a_body_that_is_no_json_or_twisted_fails(workspace: Path) -> None:
-    for body in ("[" * 5000, '{"a": 1, "a": 2}', "\\xff\\xfe", "NaN", ""):
-        serve = f"connection.sendall({OK}\\r\\n{body}')"
-        outcome = raw(workspace, serve, expect={"json": {"$": {"exists": True}}})
-        assert outcome.status == "fail", body
-        assert "can't be used as JSON" in outcome.message
+@pytest.mark.parametrize("body", [b"[" * 5000, b'{"a": 1, "a": 2}', b"\xff\xfe", b"NaN", b""])
+def test_a_body_that_is_no_json_or_twisted_fails(body: bytes) -> None:
+    expect = Expect.model_validate({"json": {"$": {"exists": True}}})
+    (problem,) = expect.problems(Response(200, {}, body), time.monotonic() + 60)
+    assert "can't be used as JSON" in problem
 
 
-def test_a_pattern_that_backtracks_for_ever_is_stopped(workspace: Path) -> None:
-    serve = f"connection.sendall({OK}\\r\\n' + b'a' * 60 + b'!')"
-    outcome = raw(workspace, serve, expect={"body": {"matches": "^(a|aa)+$"}}, timeout=5.0)
-    assert outcome.status == "fail"
-    assert "hit the time limit" in outcome.message
+def test_a_pattern_that_backtracks_for_ever_is_stopped() -> None:
+    expect = Expect.model_validate({"body": {"matches": "^(a|aa)+$"}})
+    (problem,) = expect.problems(Response(200, {}, b"a" * 60 + b"!"), time.monotonic() + 0.5)
+    assert "hit the time limit" in problem
 
 
 def test_nothing_that_it_started_is_left(workspace: Path) -> None:

@@ -215,13 +215,13 @@ def pytest_collection_modifyitems(items):
 """
 
 
-@pytest.mark.parametrize("directory", ["", "tests/", "tests/deep/"])
-def test_planted_conftest(world: World, directory: str) -> None:
+def test_planted_conftest(world: World) -> None:
     world.given({"tests/deep/readme": ""})
     inject = [{"src": "test_hidden.py", "dest": "tests/deep/test_hidden.py"}]
-    outcome = attacked(world, {"solution.py": WRONG, f"{directory}conftest.py": FORGES_PASSES}, inject=inject)
+    planted = [f"{directory}conftest.py" for directory in ("", "tests/", "tests/deep/")]
+    outcome = attacked(world, {"solution.py": WRONG, **dict.fromkeys(planted, FORGES_PASSES)}, inject=inject)
     assert outcome.score == 0.5
-    assert outcome.details["removed"] == [f"{directory}conftest.py"]
+    assert outcome.details["removed"] == planted
 
 
 def test_changed_and_deleted_conftest_are_restored(world: World) -> None:
@@ -260,26 +260,31 @@ def test_changed_configuration_is_the_authors_while_the_rest_of_the_file_is_not(
     assert tallied(outcome) == (1, 1, 0, 0), outcome
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["sitecustomize.py", "usercustomize.py", "evil.pth", "src/sitecustomize.py", "src/sitecustomize/__init__.py"],
-)
-def test_planted_start_up_modules(world: World, name: str) -> None:
-    world.environment["PYTHONPATH"] = "src:."
-    world.given({"src/readme": ""})
+def test_planted_start_up_modules(world: World) -> None:
+    """Any one of them that is imported ends it all."""
+    names = [
+        "evil.pth",
+        "lib/sitecustomize.py",
+        "sitecustomize.py",
+        "src/sitecustomize/__init__.py",
+        "usercustomize.py",
+    ]
+    world.environment["PYTHONPATH"] = "lib:src:."
+    world.given({"src/readme": "", "lib/readme": ""})
     planted = "import os, sys\nprint('2 passed', flush=True)\nos._exit(0)\n"
-    outcome = attacked(world, {"solution.py": WRONG, name: planted})
+    outcome = attacked(world, {"solution.py": WRONG, **dict.fromkeys(names, planted)})
     assert outcome.score == 0.5
-    assert outcome.details["removed"] == [name]
+    assert outcome.details["removed"] == names
 
 
+# One hides the other.
 @pytest.mark.parametrize(
-    "name", ["pytest.py", "pytest/__init__.py", "pytest/__main__.py", "_pytest/__init__.py", "pluggy.py"]
+    "names", [("pytest.py", "pluggy.py"), ("pytest/__init__.py", "pytest/__main__.py", "_pytest/__init__.py")]
 )
-def test_a_pytest_in_the_workspace(world: World, name: str) -> None:
+def test_a_pytest_in_the_workspace(world: World, names: tuple[str, ...]) -> None:
     world.environment["PYTHONPATH"] = "."
     planted = "import os\nprint('2 passed', flush=True)\nos._exit(0)\n"
-    assert attacked(world, {"solution.py": WRONG, name: planted}).score == 0.5
+    assert attacked(world, {"solution.py": WRONG, **dict.fromkeys(names, planted)}).score == 0.5
 
 
 @pytest.mark.parametrize("name", ["pytest.py", "pytest/__init__.py"])
@@ -300,11 +305,13 @@ def test_planted_metadata_of_a_plug_in(world: World) -> None:
     assert attacked(world, {"solution.py": WRONG, "forged.py": FORGES_PASSES, **metadata}).score == 0.5
 
 
-@pytest.mark.parametrize("how", ["pytest.skip('x')", "raise unittest.SkipTest", "pytest.xfail('x')"])
-def test_code_that_skips_the_test_it_is_tested_by(world: World, how: str) -> None:
-    text = f"import pytest, unittest\ndef add(a, b):\n    if a == 0: return 0\n    {how}\n"
-    outcome = attacked(world, {"solution.py": text})
-    assert tallied(outcome) == (1, 0, 1, 0)
+def test_code_that_skips_the_test_it_is_tested_by(world: World) -> None:
+    hows = ("return 0", "pytest.skip('x')", "raise unittest.SkipTest", "pytest.xfail('x')")
+    tests = "".join(f"def test_{number}(): assert add({number}, 0) == 0\n" for number in range(len(hows)))
+    world.hidden(test_hidden=f"from solution import add\n{tests}")
+    ways = "".join(f"    if a == {number}: {how}\n" for number, how in enumerate(hows))
+    outcome = attacked(world, {"solution.py": f"import pytest, unittest\ndef add(a, b):\n{ways}"})
+    assert tallied(outcome) == (1, 0, 3, 0)
 
 
 def test_code_that_skips_the_whole_file_it_is_tested_by(world: World) -> None:
