@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.places import in_memory
 
 from keystone_action.files.descent import Descent, walk_down
 from keystone_action.files.ownership import hand_over
@@ -17,9 +20,15 @@ LEVELS, NAME = 1050, "down"
 
 
 @pytest.fixture
-def deep(tmp_path: Path):
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=in_memory()) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def deep(place: Path) -> Iterator[Path]:
     """A chain of directories, a leaf beside each link of it, and a file at its end."""
-    root = tmp_path / "deep"
+    root = place / "deep"
     root.mkdir()
     here = os.open(root, os.O_RDONLY)
     for _ in range(LEVELS):
@@ -73,23 +82,23 @@ def opened_descriptors() -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_deep_tree_is_taken_whole(deep: Path, tmp_path: Path) -> None:
+def test_a_deep_tree_is_taken_whole(deep: Path, place: Path) -> None:
     taken = snapshot(deep)
     end = "/".join([*[NAME] * LEVELS, "end"])
     assert taken[end].kind == "file"
     assert len(taken) == 2 * LEVELS + 1
     assert taken.unreadable == []
-    copy_as_left(deep, tmp_path / "copy", drop_outside_links=False)
-    trees.give(tmp_path / "copy", os.geteuid())
-    assert set(snapshot(tmp_path / "copy")) == set(taken)
-    remove_tree(tmp_path / "copy")
+    copy_as_left(deep, place / "copy", drop_outside_links=False)
+    trees.give(place / "copy", os.geteuid())
+    assert set(snapshot(place / "copy")) == set(taken)
+    remove_tree(place / "copy")
 
 
 @pytest.mark.slow
-def test_gives_every_level_and_no_file_with_names_elsewhere(deep: Path, tmp_path: Path) -> None:
+def test_gives_every_level_and_no_file_with_names_elsewhere(deep: Path, place: Path) -> None:
     if os.geteuid() != 0:
         return  # owners are given by root only
-    outside = tmp_path / "ours"
+    outside = place / "ours"
     outside.write_text("x")
     os.link(outside, deep / "linked")
     (deep / "one").write_text("x")
@@ -108,8 +117,8 @@ def test_gives_every_level_and_no_file_with_names_elsewhere(deep: Path, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_all_of_a_deep_tree_is_handed_over(deep: Path, tmp_path: Path) -> None:
-    os.chown(tmp_path, 4321, 4321)
-    hand_over([deep], tmp_path)
+def test_all_of_a_deep_tree_is_handed_over(deep: Path, place: Path) -> None:
+    os.chown(place, 4321, 4321)
+    hand_over([deep], place)
     found = [entry.stat(follow_symlinks=False).st_uid for _, _, entries in walk_down(deep) for entry in entries]
     assert (set(found), len(found)) == ({4321}, 2 * LEVELS + 1)

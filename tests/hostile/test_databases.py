@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 from support.attacks import honest, hostile
-from support.database_worlds import IN_CONTAINERS, KINDS, ONE_OF_EACH, POSTGRES_KINDS, DatabaseWorld
+from support.database_worlds import (
+    BY_OWN_ROLE,
+    BY_URLS_USER,
+    IN_CONTAINERS,
+    KINDS,
+    ONE_OF_EACH,
+    POSTGRES_KINDS,
+    DatabaseWorld,
+)
 from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.evidence.model import QueryFailed
@@ -14,8 +22,8 @@ from keystone_action.evidence.model import QueryFailed
 DOCKER = [pytest.param(kind, marks=pytest.mark.docker) for kind in IN_CONTAINERS]
 EVERY = pytest.mark.parametrize("world", [*KINDS, *DOCKER], indirect=True)
 EACH = pytest.mark.parametrize("world", [*ONE_OF_EACH, DOCKER[-1]], indirect=True)
-POSTGRES = pytest.mark.parametrize("world", POSTGRES_KINDS, indirect=True)
-POSTGRES_AND_IMAGE = pytest.mark.parametrize("world", [*POSTGRES_KINDS, DOCKER[0]], indirect=True)
+URLS_USER = pytest.mark.parametrize("world", [*BY_URLS_USER, DOCKER[-1]], indirect=True)
+OWN_ROLE = pytest.mark.parametrize("world", [*BY_OWN_ROLE, DOCKER[-1]], indirect=True)
 SQLITE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 
 ALL = "SELECT count(*) FROM customers"
@@ -48,7 +56,7 @@ def test_a_view_does_not_answer_for_a_table(world: DatabaseWorld) -> None:
 
 
 @hostile("databases", VIEW, held_by=COMPARED, sandbox="both")
-@EACH
+@URLS_USER
 def test_not_by_way_of_a_view_either(world: DatabaseWorld) -> None:
     world.lay_out()
     world.agent(
@@ -58,7 +66,7 @@ def test_not_by_way_of_a_view_either(world: DatabaseWorld) -> None:
 
 
 @honest("databases", VIEW, sandbox="both")
-@EVERY
+@EACH
 def test_tables_that_are_made_anew_and_views_of_other_names_are_read(world: DatabaseWorld) -> None:
     world.lay_out()
     world.agent(
@@ -87,7 +95,7 @@ TRAITS = {
 
 
 @hostile("databases", TRAIT, held_by=COMPARED, sandbox="both")
-@POSTGRES_AND_IMAGE
+@pytest.mark.parametrize("world", [*POSTGRES_KINDS[:2], DOCKER[0]], indirect=True)
 def test_what_a_table_was_given_is_seen(world: DatabaseWorld) -> None:
     world.lay_out(*(f"CREATE TABLE customers_{number} AS SELECT * FROM customers" for number in range(len(TRAITS))))
     world.agent([*TRAITS.values()])
@@ -116,7 +124,7 @@ def test_a_generated_column_is_seen(world: DatabaseWorld) -> None:
 
 
 @honest("databases", TRAIT, sandbox="both")
-@POSTGRES_AND_IMAGE
+@pytest.mark.parametrize("world", [*POSTGRES_KINDS[2:], DOCKER[0]], indirect=True)
 def test_rules_and_policies_of_the_authors_are_no_redefinition(world: DatabaseWorld) -> None:
     world.lay_out(
         "CREATE RULE quiet AS ON INSERT TO orders DO INSTEAD NOTHING",
@@ -165,7 +173,7 @@ def test_an_index_of_the_agents_is_used(world: DatabaseWorld) -> None:
 
 
 @hostile("databases", DEFINITION, held_by=COMPARED, sandbox="both")
-@EACH
+@OWN_ROLE
 def test_a_view_of_the_authors_is_his(world: DatabaseWorld) -> None:
     world.lay_out("CREATE VIEW missing AS SELECT id FROM customers WHERE email IS NULL")
     world.agent(["DROP VIEW missing", "CREATE VIEW missing AS SELECT id FROM customers WHERE id < 0"])
@@ -175,7 +183,7 @@ def test_a_view_of_the_authors_is_his(world: DatabaseWorld) -> None:
 
 
 @hostile("databases", DEFINITION, held_by=COMPARED, sandbox="both")
-@POSTGRES
+@pytest.mark.parametrize("world", POSTGRES_KINDS[1:3], indirect=True)
 def test_a_function_of_the_authors_is_his(world: DatabaseWorld) -> None:
     function = "CREATE OR REPLACE FUNCTION missing({}) RETURNS bigint LANGUAGE sql AS 'SELECT {}'"
     world.lay_out(function.format("smallest bigint", "count(*) FROM customers WHERE email IS NULL AND id > $1"))
@@ -186,7 +194,7 @@ def test_a_function_of_the_authors_is_his(world: DatabaseWorld) -> None:
 
 
 @honest("databases", DEFINITION, sandbox="both")
-@EACH
+@URLS_USER
 def test_a_view_that_stands_as_it_was_is_read(world: DatabaseWorld) -> None:
     world.lay_out("CREATE VIEW missing AS SELECT id FROM customers WHERE email IS NULL")
     world.agent(["UPDATE customers SET email = 'c@example.com' WHERE id = 3", f"CREATE VIEW other AS {LIE}"])
@@ -194,7 +202,7 @@ def test_a_view_that_stands_as_it_was_is_read(world: DatabaseWorld) -> None:
 
 
 @hostile("databases", PATH, held_by="only schemas that stood before are searched, in which no new name hides an older")
-@POSTGRES
+@pytest.mark.parametrize("world", POSTGRES_KINDS[::3], indirect=True)
 def test_no_table_hides_another(world: DatabaseWorld) -> None:
     world.lay_out("CREATE SCHEMA app", "ALTER ROLE CURRENT_USER SET search_path = app, public")
     world.agent(
@@ -207,7 +215,7 @@ def test_no_table_hides_another(world: DatabaseWorld) -> None:
 
 
 @honest("databases", PATH)
-@POSTGRES
+@pytest.mark.parametrize("world", POSTGRES_KINDS[1:3], indirect=True)
 def test_a_new_table_in_a_schema_of_the_path_is_read(world: DatabaseWorld) -> None:
     world.lay_out("CREATE SCHEMA app", "ALTER ROLE CURRENT_USER SET search_path = app, public")
     world.agent(["CREATE TABLE app.invoices AS SELECT 1 AS id"])
@@ -227,7 +235,7 @@ def test_sqlite_is_killed_in_a_function_that_heeds_nothing(world: DatabaseWorld)
 
 
 @hostile("databases", FOREVER, held_by="the session is ended from outside", sandbox="both")
-@POSTGRES
+@pytest.mark.parametrize("world", POSTGRES_KINDS[:3], indirect=True)
 def test_a_function_that_catches_the_time_limit_is_ended(world: DatabaseWorld) -> None:
     world.lay_out()
     loop = "LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP"
@@ -253,7 +261,7 @@ def test_a_view_of_mysqls_that_takes_its_time_is_ended(world: DatabaseWorld) -> 
 
 
 @honest("databases", FOREVER, sandbox="both")
-@EACH
+@URLS_USER
 def test_a_slow_query_of_the_authors_own_is_an_error_still(world: DatabaseWorld) -> None:
     world.lay_out()
     world.agent(["CREATE VIEW quick AS SELECT count(*) AS n FROM customers"])
@@ -274,14 +282,17 @@ FUNCTION = "CREATE FUNCTION public.lower(varchar) RETURNS text LANGUAGE sql AS $
 
 
 @hostile("databases", BUILT_IN, held_by="the catalogue of those is compared with the one before the agent")
-@pytest.mark.parametrize("world", POSTGRES_KINDS, indirect=True)
 @pytest.mark.parametrize(
-    ("statements", "query", "lie"),
+    ("world", "statements", "query", "lie"),
     [
-        ([YES, OPERATOR], f"{ALL} WHERE email = 'nobody'", 3),
-        ([FUNCTION], "SELECT lower(email) FROM customers WHERE id = 1", "fine"),
+        (world, *lie)
+        for worlds, lie in (
+            (POSTGRES_KINDS[::3], ([YES, OPERATOR], f"{ALL} WHERE email = 'nobody'", 3)),
+            (POSTGRES_KINDS[1:3], ([FUNCTION], "SELECT lower(email) FROM customers WHERE id = 1", "fine")),
+        )
+        for world in worlds
     ],
-    ids=["operator", "function"],
+    indirect=["world"],
 )
 def test_nothing_built_in_is_replaced(world: DatabaseWorld, statements: Sequence[str], query: str, lie: object) -> None:
     world.lay_out()
@@ -292,7 +303,7 @@ def test_nothing_built_in_is_replaced(world: DatabaseWorld, statements: Sequence
 
 
 @honest("databases", BUILT_IN)
-@pytest.mark.parametrize("world", POSTGRES_KINDS, indirect=True)
+@pytest.mark.parametrize("world", POSTGRES_KINDS[::2], indirect=True)
 def test_what_the_author_replaced_and_what_has_other_names_is_no_replacement(world: DatabaseWorld) -> None:
     world.lay_out(FUNCTION)
     world.agent(["CREATE FUNCTION shown(varchar) RETURNS text LANGUAGE sql AS $$SELECT upper($1)$$"])

@@ -10,6 +10,7 @@ import pytest
 from support.attack_runs import Played, Scenario, area, played, played_in
 from support.attacks import honest, hostile
 from support.hostile import attack
+from support.places import in_memory
 
 from keystone_action.files.removal import remove_tree
 
@@ -18,6 +19,7 @@ __all__ = ["area", "played"]
 pytestmark = pytest.mark.slow
 
 FAMILY = "files"
+PLACES = {"process": in_memory()}
 SHORT = "leaves 5,000 directories in one another"
 LONG = "leaves 5,000 directories in one another with names of 255 bytes"
 OF_THE_AUTHOR = "is given a workspace and code with folders 1,100 deep"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from support.attacks import honest, hostile
-from support.database_worlds import MYSQL_IMAGE, ONE_OF_EACH, DatabaseWorld
+from support.database_worlds import BY_OWN_ROLE, BY_URLS_USER, MYSQL_IMAGE, ONE_OF_EACH, DatabaseWorld
 
 DOCKER = pytest.param(MYSQL_IMAGE, marks=pytest.mark.docker)
 EACH = pytest.mark.parametrize("world", [*ONE_OF_EACH, DOCKER], indirect=True)
+URLS_USER = pytest.mark.parametrize("world", [*BY_URLS_USER, DOCKER], indirect=True)
+OWN_ROLE = pytest.mark.parametrize("world", [*BY_OWN_ROLE, DOCKER], indirect=True)
 SQLITE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 COMPARED = "the catalogue is compared with the one before the agent"
 RECAST = "a column made anew with another type or collation, by which more rows match"
@@ -80,7 +82,7 @@ def test_a_table_that_only_its_writer_can_make_is_no_way_around(world: DatabaseW
 
 
 @honest("databases", RECAST, sandbox="both")
-@EACH
+@OWN_ROLE
 def test_a_table_made_anew_with_columns_that_compare_alike_is_read(world: DatabaseWorld) -> None:
     exact = EXACT[world.dialect]
     world.lay_out(*made_anew(f"varchar(80){exact}"))
@@ -98,7 +100,7 @@ def test_a_table_made_anew_with_columns_that_compare_alike_is_read(world: Databa
 
 
 @honest("databases", RECAST, sandbox="both")
-@EACH
+@URLS_USER
 def test_rows_that_changed_alone_are_no_redefinition(world: DatabaseWorld) -> None:
     world.lay_out(*made_anew(f"varchar(80){EXACT[world.dialect]}"))
     world.agent(["UPDATE customers SET email = 'A@EXAMPLE.COM' WHERE id = 1"])

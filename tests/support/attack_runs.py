@@ -78,13 +78,15 @@ class Played:
 @pytest.fixture(scope="module")
 def played(request: pytest.FixtureRequest) -> Iterator[Played]:
     """The run of the module's scenarios that are for the sandbox of `played_in`. A run costs more than an attack,
-    most of all where its sandboxes are containers."""
+    most of all where its sandboxes are containers. It is in the module's place of `PLACES`, by sandbox, if it has
+    one."""
     where = {"docker-bind": "bind", "docker-copy": "copy"}.get(request.param, request.param)
     scenarios = {name: one for name, one in request.module.SCENARIOS.items() if where in one.where}
     names = {name: f"s{number}" for number, name in enumerate(scenarios)}
     if where != "process":
         request.getfixturevalue("image")(PYTHON)
-    with tempfile.TemporaryDirectory(prefix="checkout-") as made:
+    place = getattr(request.module, "PLACES", {}).get(where)
+    with tempfile.TemporaryDirectory(prefix="checkout-", dir=place) as made:
         directory, temporary = Path(made), Path(made, "temporary")
         temporary.mkdir()
         for folder in (directory, temporary):

@@ -48,6 +48,10 @@ KINDS = (*POSTGRES_KINDS, "external mariadb", OWN_ROLES[-1], "sqlite")
 """Those that need no container."""
 ONE_OF_EACH = (*KINDS[:3], "external mariadb", OWN_ROLES[-1], "sqlite")
 """One of each dialect and of each role that asks; `MYSQL_IMAGE` goes with them, as the only server of its kind."""
+BY_URLS_USER = ("postgres", "external postgres", "external mariadb", "sqlite")
+BY_OWN_ROLE = ("postgres", POSTGRES_OWN_ROLES[0], OWN_ROLES[-1], "sqlite")
+"""One of each dialect. What of a catalogue is compared, and how, is one code for all worlds of a dialect: they differ
+in who asks. Attacks of a kind are made in all of them, by one test or by several."""
 MYSQL_IMAGE = "mysql image"
 
 _started: dict[str, RunningService] = {}
@@ -222,6 +226,6 @@ def _mysql_agent(url: str, statements: Sequence[str]) -> None:
     parts = urlsplit(url)
     fields: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "user": parts.username}
     fields |= {"password": parts.password, "database": parts.path.lstrip("/"), "autocommit": True}
-    with pymysql.connect(**fields) as session, session.cursor() as cursor:
+    with pymysql.connect(**fields, ssl_disabled=True) as session, session.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)

@@ -6,6 +6,7 @@ Fixtures; a folder's `conftest.py` imports those that its tests use.
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ import psycopg
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from support.mariadb import MariaDb, running_mariadb
+from support.places import in_memory
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryResult
+from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.base import CellScope, Place
 from keystone_action.services.postgres.embedded import EmbeddedPostgres
@@ -88,9 +91,12 @@ def portal() -> Iterator[BlockingPortal]:
 @pytest.fixture(scope="session")
 def sandboxes(portal: BlockingPortal) -> Iterator[process.ProcessSandboxes]:
     """A real process sandbox that servers run in."""
-    provider = portal.call(process.start)
+    root = Path(tempfile.mkdtemp(prefix="keystone-test-", dir=in_memory()))
+    root.chmod(0o711)
+    provider = portal.call(process.start, root)
     yield provider
     portal.call(provider.close)
+    remove_tree(root)
 
 
 @pytest.fixture(scope="session")
