@@ -30,20 +30,19 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("isolation", [{}, {"uid_isolation": False}, {"landlock": False}])
-@pytest.mark.parametrize("escape", ESCAPES)
-def test_descendants_end_with_their_command(escape: str, isolation: dict[str, bool]) -> None:
-    mark = token()
-
+def test_descendants_end_with_their_command(isolation: dict[str, bool]) -> None:
     async def main() -> None:
         async with world(**isolation) as (_, sandbox):
-            leave = ESCAPES[escape].format(mark=mark)
-            result = await sandbox.run(shell(f"{leave}\nexit 3"))
-            assert result.exit_code == 3
-            assert alive(mark) == []
-            # Those may have lived for too short a time to be counted.
-            again = await sandbox.run(shell(f"{leave}\nsleep 0.3"))
-            assert again.leftovers >= 1
-            assert alive(mark) == []
+            for escape, text in ESCAPES.items():
+                mark = token()
+                leave = text.format(mark=mark)
+                result = await sandbox.run(shell(f"{leave}\nexit 3"))
+                assert result.exit_code == 3, escape
+                assert alive(mark) == [], escape
+                # Those may have lived for too short a time to be counted.
+                again = await sandbox.run(shell(f"{leave}\nsleep 0.3"))
+                assert again.leftovers >= 1, escape
+                assert alive(mark) == [], escape
 
     run(main)
 
@@ -280,11 +279,10 @@ def test_directories_that_resist_removal() -> None:
         async with world() as (_, sandbox):
             nest = """
             cd $HOME; mkdir -p a/b; chmod 0 a/b a
-            cd $TMPDIR; ln -s /etc etc; i=0
-            while [ $i -lt 1500 ]; do mkdir d && cd -P d; i=$((i+1)); done
-            chmod 0 .
+            cd $TMPDIR; ln -s /etc etc
+            python3 -c "import os; [(os.mkdir('d'), os.chdir('d')) for _ in range(1500)]; os.chmod('.', 0)"
             """
-            await sandbox.run(shell(nest))
+            assert (await sandbox.run(shell(nest))).exit_code == 0
             await sandbox.close()
             assert not sandbox._home.exists()
             assert not sandbox._temporary.exists()
