@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import tempfile
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from support.worlds import World, process_world
+from support.context import kept
+from support.worlds import World, world_of
 
 from keystone_action.agents import output
 from keystone_action.agents.base import AgentCall, write_inputs
@@ -36,14 +36,14 @@ def run(
     timeout: float | None = None,
 ) -> tuple[AgentRun, dict[str, bytes]]:
     """The run, and the files of the workspace after it. module: text of agent/mod.py."""
-    return asyncio.run(_run(document, prompt, module, before or {}, timeout))
+    return kept().call(_run(document, prompt, module, before or {}, timeout))
 
 
 async def _run(
     document: Mapping[str, Any], prompt: str, module: str, before: Mapping[str, str], timeout: float | None
 ) -> tuple[AgentRun, dict[str, bytes]]:
     agent = _AGENTS.validate_python(dict(document))
-    async with process_world() as world:
+    async with world_of(await kept().sandboxes()) as world:
         private = world.area / "private"
         private.mkdir()
         directory = None
@@ -72,7 +72,10 @@ async def _run(
             timeout=timeout,
             private=private,
         )
-        return await run_agent(agent, sandbox, task), _files(world)
+        try:
+            return await run_agent(agent, sandbox, task), _files(world)
+        finally:
+            await sandbox.close()
 
 
 def _files(world: World) -> dict[str, bytes]:

@@ -279,6 +279,7 @@ def test_what_no_host_script_depends_on_is_no_other_run(helped: Path) -> None:
 
 
 @hostile("resume", "shards of scripts with different helpers, uncommitted", held_by="the run's identity")
+@pytest.mark.parametrize("helped", [True], ids=["repository"], indirect=True)
 def test_shards_with_another_helper_are_not_joined(helped: Path) -> None:
     assert run(helped, "--shard", "1/2", "--output", "out/1").code == 0
     (helped / "checks" / "tables.py").write_text("GOOD = 2 == 2\n")
@@ -289,6 +290,7 @@ def test_shards_with_another_helper_are_not_joined(helped: Path) -> None:
 
 
 @honest("resume", "shards of scripts with different helpers, uncommitted")
+@pytest.mark.parametrize("helped", [False], ids=["no repository"], indirect=True)
 def test_shards_with_one_helper_are_joined(helped: Path) -> None:
     for number in (1, 2):
         assert run(helped, "--shard", f"{number}/2", "--output", f"out/{number}").code == 0

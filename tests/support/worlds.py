@@ -33,17 +33,27 @@ class World:
 
 @asynccontextmanager
 async def process_world() -> AsyncIterator[World]:
-    """A world of its own, gone when it is left. Not below pytest's directories, which other users can't enter."""
+    """A world of its own, gone when it is left."""
     root = _passable(tempfile.mkdtemp(prefix="keystone-test-"))
     try:
         provider = await process.start(root)
         try:
-            (root / "area").mkdir()
-            yield World(provider, _passable(root / "area"))
+            async with world_of(provider) as world:
+                yield world
         finally:
             await provider.close()
     finally:
         remove_tree(root)
+
+
+@asynccontextmanager
+async def world_of(provider: ProcessSandboxes) -> AsyncIterator[World]:
+    """A world in sandboxes that run already. Not below pytest's directories, which other users can't enter."""
+    area = _passable(tempfile.mkdtemp(prefix="keystone-area-"))
+    try:
+        yield World(provider, area)
+    finally:
+        remove_tree(area)
 
 
 def _passable(directory: str | Path) -> Path:
