@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from support.command_line import run_spec
+from support.command_line import keystone, run_spec
 from support.images import PYTHON
 from support.traces import CLAUDE, CODEX, SAMPLES, event
 
@@ -17,17 +17,49 @@ invariants:
 """
 
 
-def run(tmp_path, transcript, command, trace, *, checks=CHECKS, environ=None, more=""):
-    (tmp_path / "agent").mkdir()
+def lay_out(directory, transcript, command, trace, *, checks=CHECKS, more="", name="traced"):
+    """The agent with its transcript; its spec's text."""
+    (directory / "agent").mkdir(parents=True)
     if isinstance(transcript, bytes):
-        (tmp_path / "agent" / "t.jsonl").write_bytes(transcript)
+        (directory / "agent" / "t.jsonl").write_bytes(transcript)
     else:
-        shutil.copy(SAMPLES / f"{transcript}.jsonl", tmp_path / "agent" / "t.jsonl")
-    agent = {"type": "command", "command": command, "dir": "agent", "trace": trace}
-    document = f'version: 1\nid: traced\ntask: {{prompt: "do it"}}\nagent: {json.dumps(agent)}\n{more}{checks.lstrip()}'
+        shutil.copy(SAMPLES / f"{transcript}.jsonl", directory / "agent" / "t.jsonl")
+    agent = {"type": "command", "command": command, "dir": "agent", **trace}
+    head = f'version: 1\nid: {name}\ntask: {{prompt: "do it"}}\nagent: {json.dumps(agent)}\n'
+    return f"{head}{more}{checks.lstrip()}"
+
+
+def run(tmp_path, transcript, command, trace, *, checks=CHECKS, environ=None, more=""):
+    document = lay_out(tmp_path, transcript, command, {"trace": trace}, checks=checks, more=more)
     called = run_spec(tmp_path, document, environ=environ)
     assert not called.has_traceback
     return called
+
+
+class Case:
+    """One cell of several that are run by one call. checks: by name."""
+
+    def __init__(self, cell, files):
+        self.cell, self.files = cell, files
+        self.checks = {entry["name"]: entry for entry in cell["invariants"]}
+
+    @property
+    def copy(self):
+        return [json.loads(line) for line in (self.files / "trace.jsonl").read_text("utf-8").splitlines()]
+
+
+def run_cases(tmp_path, cases):
+    """What became of each. cases: transcript, command, and what else the agent says, by name; with checks, where they
+    are others."""
+    for name, (transcript, command, says, *checks) in cases.items():
+        text = lay_out(tmp_path / name, transcript, command, says, checks=checks[0] if checks else CHECKS, name=name)
+        (tmp_path / name / "keystone.yaml").write_text(text, "utf-8")
+    called = keystone("run", *cases, "--output", "out", directory=tmp_path)
+    assert not called.has_traceback
+    cells = {spec["id"]: spec["cells"][0] for spec in called.document["specs"]}
+    assert cells.keys() == cases.keys()
+    found = {name: Case(cell, called.output / "cells" / cell["id"]) for name, cell in cells.items()}
+    return called, found
 
 
 def copy_of(called):
@@ -87,81 +119,84 @@ def test_an_agent_that_writes_its_transcript(tmp_path):
     assert called.cells[0]["usage"] == {"input_tokens": 6400, "output_tokens": 170, "cost_usd": 0, "tool_calls": 5}
 
 
-@pytest.mark.parametrize(
-    ("command", "trace", "told"),
-    [
-        (
-            "true",
-            {"format": "claude", "path": "t.jsonl"},
-            "the trace t.jsonl could not be read: t.jsonl does not exist",
-        ),
-        ("true", {"format": "claude", "stdout": True}, "the trace on stdout is empty"),
-        ("echo hello", {"format": "codex", "stdout": True}, "holds no event of the format codex"),
-        ("ln -s $KEYSTONE_AGENT_DIR/t.jsonl t.jsonl", {"format": "claude", "path": "t.jsonl"}, "out of the workspace"),
-        ("mkfifo t.jsonl", {"format": "claude", "path": "t.jsonl"}, "is not a regular file"),
-    ],
-)
-def test_a_trace_that_is_missing_or_malformed_earns_nothing(tmp_path, command, trace, told):
-    called = run(tmp_path, CLAUDE, command, trace)
+ON_STDOUT, IN_A_FILE = {"stdout": True}, {"path": "t.jsonl"}
+PRINT = "cat $KEYSTONE_AGENT_DIR/t.jsonl"
+OUTSIDE = "ln -s $KEYSTONE_AGENT_DIR/t.jsonl t.jsonl"
+EARN_NOTHING = {
+    "missing": ("true", "claude", IN_A_FILE, "the trace t.jsonl could not be read: t.jsonl does not exist"),
+    "empty": ("true", "claude", ON_STDOUT, "the trace on stdout is empty"),
+    "no-event": ("echo hello", "codex", ON_STDOUT, "holds no event of the format codex"),
+    "outside": (OUTSIDE, "claude", IN_A_FILE, "out of the workspace"),
+    "fifo": ("mkfifo t.jsonl", "claude", IN_A_FILE, "is not a regular file"),
+}
+
+
+def test_a_trace_that_is_missing_or_malformed_earns_nothing(tmp_path):
+    called, found = run_cases(
+        tmp_path,
+        {
+            name: (CLAUDE, command, {"trace": {"format": source, **where}})
+            for name, (command, source, where, _) in EARN_NOTHING.items()
+        },
+    )
     assert called.code == 1, called.err
-    (cell,) = called.cells
-    assert cell["composite"] == 0
-    for entry in called.checks.values():
-        assert (entry["status"], entry["score"]) == ("fail", 0)
-        assert told in entry["message"]
-    assert any(told in notice for notice in cell["notices"])
-    assert told in copy_of(called)[0]["payload"]["problem"]
+    for name, (*_, told) in EARN_NOTHING.items():
+        case = found[name]
+        assert case.cell["composite"] == 0, name
+        for entry in case.checks.values():
+            assert (entry["status"], entry["score"]) == ("fail", 0), name
+            assert told in entry["message"], name
+        assert any(told in notice for notice in case.cell["notices"]), name
+        assert told in case.copy[0]["payload"]["problem"], name
 
 
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("touchstone", event("usage", input_tokens=1, output_tokens=1, cost_usd=-5)),
-        ("keystone", {"event_type": "llm_call", "cost": {"estimated_usd": -5}}),
-        ("claude", {"type": "result", "subtype": "success", "total_cost_usd": -5}),
-        ("codex", {"type": "turn.completed", "usage": {"input_tokens": -5}}),
-        ("otel", {"name": "chat", "attributes": {"gen_ai.usage.input_tokens": -5}}),
-    ],
-)
-def test_a_trace_with_negative_numbers_earns_nothing(tmp_path, source, line):
+NEGATIVE = {
+    "touchstone": event("usage", input_tokens=1, output_tokens=1, cost_usd=-5),
+    "keystone": {"event_type": "llm_call", "cost": {"estimated_usd": -5}},
+    "claude": {"type": "result", "subtype": "success", "total_cost_usd": -5},
+    "codex": {"type": "turn.completed", "usage": {"input_tokens": -5}},
+    "otel": {"name": "chat", "attributes": {"gen_ai.usage.input_tokens": -5}},
+}
+
+
+def test_a_trace_with_negative_numbers_earns_nothing(tmp_path):
     checks = "invariants: {cheap: {check: {type: budget, max_cost_usd: 1}}}\n"
-    trace = {"format": source, "stdout": True}
-    called = run(tmp_path, json.dumps(line).encode(), "cat $KEYSTONE_AGENT_DIR/t.jsonl", trace, checks=checks)
+    called, found = run_cases(
+        tmp_path,
+        {
+            source: (json.dumps(line).encode(), PRINT, {"trace": {"format": source, "stdout": True}}, checks)
+            for source, line in NEGATIVE.items()
+        },
+    )
     assert called.code == 1, called.err
-    assert called.checks["cheap"]["status"] == "fail"
-    assert "expected a finite number of at least 0" in called.checks["cheap"]["message"]
+    for source, case in found.items():
+        assert (case.cell["verdict"], case.checks["cheap"]["status"]) == ("fail", "fail"), source
+        assert "expected a finite number of at least 0" in case.checks["cheap"]["message"], source
 
 
-@pytest.mark.parametrize(
-    ("result", "status"),
-    [
-        (
-            {"output": "x", "tool_calls": [{"name": "Edit"}, {"name": "Bash"}], "token_usage": {"prompt_tokens": 7}},
-            "pass",
-        ),
-        ({"output": "x", "tool_calls": [{"name": "Edit"}], "token_usage": {"cost_usd": -1}}, "fail"),
-        ({"output": "x", "tool_calls": [{"name": 7}]}, "fail"),
-        ({"output": "x"}, "skip"),
-    ],
-)
-def test_the_result_of_an_agent_is_a_trace(tmp_path, result, status):
-    (tmp_path / "agent").mkdir()
-    (tmp_path / "agent" / "r.json").write_text(json.dumps(result))
-    agent = {
-        "type": "command",
-        "command": "cat $KEYSTONE_AGENT_DIR/r.json",
-        "dir": "agent",
-        "output": {"json": "stdout"},
-    }
+RESULTS = {
+    "whole": {"output": "x", "tool_calls": [{"name": "Edit"}, {"name": "Bash"}], "token_usage": {"prompt_tokens": 7}},
+    "negative": {"output": "x", "tool_calls": [{"name": "Edit"}], "token_usage": {"cost_usd": -1}},
+    "nameless": {"output": "x", "tool_calls": [{"name": 7}]},
+    "without": {"output": "x"},
+}
+
+
+def test_the_result_of_an_agent_is_a_trace(tmp_path):
     checks = CHECKS + "  there: {check: {type: file_absent, path: x}}\n"
-    called = run_spec(tmp_path, f"version: 1\nid: traced\ntask: {{prompt: x}}\nagent: {json.dumps(agent)}{checks}")
-    assert called.checks["edits"]["status"] == status, called.err
-    if status == "pass":
-        assert called.cells[0]["usage"] == {"input_tokens": 7, "output_tokens": 0, "cost_usd": 0, "tool_calls": 2}
-        assert copy_of(called)[0]["payload"]["source"] == "agent_result"
-    if status == "skip":
-        (path,) = called.output.glob("cells/*/trace.jsonl")
-        assert path.read_bytes() == b""
+    _, found = run_cases(
+        tmp_path,
+        {
+            name: (json.dumps(result).encode(), PRINT, {"output": {"json": "stdout"}}, checks)
+            for name, result in RESULTS.items()
+        },
+    )
+    statuses = {name: case.checks["edits"]["status"] for name, case in found.items()}
+    assert statuses == {"whole": "pass", "negative": "fail", "nameless": "fail", "without": "skip"}
+    usage = {"input_tokens": 7, "output_tokens": 0, "cost_usd": 0, "tool_calls": 2}
+    assert found["whole"].cell["usage"] == usage
+    assert found["whole"].copy[0]["payload"]["source"] == "agent_result"
+    assert found["without"].copy == []
 
 
 def test_what_was_not_understood_is_said(tmp_path):
@@ -177,13 +212,20 @@ def test_what_was_not_understood_is_said(tmp_path):
     assert "martian" in (called.output / "summary.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("where", [{"stdout": True}, {"path": "t.jsonl"}])
-def test_bytes_that_are_not_utf_8_are_survived_and_said(tmp_path, where):
+def test_bytes_that_are_not_utf_8_are_survived_and_said(tmp_path):
     lines = (SAMPLES / f"{CLAUDE}.jsonl").read_bytes().replace(b"Two at once.", b"Two \xff at \xc3 once.")
-    called = run(tmp_path, lines, "tee t.jsonl < $KEYSTONE_AGENT_DIR/t.jsonl", {"format": "claude", **where})
+    command = "tee t.jsonl < $KEYSTONE_AGENT_DIR/t.jsonl"
+    called, found = run_cases(
+        tmp_path,
+        {
+            name: (lines, command, {"trace": {"format": "claude", **where}})
+            for name, where in (("printed", ON_STDOUT), ("written", IN_A_FILE))
+        },
+    )
     assert called.code == 0, called.err
-    (notice,) = called.cells[0]["notices"]
-    assert "not UTF-8" in notice
+    for name, case in found.items():
+        (notice,) = case.cell["notices"]
+        assert "not UTF-8" in notice, name
 
 
 def test_secrets_are_masked_in_our_copy_and_scripts_read_it(tmp_path):
@@ -216,35 +258,46 @@ invariants:
 """
 
 
-@pytest.mark.parametrize("transcript", [CLAUDE, CODEX])
-def test_the_answer_of_a_printed_transcript_is_the_output(tmp_path, transcript):
-    trace = {"format": transcript.partition("-")[0], "stdout": True}
-    called = run(tmp_path, transcript, "cat $KEYSTONE_AGENT_DIR/t.jsonl", trace, checks=ANSWERS)
-    assert called.code == 0, called.checks
-    assert called.cells[0]["agent"]["output"] == 'Fixed the typo. Done: é✓ "quoted" <b>&amp;</b>'
-    (raw,) = called.output.glob("cells/*/agent.stdout")
-    assert raw.read_bytes() == (SAMPLES / f"{transcript}.jsonl").read_bytes()
+def test_the_answer_of_a_printed_transcript_is_the_output(tmp_path):
+    transcripts = {"claude": CLAUDE, "codex": CODEX}
+    called, found = run_cases(
+        tmp_path,
+        {
+            source: (transcript, PRINT, {"trace": {"format": source, "stdout": True}}, ANSWERS)
+            for source, transcript in transcripts.items()
+        },
+    )
+    assert called.code == 0, called.out
+    for source, case in found.items():
+        assert case.cell["agent"]["output"] == 'Fixed the typo. Done: é✓ "quoted" <b>&amp;</b>', source
+        raw = (SAMPLES / f"{transcripts[source]}.jsonl").read_bytes()
+        assert (case.files / "agent.stdout").read_bytes() == raw, source
 
 
-@pytest.mark.parametrize(
-    ("transcript", "why"),
-    [
-        (f"{CLAUDE}-max-turns", "the trace on stdout tells no final answer"),
-        (f"{CODEX}-refused-401", "the trace on stdout tells no final answer"),
-        (b"Fixed the typo.", "the trace on stdout holds no event of the format c"),
-    ],
-)
-def test_a_printed_transcript_without_an_answer_is_no_output(tmp_path, transcript, why):
+WITHOUT_AN_ANSWER = {
+    "max-turns": (f"{CLAUDE}-max-turns", "claude", "the trace on stdout tells no final answer"),
+    "refused": (f"{CODEX}-refused-401", "codex", "the trace on stdout tells no final answer"),
+    "no-event": (b"Fixed the typo.", "claude", "the trace on stdout holds no event of the format c"),
+}
+
+
+def test_a_printed_transcript_without_an_answer_is_no_output(tmp_path):
     """Though its text holds what is expected: in what was asked for, or in what a tool returned."""
-    named = "codex" if isinstance(transcript, str) and transcript.startswith("codex") else "claude"
     checks = "invariants:\n  it: {check: {type: regex, pattern: '.'}}\n  other: {check: {type: passfail}}\n"
-    trace = {"format": named, "stdout": True}
-    called = run(tmp_path, transcript, "cat $KEYSTONE_AGENT_DIR/t.jsonl", trace, checks=checks)
-    assert called.code == 1
-    for entry in called.checks.values():
-        assert entry["status"] == "fail"
-        assert why in entry["message"]
-    assert called.cells[0]["agent"]["output"] == ""
+    called, found = run_cases(
+        tmp_path,
+        {
+            name: (transcript, PRINT, {"trace": {"format": source, "stdout": True}}, checks)
+            for name, (transcript, source, _) in WITHOUT_AN_ANSWER.items()
+        },
+    )
+    assert called.code == 1, called.err
+    for name, (*_, why) in WITHOUT_AN_ANSWER.items():
+        case = found[name]
+        assert case.cell["verdict"] == "fail", name
+        assert {entry["status"] for entry in case.checks.values()} == {"fail"}, name
+        assert all(why in entry["message"] for entry in case.checks.values()), name
+        assert case.cell["agent"]["output"] == "", name
 
 
 def test_an_output_that_is_declared_besides_a_printed_transcript_is_that(tmp_path):
