@@ -13,37 +13,42 @@ def count(cell: PostgresCell, condition: str = "true") -> object:
     return cell.query(f"SELECT count(*) FROM customers WHERE {condition}").rows[0][0]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SELECT pg_read_file('postgresql.conf')",
-        "SELECT pg_ls_dir('.')",
-        "COPY customers FROM '/etc/passwd'",
-        "COPY customers TO '/tmp/out'",
-        "COPY customers FROM PROGRAM 'id'",
-        "SELECT lo_import('/etc/passwd')",
-        "LOAD '/tmp/evil.so'",
-        "CREATE FUNCTION f() RETURNS int LANGUAGE c AS '/tmp/evil.so'",
-        "CREATE ROLE friend",
-        "CREATE DATABASE mine",
-        "ALTER ROLE CURRENT_USER SUPERUSER",
-        "ALTER SYSTEM SET fsync = on",
-        "CREATE EVENT TRIGGER t ON ddl_command_end EXECUTE FUNCTION now()",
-        "SET session_authorization = 'postgres'",
-        "SELECT rolpassword FROM pg_authid",
-    ],
-)
-def test_the_agents_role_is_no_superuser(cell: PostgresCell, statement: str) -> None:
-    with pytest.raises(psycopg.Error) as refused:
-        cell.agent().execute(statement.encode())
-    assert refused.value.sqlstate in {"42501", "58P01", "0LP01", "22023"}, refused.value
+FORBIDDEN = [
+    "SELECT pg_read_file('postgresql.conf')",
+    "SELECT pg_ls_dir('.')",
+    "COPY customers FROM '/etc/passwd'",
+    "COPY customers TO '/tmp/out'",
+    "COPY customers FROM PROGRAM 'id'",
+    "SELECT lo_import('/etc/passwd')",
+    "LOAD '/tmp/evil.so'",
+    "CREATE FUNCTION f() RETURNS int LANGUAGE c AS '/tmp/evil.so'",
+    "CREATE ROLE friend",
+    "CREATE DATABASE mine",
+    "ALTER ROLE CURRENT_USER SUPERUSER",
+    "ALTER SYSTEM SET fsync = on",
+    "CREATE EVENT TRIGGER t ON ddl_command_end EXECUTE FUNCTION now()",
+    "SET session_authorization = 'postgres'",
+    "SELECT rolpassword FROM pg_authid",
+]
 
 
-@pytest.mark.parametrize("database", ["keystone", "template1", "postgres"])
-def test_the_agent_reaches_no_other_database(cell: PostgresCell, database: str) -> None:
+def test_the_agents_role_is_no_superuser(cell: PostgresCell) -> None:
+    agent, allowed = cell.agent(), {}
+    for statement in FORBIDDEN:
+        try:
+            agent.execute(statement.encode())
+            allowed[statement] = "done"
+        except psycopg.Error as refused:
+            if refused.sqlstate not in {"42501", "58P01", "0LP01", "22023"}:
+                allowed[statement] = str(refused)
+    assert allowed == {}
+
+
+def test_the_agent_reaches_no_other_database(cell: PostgresCell) -> None:
     address = cell.place.for_agent
-    with pytest.raises(psycopg.OperationalError):
-        psycopg.connect(address.url.rsplit("/", 1)[0] + f"/{database}")
+    for database in ("keystone", "template1", "postgres"):
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(address.url.rsplit("/", 1)[0] + f"/{database}")
 
 
 def test_cells_do_not_reach_each_other(postgres: PostgresForTests) -> None:
@@ -201,21 +206,20 @@ def test_a_changed_password_does_not_lock_scripts_out(cell: PostgresCell) -> Non
     assert cell.agent().execute("SELECT 1").fetchone() == (1,)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "INSERT INTO customers VALUES (4, 'x')",
-        "SELECT * FROM customers FOR UPDATE",
-        "WITH gone AS (DELETE FROM customers RETURNING id) SELECT count(*) FROM gone",
-        "SELECT grow()",
-        "SELECT * FROM growing",
-        "SELECT 1; COMMIT; DELETE FROM customers",
-        "CREATE TABLE t (id int)",
-        "SELECT set_config('transaction_read_only', 'off', false), grow()",
-        "SELECT nextval('counter')",
-    ],
-)
-def test_a_query_changes_nothing_even_when_the_agent_lets_it(cell: PostgresCell, query: str) -> None:
+CHANGING = [
+    "INSERT INTO customers VALUES (4, 'x')",
+    "SELECT * FROM customers FOR UPDATE",
+    "WITH gone AS (DELETE FROM customers RETURNING id) SELECT count(*) FROM gone",
+    "SELECT grow()",
+    "SELECT * FROM growing",
+    "SELECT 1; COMMIT; DELETE FROM customers",
+    "CREATE TABLE t (id int)",
+    "SELECT set_config('transaction_read_only', 'off', false), grow()",
+    "SELECT nextval('counter')",
+]
+
+
+def test_a_query_changes_nothing_even_when_the_agent_lets_it(cell: PostgresCell) -> None:
     agent = cell.agent()
     agent.execute("GRANT ALL ON customers TO PUBLIC")
     agent.execute("CREATE SEQUENCE counter")
@@ -225,10 +229,11 @@ def test_a_query_changes_nothing_even_when_the_agent_lets_it(cell: PostgresCell,
         " AS $$INSERT INTO customers VALUES (9, 'z') RETURNING id$$"
     )
     agent.execute("CREATE VIEW growing AS SELECT grow()")
-    with pytest.raises(QueryFailed) as refused:
-        cell.query(query)
-    assert not refused.value.by_agent
-    assert count(cell) == 3
+    for query in CHANGING:
+        with pytest.raises(QueryFailed) as refused:
+            cell.query(query)
+        assert not refused.value.by_agent, query
+        assert count(cell) == 3, query
 
 
 def test_the_readers_rights_are_worth_nothing_to_the_agents_functions(cell: PostgresCell) -> None:
