@@ -10,23 +10,25 @@ import pytest
 from support.command_line import ROOT, keystone
 from support.graded_tests import lay_out
 from support.local_index import pytest_index
-from support.touchstone import both_models, repository, run_case, write_case
+from support.touchstone import both_models, models_of, repository, run_case, run_cases, write_case
 
 ECHO = {"matrix": {"harnesses": ["echo"], "models": ["m"]}}
 DONE = '  - {type: command, cmd: "test -f done"}\n'
 
 
-@pytest.mark.parametrize(("wanted", "code"), [("be {{ kind }}", 0), ("be quick", 1)])
-def test_echo_writes_the_prompt_and_says_it(tmp_path: Path, wanted: str, code: int) -> None:
+def test_echo_writes_the_prompt_and_says_it(tmp_path: Path) -> None:
     task = {"prompt": "do\nit", "system_prompt": "you are x", "instruction_files": ["style.md"]}
-    graders = f'  - {{type: files, patterns: ["{wanted.replace("{", "[{]")}"]}}\n'
-    graders += f'  - {{type: command, cmd: \'test "$(tail -c 14 ANSWER.md)" = "{wanted}"\'}}\n'
-    write_case(tmp_path, graders, author={"style.md": "be {{ kind }}"}, task=task, **ECHO)
-    called = run_case(tmp_path)
-    assert called.code == code, called.out + called.err
-    (cell,) = called.cells
-    assert cell["agent"]["output"] == "you are x\n\ndo\nit\n\n## style.md\nbe {{ kind }}"
-    assert cell["params"] == {"harness": "echo", "model": "m"}
+    cases = {}
+    for name, wanted in (("right", "be {{ kind }}"), ("wrong", "be quick")):
+        graders = f'  - {{type: files, patterns: ["{wanted.replace("{", "[{]")}"]}}\n'
+        graders += f'  - {{type: command, cmd: \'test "$(tail -c 14 ANSWER.md)" = "{wanted}"\'}}\n'
+        cases[name] = {"graders": graders, "author": {"style.md": "be {{ kind }}"}, "task": task, **ECHO}
+    called = run_cases(tmp_path, cases)
+    assert called.code == 1, called.out + called.err
+    assert [cell["verdict"] for cell in called.cells] == ["pass", "fail"]
+    for cell in called.cells:
+        assert cell["agent"]["output"] == "you are x\n\ndo\nit\n\n## style.md\nbe {{ kind }}"
+        assert cell["params"] == {"harness": "echo", "model": "m"}
 
 
 def test_harnesses_models_and_trials_are_cells(tmp_path: Path) -> None:
@@ -76,27 +78,28 @@ def test_what_graders_name_is_not_in_a_source_around_the_case(tmp_path: Path) ->
     both_models(tmp_path, graders, agent, author=author, source={"path": "."})
 
 
-@pytest.mark.parametrize("kind", ["path", "url", "subdir", "worktree"])
-def test_a_source_from_a_repository_at_its_commit(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
-) -> None:
+def test_a_source_from_a_repository_at_its_commit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     origin = tmp_path_factory.mktemp("origin")
     commit = repository(origin, {"app/a.txt": "then", "b.txt": "b"})
     lay_out(origin, {"app/a.txt": "now"})
     subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "2"], cwd=origin, check=True)
-    source = {
+    sources = {
         "path": {"repo": str(origin), "commit": commit},
         "url": {"repo": origin.as_uri(), "commit": commit[:12]},
         "subdir": {"repo": origin.as_uri(), "commit": commit, "subdir": "app"},
-        "worktree": {"path": "work", "commit": commit, "isolation": "worktree"},
-    }[kind]
-    if kind == "worktree":
-        subprocess.run(["git", "clone", "-q", str(origin), str(tmp_path / "work")], check=True)
-    place = "a.txt" if kind == "subdir" else "app/a.txt"
-    graders = f'  - {{type: files, patterns: ["^then$"]}}\n  - {{type: command, cmd: "grep -q then {place}"}}\n'
-    has_history = "! test -e .git" if kind == "subdir" else "test -d .git"
-    graders += f'  - {{type: command, cmd: "{has_history}"}}\n'
-    both_models(tmp_path, graders, f"good or Path('{place}').unlink()", source=source)
+        "worktree": {"path": "../work", "commit": commit, "isolation": "worktree"},
+    }
+    subprocess.run(["git", "clone", "-q", str(origin), str(tmp_path / "work")], check=True)
+    cases = {}
+    for kind, source in sources.items():
+        place, history = ("a.txt", "! test -e .git") if kind == "subdir" else ("app/a.txt", "test -d .git")
+        graders = f'  - {{type: files, patterns: ["^then$"]}}\n  - {{type: command, cmd: "grep -q then {place}"}}\n'
+        graders += f'  - {{type: command, cmd: "{history}"}}\n'
+        cases[kind] = {"graders": graders, "agent": f"good or Path('{place}').unlink()", "source": source}
+    called = run_cases(tmp_path, cases)
+    assert called.code == 1, called.out + called.err
+    for kind in sources:
+        models_of(called, kind)
 
 
 def test_hidden_tests_from_a_repository_of_fixtures(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -152,36 +155,49 @@ def test_stubs_lose_their_bodies_before_the_agent(tmp_path: Path) -> None:
     assert found.bad["composite"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("stub", "message"),
-    [
-        ({"file": "b.py", "function": "add"}, "setup.stub: b.py does not exist"),
-        ({"file": "a.py", "function": "sub"}, "setup.stub: there is no function 'sub' in a.py"),
-        ({"file": "bad.py", "function": "add"}, "setup.stub: bad.py can't be stubbed: it is no Python (line 1: "),
-        ({"file": "link.py", "function": "add"}, "setup.stub: link.py"),
-    ],
-)
-def test_a_stub_of_what_is_not_there_is_exit_3(tmp_path: Path, stub: dict[str, str], message: str) -> None:
-    author = {"source/a.py": STUBBED, "source/bad.py": "def ("}
-    write_case(tmp_path, DONE, author=author, source={"path": "source"}, setup={"stub": [stub]}, **ECHO)
+def test_a_stub_of_what_is_not_there_is_exit_3(tmp_path: Path) -> None:
+    stubs = {
+        "b.py": ("add", "setup.stub: b.py does not exist"),
+        "a.py": ("sub", "setup.stub: there is no function 'sub' in a.py"),
+        "bad.py": ("add", "setup.stub: bad.py can't be stubbed: it is no Python (line 1: "),
+        "link.py": ("add", "setup.stub: link.py"),
+    }
+    cases = {
+        file.removesuffix(".py"): {
+            "graders": DONE,
+            "source": {"path": "../source"},
+            "setup": {"stub": [{"file": file, "function": function}]},
+            **ECHO,
+        }
+        for file, (function, _) in stubs.items()
+    }
+    lay_out(tmp_path, {"source/a.py": STUBBED, "source/bad.py": "def ("})
     (tmp_path / "source" / "link.py").symlink_to("/etc/hostname")
-    called = run_case(tmp_path)
+    called = run_cases(tmp_path, cases)
     assert called.code == 3, called.out + called.err
-    (cell,) = called.cells
-    assert message in cell["error"]
-    assert "case.yaml:" in cell["error"]
+    errors = [cell["error"] for cell in called.cells]
+    assert len(errors) == len(stubs)
+    for error, (_, message) in zip(errors, stubs.values(), strict=True):
+        assert message in error
+        assert "case.yaml:" in error
 
 
-def test_requirements_are_there_for_harness_and_graders(tmp_path: Path) -> None:
-    """As cases have it: pytest comes with the environment, and hidden tests are run with it."""
+def test_requirements_are_there_for_harness_and_graders(tmp_path: Path, packages: Path) -> None:
+    """As cases have it: pytest comes with the environment, and hidden tests are run with it: one that passes, and one
+    that doesn't."""
     agent = "import pytest\nPath('a.py').write_text(f'A = {good}')"
     graders = '  - {type: pytest, inject: [test_a.py]}\n  - {type: command, cmd: "test $KIND = kept"}\n'
-    author = {"r.txt": "pytest >= 1  # again\n", "test_a.py": "import a\ndef test_a(): assert a.A\n"}
+    test = "import a\ndef test_a(): assert a.A\ndef test_b(): assert not a.A\n"
+    author = {"r.txt": "pytest >= 1  # again\n", "test_a.py": test}
     (tmp_path / "index").mkdir()
-    with pytest_index(tmp_path / "index") as variables:
+    with pytest_index(tmp_path / "index", packages) as variables:
         environment = {"requirements": ["pytest"], "requirement_files": ["r.txt"], "env": {**variables, "KIND": "kept"}}
-        found = both_models(tmp_path, graders, agent, author=author, environment=environment)
-    assert found.check("pytest")[1]["score"] == 0.0
+        matrix = {"harnesses": ["mine"], "models": ["good"]}
+        write_case(tmp_path, graders, agent, author=author, environment=environment, matrix=matrix)
+        called = run_case(tmp_path)
+    assert called.code == 1, called.out + called.err
+    assert called.cells[0]["agent"]["exit_code"] == 0
+    assert {name: check["score"] for name, check in called.checks.items()} == {"pytest": 0.5, "command": 1.0}
 
 
 def test_setup_that_fails_is_exit_3(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
-from support.pytest_packages import pytest_for_sandboxes
-
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
@@ -20,9 +18,10 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def pytest_index(directory: Path) -> Iterator[dict[str, str]]:
-    """Serves a wheel in a directory of the test's; gives what `setup.env` needs for pip to find nothing else."""
-    _wheel(directory)
+def pytest_index(directory: Path, packages: Path) -> Iterator[dict[str, str]]:
+    """Serves a wheel in a directory of the test's; gives what `setup.env` needs for pip to find nothing else.
+    packages: pytest and what it imports."""
+    _wheel(directory, packages)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory)))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -33,14 +32,11 @@ def pytest_index(directory: Path) -> Iterator[dict[str, str]]:
         server.server_close()
 
 
-def _wheel(directory: Path) -> None:
+def _wheel(directory: Path, packages: Path) -> None:
     """All that pytest imports, in one wheel of its name."""
     number = version("pytest")
     about = f"pytest-{number}.dist-info"
-    with (
-        pytest_for_sandboxes() as packages,
-        zipfile.ZipFile(directory / f"pytest-{number}-py3-none-any.whl", "w") as to,
-    ):
+    with zipfile.ZipFile(directory / f"pytest-{number}-py3-none-any.whl", "w") as to:
         for path in sorted(packages.rglob("*.py")):
             to.write(path, path.relative_to(packages))
         to.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: pytest\nVersion: {number}\n")
