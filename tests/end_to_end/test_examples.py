@@ -19,29 +19,31 @@ TOUCHSTONE = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
 Cells = dict[str, dict[str, Any]]
 
 
-def run_example(spec: Path, output: Path, environ: dict[str, str] | None = None) -> Called:
-    called = keystone("run", spec, "--output", output / "out", directory=output, environ=environ)
+def run_example(spec: Path, output: Path) -> Called:
+    called = keystone("run", spec, "--output", output / "out", directory=output)
     assert (output / "out" / "results.json").exists(), called.err
     return called
 
 
-def run_all(file: str, factory: pytest.TempPathFactory, code: int) -> tuple[Called, Cells]:
-    """The variants of this name in one call, and their cells by the example's name."""
-    words = ["run", *(EXAMPLES / name / file for name in NAMES), "--output", "out"]
-    called = called_once(factory, f"examples-{file}", lambda directory: keystone(*words, directory=directory))
-    assert called.code == code, called.out + called.err
-    assert len(called.cells) == len(NAMES)
-    return called, dict(zip(NAMES, called.cells, strict=True))
+WITHOUT_A_KEY = ("reconcile/keystone.yaml", *(f"{name}/broken.keystone.yaml" for name in NAMES))
 
 
 @pytest.fixture(scope="module")
-def passing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Called, Cells]:
-    return run_all("keystone.yaml", tmp_path_factory, 0)
+def without_a_key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Called, Cells]:
+    """All broken variants and the example that has a judge, in one call: they share the database's server."""
+    words = ["run", *(EXAMPLES / path for path in WITHOUT_A_KEY), "--output", "out"]
+    called = called_once(tmp_path_factory, "examples", lambda directory: keystone(*words, directory=directory))
+    assert called.code == 1, called.out + called.err
+    specs = called.document["specs"]
+    cells = {"/".join(Path(spec["path"]).parts[-2:]): cell for spec in specs for cell in spec["cells"]}
+    assert cells.keys() == set(WITHOUT_A_KEY)
+    return called, cells
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Cells:
-    return run_all("broken.keystone.yaml", tmp_path_factory, 1)[1]
+def failing(without_a_key: tuple[Called, Cells]) -> Cells:
+    """The cells of broken variants by the example's name."""
+    return {name: without_a_key[1][f"{name}/broken.keystone.yaml"] for name in NAMES}
 
 
 def checks_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -55,17 +57,18 @@ def test_every_example_has_both_variants():
     assert found == {path.parent.name for path in EXAMPLES.glob("*/broken.keystone.yaml")}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_passing_variant(name: str, passing: tuple[Called, Cells]):
-    called, cells = passing
-    assert called.document["verdict"] == "pass"
+def assert_passed(cell: dict[str, Any], *skipped: str) -> None:
+    assert cell["verdict"] == "pass"
+    statuses = {name: entry["status"] for name, entry in checks_of(cell).items()}
+    assert statuses == dict.fromkeys(statuses, "pass") | dict.fromkeys(skipped, "skip")
+
+
+def test_reconcile_passes_without_a_key(without_a_key: tuple[Called, Cells]):
+    called, cells = without_a_key
     for file in ("results.json", "journal.jsonl", "summary.md", "report.html", "junit.xml"):
         assert (called.output / file).stat().st_size > 0
-    statuses = {name: entry["status"] for name, entry in checks_of(cells[name]).items()}
-    skipped = {"email_quality": "skip"} if name == "reconcile" else {}
-    assert statuses == dict.fromkeys(statuses, "pass") | skipped
-    if name == "reconcile":
-        assert_pictured("pass", cells[name])
+    assert_passed(cells["reconcile/keystone.yaml"], "email_quality")
+    assert_pictured("pass", cells["reconcile/keystone.yaml"])
 
 
 def assert_pictured(name: str, found: dict[str, Any]) -> None:
@@ -78,25 +81,29 @@ def assert_pictured(name: str, found: dict[str, Any]) -> None:
     assert (cell["verdict"], cell["composite"]) == (found["verdict"], found["composite"])
 
 
-def test_without_a_key_the_skipped_judge_is_said_in_the_head(passing: tuple[Called, Cells]):
-    head = (passing[0].output / "summary.md").read_text().partition("\n| ")[0]
+def test_without_a_key_the_skipped_judge_is_said_in_the_head(without_a_key: tuple[Called, Cells]):
+    head = (without_a_key[0].output / "summary.md").read_text().partition("\n| ")[0]
     assert "email_quality" in head
     assert "ANTHROPIC_API_KEY" in head
 
 
-def test_reconcile_is_judged_when_there_is_a_key(tmp_path):
+def test_all_pass_and_reconcile_is_judged_when_there_is_a_key(tmp_path: Path):
+    specs = [EXAMPLES / name / "keystone.yaml" for name in NAMES]
     with ModelServer([answer(0.9, "professional, with numbers")]) as models:
-        called = run_example(EXAMPLES / "reconcile" / "keystone.yaml", tmp_path, models.environ())
+        called = keystone("run", *specs, "--output", "out", directory=tmp_path, environ=models.environ())
     assert called.code == 0, called.out + called.err
-    judged = called.checks["email_quality"]
+    cells = dict(zip(NAMES, called.cells, strict=True))
+    for cell in cells.values():
+        assert_passed(cell)
+    judged = checks_of(cells["reconcile"])["email_quality"]
     assert (judged["status"], judged["score"]) == ("pass", 0.9)
-    assert called.cells[0]["composite"] == pytest.approx((1.6 + 0.2 * 0.9) / 1.8)
+    assert cells["reconcile"]["composite"] == pytest.approx((1.6 + 0.2 * 0.9) / 1.8)
     assert "corrected 2 e-mail addresses" in models.requests[0].prompt
     assert called.document["judge_usage"]["input_tokens"] > 0
 
 
-def test_reconcile_has_every_check_type_of_the_readme(passing: tuple[Called, Cells]):
-    assert {entry["type"] for entry in passing[1]["reconcile"]["invariants"]} == {
+def test_reconcile_has_every_check_type_of_the_readme(without_a_key: tuple[Called, Cells]):
+    assert {entry["type"] for entry in without_a_key[1]["reconcile/keystone.yaml"]["invariants"]} == {
         "command_exit",
         "custom",
         "file_absent",
@@ -158,18 +165,14 @@ def test_the_schema_for_editors_accepts_every_example():
             assert [error.message for error in validator.iter_errors(document)] == [], path
 
 
-def test_the_touchstone_case_tells_its_models_apart(tmp_path):
+def test_the_touchstone_case_tells_its_models_apart(tmp_path: Path):
+    """By every kind of grader that runs offline."""
     both = run_example(TOUCHSTONE, tmp_path)
     assert both.code == 1, both.out + both.err
-    verdicts = {cell["params"]["model"]: cell["verdict"] for cell in both.cells}
-    assert verdicts == {"careful": "pass", "careless": "fail"}
-
-
-def test_the_touchstone_case_has_every_kind_of_grader_that_runs_offline(tmp_path):
-    words = ("--param", "model=careful", "--output", tmp_path / "out")
-    called = keystone("run", TOUCHSTONE, *words, directory=tmp_path)
-    assert called.code == 0, called.out + called.err
-    assert {name: (one["status"], one["weight"]) for name, one in called.checks.items()} == {
+    cells = {cell["params"]["model"]: cell for cell in both.cells}
+    assert {model: cell["verdict"] for model, cell in cells.items()} == {"careful": "pass", "careless": "fail"}
+    checks = checks_of(cells["careful"])
+    assert {name: (one["status"], one["weight"]) for name, one in checks.items()} == {
         "implemented": ("pass", 0.0),
         "tests": ("pass", 4.0),
         "command": ("pass", 1.0),
