@@ -72,26 +72,34 @@ def test_an_adapter_that_raises_fails_its_scenario_with_what_it_said(tmp_path: P
     assert "RuntimeError: the model is down" in failed["invariants"][0]["message"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "return AgentResult(output=None)",
-        "return None",
-        "return AgentResult(output='x', tool_calls=[{'arguments': {}}])",
-        "import os\nos._exit(0)",
-        "raise SystemExit(0)",
-        "return {'output': 3}",
-        "open('.keystone-result-1', 'w').write('{\"output\": \"hello\"}')",
-        'print(\'{"output": "hello"}\')',
-    ],
-)
-def test_what_is_no_answer_earns_nothing(tmp_path: Path, body: str) -> None:
+NO_ANSWERS = [
+    "return AgentResult(output=None)",
+    "return None",
+    "return AgentResult(output='x', tool_calls=[{'arguments': {}}])",
+    "import os; os._exit(0)",
+    "raise SystemExit(0)",
+    "return {'output': 3}",
+    "open('.keystone-result-1', 'w').write('{\"output\": \"hello\"}')",
+    'print(\'{"output": "hello"}\')',
+]
+
+
+def test_what_is_no_answer_earns_nothing(tmp_path: Path) -> None:
     """002: 'An agent that returns "", None, or a whitespace-only string will fail this check.'"""
-    suite = "scenarios: [{name: a, input: b, scorers: [passfail, regex, exact], expected_output: hello,\n"
-    called = run_suite(tmp_path, suite + "  metadata: {regex_pattern: '|hello'}}]", adapter(body))
+    body = "\n".join(f'if input == "{number}":\n    {what}' for number, what in enumerate(NO_ANSWERS))
+    asked = {"scorers": ["passfail", "regex", "exact"], "expected_output": "hello"}
+    scenarios = [
+        {"name": f"a{number}", "input": str(number), "metadata": {"regex_pattern": "|hello"}, **asked}
+        for number in range(len(NO_ANSWERS))
+    ]
+    called = run_suite(tmp_path, json.dumps({"scenarios": scenarios}), adapter(body))
     assert (called.code, called.document["verdict"]) == (1, "fail"), called.err
-    assert {check["status"] for check in called.checks.values()} == {"fail"}
     assert not called.has_traceback
+    found = {
+        NO_ANSWERS[int(cell["scenario"][1:])]: {cell["verdict"], *(check["status"] for check in cell["invariants"])}
+        for cell in called.cells
+    }
+    assert found == {what: {"fail"} for what in NO_ANSWERS}
 
 
 def test_nobody_but_the_scenarios_input_reaches_the_adapter(tmp_path: Path) -> None:
