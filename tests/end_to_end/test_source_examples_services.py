@@ -4,11 +4,13 @@ to a passing and a failing verdict. The others: test_source_examples_keystone.py
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.model_server import ModelServer, Received, Reply, answer
-from support.source_examples import both_ways
+from support.source_examples import BothWays, both_ways, run_examples
 
 DATABASE = {
     "name": "db",
@@ -50,8 +52,21 @@ invariants:
 """
 
 
-def test_sql(tmp_path: Path) -> None:
-    found = both_ways(tmp_path, SQL, RECONCILES, env=URL, services=[DATABASE], fixtures=[CUSTOMERS])
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "sql": {"example": SQL, "agent": RECONCILES, "env": URL, "services": [DATABASE], "fixtures": [CUSTOMERS]}
+}
+"""By name, what is run without a judge; each is added where its check stands."""
+Run = Callable[[str], BothWays]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """All of them in one call; one of them."""
+    return run_examples(tmp_path_factory, "examples-of-services", EXAMPLES)
+
+
+def test_sql(run: Run) -> None:
+    found = run("sql")
     assert (found.good["composite"], found.bad["composite"]) == (1.0, 0.0)
     assert "expected 0" in found.check("reconciliation_clean")[1]["message"]
 
@@ -74,20 +89,25 @@ invariants:
 """
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "pass",
-        "send('SMTP', '/api/messages', b'renewal'); send('SMTP', '/api/messages', b'renewal')",
-        "send('SMTP', '/api/messages', b'renewal', method='PUT')",
-        "send('SMTP', '/api/messages', b'renewal'); send('SMTP', '/other', b'something else')",
-    ],
-    ids=["nothing", "twice", "another-method", "another-last-body"],
-)
-def test_http_mock_assertions(tmp_path: Path, bad: str) -> None:
-    agent = f"if good:\n    send('SMTP', '/api/messages', b'your renewal')\nelse:\n    {bad}\n"
-    found = both_ways(tmp_path, MOCK, agent, services=[SMTP])
-    assert found.check("email_sent_once")[1]["score"] == 0.0
+NOT_ONE = {
+    "nothing": "pass",
+    "twice": "send('SMTP', '/api/messages', b'renewal'); send('SMTP', '/api/messages', b'renewal')",
+    "another-method": "send('SMTP', '/api/messages', b'renewal', method='PUT')",
+    "another-last-body": "send('SMTP', '/api/messages', b'renewal'); send('SMTP', '/other', b'something else')",
+}
+EXAMPLES |= {
+    name: {
+        "example": MOCK,
+        "agent": f"if good:\n    send('SMTP', '/api/messages', b'your renewal')\nelse:\n    {bad}\n",
+        "services": [SMTP],
+    }
+    for name, bad in NOT_ONE.items()
+}
+
+
+@pytest.mark.parametrize("bad", NOT_ONE)
+def test_http_mock_assertions(run: Run, bad: str) -> None:
+    assert run(bad).check("email_sent_once")[1]["score"] == 0.0
 
 
 FIELDS = """
@@ -111,12 +131,15 @@ invariants:
 """
 
 
-def test_every_field_of_the_mocks_table(tmp_path: Path) -> None:
-    agent = """
+SENDS_TWO = """
 send("SMTP", "/a", b"the first" if good else b"other")
 if good: send("SMTP", "/b", b"second", X_Kind="summary")
 """
-    found = both_ways(tmp_path, FIELDS, agent, services=[SMTP])
+EXAMPLES["fields"] = {"example": FIELDS, "agent": SENDS_TWO, "services": [SMTP]}
+
+
+def test_every_field_of_the_mocks_table(run: Run) -> None:
+    found = run("fields")
     assert set(found.statuses[0].values()) == {"pass"}
     assert set(found.statuses[1].values()) == {"fail"}
 
@@ -151,16 +174,21 @@ print(json.dumps({{
 """
 
 
+EXAMPLES |= {
+    runs_in: {
+        "example": CUSTOM.replace("runs_in: host ", f"runs_in: {runs_in} "),
+        "agent": "Path('numbers').write_text('5' if good else '2')",
+        "author": {"checks/verify_summary.py": VERIFIES},
+        "services": [{"name": "db", "type": "http_mock"}],
+    }
+    for runs_in in ("host", "sandbox")
+}
+
+
 @pytest.mark.parametrize("runs_in", ["host", "sandbox"])
-def test_custom(tmp_path: Path, runs_in: str) -> None:
+def test_custom(run: Run, runs_in: str) -> None:
     """What is read is the document's KeystoneContext, what is printed its CheckResult."""
-    found = both_ways(
-        tmp_path,
-        CUSTOM.replace("runs_in: host ", f"runs_in: {runs_in} "),
-        "Path('numbers').write_text('5' if good else '2')",
-        author={"checks/verify_summary.py": VERIFIES},
-        services=[{"name": "db", "type": "http_mock"}],
-    )
+    found = run(runs_in)
     good, bad = found.check("summary_accuracy")
     assert (good["score"], good["message"], good["details"]) == (1.0, "All numbers match", {"matched": 5, "total": 5})
     assert (bad["score"], bad["message"], bad["details"]) == (0.4, "2 of 5", {"matched": 2, "total": 5})
@@ -311,16 +339,18 @@ invariants:
 SEED_SCRIPT = Path(__file__).parent.parent / "data" / "seed_checks" / "validate_api_responses.py.txt"
 
 
-def test_a_custom_python_invariant(tmp_path: Path) -> None:
+ROUTES = [{"path": "/good", "json": {"id": 1, "status": "ok"}}, {"path": "/bad", "response": "<html>"}]
+EXAMPLES["validates"] = {
+    "example": VALIDATES,
+    "agent": "send('SMTP', '/good'); send('SMTP', '/good' if good else '/bad')",
+    "author": {"checks/validate_api_responses.py": SEED_SCRIPT.read_text("utf-8")},
+    "services": [{**SMTP, "routes": ROUTES}],
+}
+
+
+def test_a_custom_python_invariant(run: Run) -> None:
     """With the document's own script, `checks/validate_api_responses.py`."""
-    routes = [{"path": "/good", "json": {"id": 1, "status": "ok"}}, {"path": "/bad", "response": "<html>"}]
-    found = both_ways(
-        tmp_path,
-        VALIDATES,
-        "send('SMTP', '/good'); send('SMTP', '/good' if good else '/bad')",
-        author={"checks/validate_api_responses.py": SEED_SCRIPT.read_text("utf-8")},
-        services=[{**SMTP, "routes": routes}],
-    )
+    found = run("validates")
     good, bad = found.check("api_responses_valid")
     assert (good["score"], good["message"]) == (1.0, "2/2 responses valid")
     assert (bad["score"], bad["message"]) == (0.5, "1/2 responses valid")
