@@ -54,27 +54,32 @@ def test_all_pass_the_linters() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    "wrong",
     [
-        ("permissions: {contents: rea}", "rea"),
-        ("on: pull_request_target", "dangerous"),
-        ("jobs: {a: {runs-on: ubuntu-latest, steps: [{run: 'echo ${{ matrix.x.y }}'}]}}", "is not defined"),
-        ("jobs: {a: {runs-on: ubuntu-latest, steps: [{uses: actions/checkout@v7}]}}", "unpinned"),
+        # What one linter finds ends it before the other one.
+        {"permissions: {contents: rea}": "rea"},
+        {"jobs: {a: {runs-on: ubuntu-latest, steps: [{run: 'echo ${{ matrix.x.y }}'}]}}": "is not defined"},
+        {
+            "on: pull_request_target": "dangerous",
+            "jobs: {a: {runs-on: ubuntu-latest, steps: [{uses: actions/checkout@v7}]}}": "unpinned",
+        },
     ],
 )
-def test_the_linters_find_what_is_wrong(tmp_path: Path, wrong: str, said: str) -> None:
-    document = {
-        "on": "push",
-        "permissions": {},
-        "jobs": {"a": {"runs-on": "ubuntu-latest", "steps": [{"run": "true"}]}},
-        **{("on" if key is True else key): value for key, value in yaml.safe_load(wrong).items()},
-    }
-    path = tmp_path / ".github" / "workflows" / "wrong.yml"
-    path.parent.mkdir(parents=True)
-    path.write_text(yaml.safe_dump(document), "utf-8")
-    done = lint(str(path))
+def test_the_linters_find_what_is_wrong(tmp_path: Path, wrong: dict[str, str]) -> None:
+    paths = [tmp_path / ".github" / "workflows" / f"{number}.yml" for number in range(len(wrong))]
+    paths[0].parent.mkdir(parents=True)
+    for path, text in zip(paths, wrong, strict=True):
+        document = {
+            "on": "push",
+            "permissions": {},
+            "jobs": {"a": {"runs-on": "ubuntu-latest", "steps": [{"run": "true"}]}},
+            **{("on" if key is True else key): value for key, value in yaml.safe_load(text).items()},
+        }
+        path.write_text(yaml.safe_dump(document), "utf-8")
+    done = lint(*map(str, paths))
     assert done.returncode != 0
-    assert said in done.stdout + done.stderr
+    for said in wrong.values():
+        assert said in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", TEXTS)
