@@ -62,8 +62,9 @@ def exchanged(serve: str) -> Response:
 
 
 async def _ask(port: int) -> Response:
-    connection = await asyncio.open_connection("127.0.0.1", port)
-    return await exchange(connection, encode("GET", HttpTarget.of(f"http://localhost:{port}/"), {}, None))
+    async with asyncio.timeout(120):
+        connection = await asyncio.open_connection("127.0.0.1", port)
+        return await exchange(connection, encode("GET", HttpTarget.of(f"http://localhost:{port}/"), {}, None))
 
 
 def _serve_once(listener: socket.socket, serve: str) -> None:
