@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from keystone_action.evidence.model import QueryFailed
 
-_TRIES = 5
+_RETRY_SECONDS = 10.0
+"""For as long it is tried again: on a busy machine each try may be in somebody's way."""
 _PAUSE_SECONDS = 0.05
 _NAME = re.compile(r"cell_([0-9a-f]{8})[0-9a-f]{8}")
 _LEFT_OVER_SECONDS = 6 * 3600.0
@@ -108,14 +109,14 @@ class OwnRole(ABC):
     def retry(self, call: Callable[[], T]) -> T:
         """Call it, and call it again where another session was in the way: one that ends sessions of the URL's user, or
         another cell's that grants the same rights at that moment. Returns what it returns."""
-        for _ in range(_TRIES - 1):
+        deadline = time.monotonic() + _RETRY_SECONDS
+        while True:
             try:
                 return call()
             except self.errors as error:
-                if not self._may_pass(error):
+                if time.monotonic() > deadline or not self._may_pass(error):
                     raise
             time.sleep(_PAUSE_SECONDS)
-        return call()
 
     @abstractmethod
     def _make(self, name: str, password: str) -> None:
