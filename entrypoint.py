@@ -1,25 +1,27 @@
 """What the image runs: the step of a workflow, or with arguments the `keystone` command.
 
 This starts as process 1, which an init (tini) becomes when `take` starts this program anew. Signals are blocked before
-either start, and the program's first line takes them over.
+either start, and the program's first lines take them over.
 """
 
 import os
 import sys
 
-from keystone_action import signals
-
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def main(arguments: list[str]) -> int:
-    signals.take_over()
-    environ = dict(os.environ)
-    if arguments != ["--version"]:
-        from keystone_action.environment import let_signals_in, take
+    if arguments == ["--version"]:
+        from keystone_action.__main__ import main as keystone
 
-        environ = take(arguments)
-        let_signals_in()
+        return keystone(arguments)
+    from keystone_action import signals
+
+    signals.take_over()
+    from keystone_action.environment import let_signals_in, take
+
+    environ = take(arguments)
+    let_signals_in()
     if arguments or environ.get("GITHUB_ACTIONS") != "true":
         from keystone_action.__main__ import main as keystone
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
-from keystone_action import signals
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run the command line and return its exit code. arguments: None = this process's own, which then may start anew.
     environ: None = this process's own."""
-    signals.take_over()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:
         from keystone_action import __version__
 
         sys.stdout.write(f"keystone {__version__}\n")
         return 0
+    from keystone_action import signals
+
+    signals.take_over()
     if environ is None:
         from keystone_action.environment import let_signals_in, take
 
