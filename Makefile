@@ -42,7 +42,7 @@ test-containers: .venv/.ready ## run all tests that need a container engine, sta
 # What is left out is in tests/README.md: engine, databases, browser, the process sandbox, whole commands. Rooms
 # without a test that is left are not even collected. Most properties are tried with a fifth of their examples.
 test-fast: .venv/.ready ## run the tests that need nothing but this Python and git; no proof before a merge
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -q --hypothesis-profile=fast \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal -q --hypothesis-profile=fast \
 		$(addprefix --ignore=tests/,action contract differential end_to_end faults hostile sandbox) \
 		-m "not (docker or database or browser or sandbox or command or slow or waits)"
 
