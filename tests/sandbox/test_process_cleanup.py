@@ -17,6 +17,7 @@ from support.process_world import ROOT, alive, another, eventually, run, runs, s
 
 from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.processes import killing
 
 ESCAPES = {
     "background": "sleep {mark} &",
@@ -27,6 +28,20 @@ ESCAPES = {
     "stopped": "sleep {mark} & kill -STOP $!",
     "keeps the streams": "sleep {mark} 2>&1 & sleep {mark} &",
 }
+
+
+def test_descendants_are_looked_for_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    monkeypatch.setattr(killing, "_kill_tree", lambda root, _: passes.append(root))
+    answers = [False] * 5  # it asks before and after each pass
+    read, write = os.pipe2(os.O_NONBLOCK)
+    try:
+        assert killing.end_descendants(lambda: not answers or answers.pop(), None, read)
+    finally:
+        os.close(read)
+        os.close(write)
+    assert answers == []
+    assert passes == [os.getpid()] * 3
 
 
 @pytest.mark.parametrize("isolation", [{}, {"uid_isolation": False}, {"landlock": False}])
