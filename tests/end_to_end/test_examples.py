@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.action_job import EIGHT
 from support.called_once import called_once
 from support.command_line import ROOT, Called, keystone
 from support.model_server import ModelServer, answer
@@ -103,16 +104,7 @@ def test_all_pass_and_reconcile_is_judged_when_there_is_a_key(tmp_path: Path):
 
 
 def test_reconcile_has_every_check_type_of_the_readme(without_a_key: tuple[Called, Cells]):
-    assert {entry["type"] for entry in without_a_key[1]["reconcile/keystone.yaml"]["invariants"]} == {
-        "command_exit",
-        "custom",
-        "file_absent",
-        "file_content",
-        "file_exists",
-        "http_mock_assertions",
-        "llm_as_judge",
-        "sql",
-    }
+    assert {entry["type"] for entry in without_a_key[1]["reconcile/keystone.yaml"]["invariants"]} == EIGHT
 
 
 def test_reconcile_fails_by_its_gate(failing: Cells):
