@@ -1,0 +1,56 @@
+"""What a model costs, from the price list of the package genai-prices, which it brings along: nothing is fetched."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+_PROVIDERS = {"anthropic": "anthropic", "openai": "openai", "gemini": "google"}
+"""Our names of APIs → the list's of providers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens. None = as `input`."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+
+def cost_of(
+    api: str,
+    model: str,
+    *,
+    uncached: int,
+    output: int,
+    cache_read: int = 0,
+    cache_write: int = 0,
+    prices: Mapping[str, Price] | None = None,
+) -> float | None:
+    """US dollars of one request; None where the model has no price.
+
+    api: `anthropic`, `openai` or `gemini`. uncached, cache_read, cache_write: tokens of the input, none counted twice.
+    output: tokens, reasoning included. prices: globs of model names, for models that the list lacks; they win.
+    """
+    for glob, price in (prices or {}).items():
+        if fnmatchcase(model, glob):
+            read, write = (price.input if one is None else one for one in (price.cache_read, price.cache_write))
+            return (uncached * price.input + cache_read * read + cache_write * write + output * price.output) / 1e6
+    from genai_prices import Usage, calc_price
+
+    usage = Usage(
+        input_tokens=uncached + cache_read + cache_write,
+        cache_read_tokens=cache_read,
+        cache_write_tokens=cache_write,
+        output_tokens=output,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of kinds of tokens that a model has no price of its own for
+        try:
+            return float(calc_price(usage, model, provider_id=_PROVIDERS.get(api, api)).total_price)
+        except (LookupError, ValueError):
+            return None
