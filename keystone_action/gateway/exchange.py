@@ -1,0 +1,112 @@
+"""One request to a model and its answer, whichever API it went by: what is counted, traced and limited.
+
+Only what a provider answered counts. What a request says of earlier answers is the agent's word, so of a request only
+the results of tools are read, by the ids of calls that a provider made.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+Status = Literal["ok", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Of one answer; None = the provider did not say. uncached: of the input, neither read from a cache nor written to
+    one. output: reasoning included."""
+
+    uncached: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call of a tool that a model asked for. arguments: None where they did not arrive whole, or are no object; a
+    tool that takes free text has it under `input`."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What was sent back for a call. call: its id; empty in an API that joins by name, and `name` tells it then."""
+
+    call: str
+    text: str
+    status: Status | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for. model: empty where it names none. tools: the names that it offers. run_by_provider:
+    those among its tools that the provider would run itself. conversation: how many messages it has."""
+
+    model: str
+    streams: bool = False
+    background: bool = False
+    tools: tuple[str, ...] = ()
+    run_by_provider: tuple[str, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    conversation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered. finished: the answer came to its end. problem: what the provider said went wrong in the
+    middle of it. stop: why the model stopped, in that API's word."""
+
+    model: str = ""
+    text: str = ""
+    thought: str = ""
+    calls: tuple[ModelCall, ...] = ()
+    tokens: Tokens = Tokens()
+    stop: str = ""
+    problem: str = ""
+    finished: bool = False
+
+
+class AnswerReader(ABC):
+    """Reads the events of one streamed answer as they come; `answer` can be asked at any time."""
+
+    @abstractmethod
+    def event(self, data: Mapping[str, Any]) -> None:
+        """The next event. What it doesn't know is passed over: APIs grow."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """What has come so far."""
+
+
+class Provider(ABC):
+    """How one API is read. All inputs are parsed JSON of others: nothing in here raises for what it holds.
+
+    name: as `gateway.providers` of a spec has it. title: as people call the API.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    @abstractmethod
+    def asked(self, body: Mapping[str, Any], path: str) -> Asked:
+        """What a request asks for. path: of its URL, below the provider's base."""
+
+    @abstractmethod
+    def whole(self, body: Any) -> Answer:
+        """An answer that came in one piece."""
+
+    @abstractmethod
+    def reader(self) -> AnswerReader:
+        """For an answer that comes as a stream of events."""
+
+    @abstractmethod
+    def refusal(self, status: int, sentence: str) -> dict[str, Any]:
+        """The body of a refusal by us, in the form of this API's errors."""

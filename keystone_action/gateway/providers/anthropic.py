@@ -1,0 +1,147 @@
+"""Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
+from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.providers.values import count, names_of
+
+_RUN_BY_PROVIDER = ("web_search", "web_fetch", "code_execution", "mcp_toolset")
+"""How the types of tools begin that the provider runs. Others with types of Anthropic's (`bash_…`, `text_editor_…`,
+`computer_…`, `memory_…`) are run by the client."""
+_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 426: "upgrade_required"}
+
+
+class Anthropic(Provider):
+    """`POST /v1/messages`, as a stream or in one piece."""
+
+    name = "anthropic"
+    title = "Anthropic Messages"
+
+    def asked(self, body: Mapping[str, Any], path: str) -> Asked:  # noqa: ARG002 - its model stands in the body
+        tools = objects(body, "tools")
+        theirs = [kind for tool in tools if (kind := text(tool, "type")).startswith(_RUN_BY_PROVIDER)]
+        theirs += ["mcp_servers"] if body.get("mcp_servers") else []
+        messages = objects(body, "messages")
+        return Asked(
+            model=text(body, "model"),
+            streams=body.get("stream") is True,
+            tools=names_of(tools),
+            run_by_provider=tuple(theirs),
+            results=tuple(_result(block) for message in messages for block in _results(message)),
+            conversation=len(messages),
+        )
+
+    def whole(self, body: Any) -> Answer:
+        reader = _Reader()
+        if isinstance(body, dict):
+            reader.event({"type": "error", **body} if text(body, "type") == "error" else {**_START, "message": body})
+            for block in objects(body, "content"):
+                reader.add(block)
+            reader.stop, reader.finished = text(body, "stop_reason"), text(body, "type") == "message"
+        return reader.answer()
+
+    def reader(self) -> AnswerReader:
+        return _Reader()
+
+    def refusal(self, status: int, sentence: str) -> dict[str, Any]:
+        return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": sentence}}
+
+
+_START = {"type": "message_start"}
+
+
+@dataclass
+class _Block:
+    kind: str
+    id: str = ""
+    name: str = ""
+    arguments: Any = None
+    pieces: list[str] = field(default_factory=list)
+    ended: bool = False
+
+    def call(self) -> ModelCall:
+        sent = "".join(self.pieces)
+        arguments = as_arguments(sent) if sent and self.ended else self.arguments if not sent else None
+        return ModelCall(self.id, self.name, arguments if isinstance(arguments, dict) else None)
+
+
+class _Reader(AnswerReader):
+    def __init__(self) -> None:
+        self._blocks: dict[Any, _Block] = {}
+        self._model = self._problem = self.stop = ""
+        self._usage: dict[str, Any] = {}
+        self.finished = False
+
+    def event(self, data: Mapping[str, Any]) -> None:
+        match data.get("type"):
+            case "message_start":
+                message = mapping(data, "message")
+                self._model = text(message, "model")
+                self._usage.update(mapping(message, "usage"))
+            case "content_block_start":
+                self._start(data.get("index"), mapping(data, "content_block"))
+            case "content_block_delta" if block := self._blocks.get(_key(data.get("index"))):
+                delta = mapping(data, "delta")
+                piece = text(delta, {"tool_use": "partial_json", "thinking": "thinking"}.get(block.kind, "text"))
+                block.pieces.append(piece)
+            case "content_block_stop" if block := self._blocks.get(_key(data.get("index"))):
+                block.ended = True
+            case "message_delta":
+                self.stop = text(mapping(data, "delta"), "stop_reason") or self.stop
+                told = mapping(data, "usage")
+                # It repeats what it knows; a null is no new count.
+                self._usage.update({name: value for name, value in told.items() if value is not None})
+            case "message_stop":
+                self.finished = True
+            case "error":
+                self._problem = text(mapping(data, "error"), "message") or "an error without a message"
+
+    def add(self, block: Mapping[str, Any]) -> None:
+        """A block that came in one piece."""
+        added = self._start(len(self._blocks), block)
+        added.pieces = [] if added.kind == "tool_use" else [text(block, added.kind)]
+        added.ended = True
+
+    def _start(self, index: Any, block: Mapping[str, Any]) -> _Block:
+        kind = text(block, "type")
+        started = _Block(kind, text(block, "id"), text(block, "name"), block.get("input"))
+        if kind != "tool_use" and (first := text(block, kind)):
+            started.pieces.append(first)
+        self._blocks[_key(index)] = started
+        return started
+
+    def answer(self) -> Answer:
+        blocks = [*self._blocks.values()]
+        return Answer(
+            model=self._model,
+            text="".join(piece for block in blocks if block.kind == "text" for piece in block.pieces),
+            thought="".join(piece for block in blocks if block.kind == "thinking" for piece in block.pieces),
+            calls=tuple(block.call() for block in blocks if block.kind == "tool_use"),
+            tokens=Tokens(
+                uncached=count(self._usage, "input_tokens"),
+                cache_read=count(self._usage, "cache_read_input_tokens"),
+                cache_write=count(self._usage, "cache_creation_input_tokens"),
+                output=count(self._usage, "output_tokens"),
+            ),
+            stop=self.stop,
+            problem=self._problem,
+            finished=self.finished and not self._problem,
+        )
+
+
+def _key(index: Any) -> Any:
+    return index if isinstance(index, int | str) else None
+
+
+def _results(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [block for block in objects(message, "content") if text(block, "type") == "tool_result"]
+
+
+def _result(block: Mapping[str, Any]) -> ToolResult:
+    failed = block.get("is_error") is True
+    return ToolResult(text(block, "tool_use_id"), as_text(block.get("content")), "error" if failed else "ok")

@@ -1,0 +1,113 @@
+"""Google's Gemini API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from keystone_action.evidence.trace_readers.values import as_text, mapping, objects, text
+from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.providers.values import count, names_of, without
+
+_MODEL = re.compile(r"/models/([^/:]+):(\w+)\Z")
+_CLIENT_TOOLS = {"functionDeclarations", "function_declarations", "computerUse", "computer_use"}
+"""Every other kind of tool is run by the provider."""
+_STATES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
+
+
+class Gemini(Provider):
+    """`POST …/models/M:generateContent` and `:streamGenerateContent`. Calls have ids only in newer versions; without
+    one, a result belongs to a call by its tool's name."""
+
+    name = "gemini"
+    title = "Gemini"
+
+    def asked(self, body: Mapping[str, Any], path: str) -> Asked:
+        found = _MODEL.search(path)
+        model, method = found.groups() if found else ("", "")
+        tools, contents = objects(body, "tools"), objects(body, "contents")
+        declared = [one for tool in tools for name in _CLIENT_TOOLS for one in objects(tool, name)]
+        parts = [part for content in contents for part in objects(content, "parts")]
+        responses = [response for part in parts if (response := _either(part, "functionResponse"))]
+        return Asked(
+            model=model,
+            streams=method == "streamGenerateContent",
+            tools=names_of(declared),
+            run_by_provider=tuple(name for tool in tools for name in tool if name not in _CLIENT_TOOLS),
+            results=tuple(_result(response) for response in responses),
+            conversation=len(contents),
+        )
+
+    def whole(self, body: Any) -> Answer:
+        """An answer in one piece: an object, or the array of events that a stream without `alt=sse` is."""
+        reader = _Reader()
+        for event in body if isinstance(body, list) else [body]:
+            if isinstance(event, dict):
+                reader.event(event)
+        return reader.answer()
+
+    def reader(self) -> AnswerReader:
+        return _Reader()
+
+    def refusal(self, status: int, sentence: str) -> dict[str, Any]:
+        return {"error": {"code": status, "message": sentence, "status": _STATES.get(status, "FAILED_PRECONDITION")}}
+
+
+class _Reader(AnswerReader):
+    def __init__(self) -> None:
+        self._model = self._stop = self._problem = ""
+        self._text: list[str] = []
+        self._thought: list[str] = []
+        self._calls: list[ModelCall] = []
+        self._usage: dict[str, Any] = {}
+
+    def event(self, data: Mapping[str, Any]) -> None:
+        self._model = text(data, "modelVersion") or self._model
+        self._usage.update(mapping(data, "usageMetadata"))
+        if "error" in data:
+            self._problem = text(mapping(data, "error"), "message") or "an error without a message"
+        self._stop = text(mapping(data, "promptFeedback"), "blockReason") or self._stop
+        for candidate in objects(data, "candidates"):
+            self._stop = text(candidate, "finishReason") or self._stop
+            for part in objects(mapping(candidate, "content"), "parts"):
+                self._part(part)
+
+    def _part(self, part: Mapping[str, Any]) -> None:
+        (self._thought if part.get("thought") is True else self._text).append(text(part, "text"))
+        if call := _either(part, "functionCall"):
+            arguments = call.get("args", {})
+            name = text(call, "name")
+            self._calls.append(ModelCall(text(call, "id"), name, arguments if isinstance(arguments, dict) else None))
+
+    def answer(self) -> Answer:
+        cached = count(self._usage, "cachedContentTokenCount")
+        spoken, thought = (count(self._usage, f"{name}TokenCount") for name in ("candidates", "thoughts"))
+        prompt = count(self._usage, "promptTokenCount")
+        of_tools = count(self._usage, "toolUsePromptTokenCount")
+        return Answer(
+            model=self._model,
+            text="".join(self._text),
+            thought="".join(self._thought),
+            calls=tuple(self._calls),
+            tokens=Tokens(
+                uncached=None if prompt is None else (without(prompt, cached) or 0) + (of_tools or 0),
+                cache_read=cached,
+                output=None if spoken is None and thought is None else (spoken or 0) + (thought or 0),
+            ),
+            stop=self._stop,
+            problem=self._problem,
+            finished=bool(self._stop) and not self._problem,
+        )
+
+
+def _either(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Google's JSON has both spellings of a name."""
+    return mapping(part, name) or mapping(part, re.sub("([A-Z])", lambda found: f"_{found.group().lower()}", name))
+
+
+def _result(response: Mapping[str, Any]) -> ToolResult:
+    told = response.get("response")
+    failed = isinstance(told, dict) and "error" in told
+    output = told.get("output", told) if isinstance(told, dict) else told
+    return ToolResult(text(response, "id"), as_text(output), "error" if failed else None, text(response, "name"))

@@ -1,0 +1,140 @@
+"""OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
+from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.providers.openai_errors import refusal
+from keystone_action.gateway.providers.values import count, names_of, without
+
+_RUN_BY_PROVIDER = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp")
+"""How the types of tools begin that the provider runs."""
+_ENDS = {"response.completed", "response.incomplete", "response.failed"}
+
+
+class OpenAiResponses(Provider):
+    """`POST /v1/responses`, as a stream or in one piece."""
+
+    name = "openai"
+    title = "OpenAI Responses"
+
+    def asked(self, body: Mapping[str, Any], path: str) -> Asked:  # noqa: ARG002 - its model stands in the body
+        items = objects(body, "input")
+        tools = list(
+            _all_tools([*objects(body, "tools"), *(tool for item in items for tool in objects(item, "tools"))])
+        )
+        kinds = [text(tool, "type") for tool in tools]
+        return Asked(
+            model=text(body, "model"),
+            streams=body.get("stream") is True,
+            background=body.get("background") is True,
+            tools=names_of(tools),
+            run_by_provider=tuple(kind for kind in kinds if kind.startswith(_RUN_BY_PROVIDER)),
+            results=tuple(
+                ToolResult(text(item, "call_id"), as_text(item.get("output")))
+                for item in items
+                if text(item, "type").endswith("_call_output")
+            ),
+            conversation=len(items) if items else 1,
+        )
+
+    def whole(self, body: Any) -> Answer:
+        reader = _Reader()
+        if isinstance(body, dict):
+            reader.event(
+                {"type": "error", **body} if "output" not in body else {"type": _ended(body), "response": body}
+            )
+        return reader.answer()
+
+    def reader(self) -> AnswerReader:
+        return _Reader()
+
+    def refusal(self, status: int, sentence: str) -> dict[str, Any]:
+        return refusal(status, sentence)
+
+
+class _Reader(AnswerReader):
+    """Items count when they are done. The last event has all of them again, and then it alone decides."""
+
+    def __init__(self) -> None:
+        self._items: list[Mapping[str, Any]] = []
+        self._deltas: list[str] = []
+        self._response: Mapping[str, Any] = {}
+        self._problem = ""
+        self._finished = False
+
+    def event(self, data: Mapping[str, Any]) -> None:
+        kind = text(data, "type")
+        if kind == "response.output_item.done":
+            self._items.append(mapping(data, "item"))
+            self._deltas.clear()
+        elif kind == "response.output_text.delta":
+            self._deltas.append(text(data, "delta"))
+        elif kind in {"response.created", "response.in_progress"}:
+            self._response = mapping(data, "response")
+        elif kind in _ENDS:
+            self._response = mapping(data, "response")
+            self._items = objects(self._response, "output") or self._items
+            self._finished = kind != "response.failed"
+            if kind == "response.failed":
+                self._problem = _message(self._response.get("error"))
+        elif kind == "error":
+            self._problem = text(data, "message") or _message(data.get("error"))
+
+    def answer(self) -> Answer:
+        usage = mapping(self._response, "usage")
+        cached = count(mapping(usage, "input_tokens_details"), "cached_tokens")
+        spoken = [_spoken(item, "content", "text") for item in self._items if text(item, "type") == "message"]
+        spoken += [] if self._finished else ["".join(self._deltas)]
+        thoughts = [_spoken(item, "summary", "text") for item in self._items if text(item, "type") == "reasoning"]
+        reason = text(mapping(self._response, "incomplete_details"), "reason")
+        return Answer(
+            model=text(self._response, "model"),
+            text="".join(spoken),
+            thought="\n".join(filter(None, thoughts)),
+            calls=tuple(call for item in self._items if (call := _call(item)) is not None),
+            tokens=Tokens(
+                uncached=without(count(usage, "input_tokens"), cached),
+                cache_read=cached,
+                output=count(usage, "output_tokens"),
+            ),
+            stop=reason or (text(self._response, "status") if self._finished else ""),
+            problem=self._problem,
+            finished=self._finished and not self._problem,
+        )
+
+
+def _all_tools(tools: list[Mapping[str, Any]], depth: int = 8) -> list[Mapping[str, Any]]:
+    """Tools, and those in namespaces of tools."""
+    inner = [tool for outer in tools for tool in objects(outer, "tools")] if depth else []
+    return [*(tool for tool in tools if not objects(tool, "tools")), *(_all_tools(inner, depth - 1) if inner else [])]
+
+
+def _call(item: Mapping[str, Any]) -> ModelCall | None:
+    match text(item, "type"):
+        case "function_call":
+            return ModelCall(text(item, "call_id"), text(item, "name"), as_arguments(item.get("arguments")))
+        case "custom_tool_call":
+            return ModelCall(text(item, "call_id"), text(item, "name"), {"input": text(item, "input")})
+        case "local_shell_call" | "shell_call" | "apply_patch_call" | "computer_call" as kind:
+            action = mapping(item, "action") or mapping(item, "operation")
+            return ModelCall(text(item, "call_id"), kind.removesuffix("_call"), dict(action))
+        case _:
+            return None
+
+
+def _spoken(item: Mapping[str, Any], parts: str, name: str) -> str:
+    return "".join(text(part, name) or text(part, "refusal") for part in objects(item, parts))
+
+
+def _ended(body: Mapping[str, Any]) -> str:
+    status = text(body, "status")
+    return f"response.{status}" if f"response.{status}" in _ENDS else "response.incomplete"
+
+
+def _message(error: Any) -> str:
+    told = text(error, "message") if isinstance(error, dict) else ""
+    return told or "an error without a message"

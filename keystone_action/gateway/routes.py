@@ -1,0 +1,74 @@
+"""Which requests pass (contract, 5.6 "What passes"): a method and a path, as an API has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from keystone_action.gateway.exchange import Provider
+
+_SEGMENT = r"[A-Za-z0-9._~@:+-]+"
+_ANTHROPIC = (
+    ("POST", r"/v1/messages", "messages"),
+    ("POST", r"/v1/messages/count_tokens", ""),
+    ("GET", rf"/v1/models(/{_SEGMENT})?", ""),
+)
+_OPENAI = (
+    ("POST", r"/v1/responses", "responses"),
+    ("POST", r"/v1/chat/completions", "chat"),
+    ("GET", rf"/v1/models(/{_SEGMENT})?", ""),
+)
+_GEMINI = (
+    ("POST", rf"/v1(alpha|beta)?/models/{_SEGMENT}:(generateContent|streamGenerateContent)", "generate"),
+    ("POST", rf"/v1(alpha|beta)?/models/{_SEGMENT}:countTokens", ""),
+    ("GET", rf"/v1(alpha|beta)?/models(/{_SEGMENT})?", ""),
+)
+ROUTES = {"anthropic": _ANTHROPIC, "openai": _OPENAI, "gemini": _GEMINI}
+SHOWN = {
+    "anthropic": "POST /v1/messages, POST /v1/messages/count_tokens, GET /v1/models",
+    "openai": "POST /v1/responses, POST /v1/chat/completions, GET /v1/models",
+    "gemini": "POST /v1beta/models/MODEL:generateContent, :streamGenerateContent, :countTokens, GET /v1beta/models",
+}
+"""What there is, for a refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A request that passes. below: its path below the base URL that the provider has. provider: how it is read; None
+    for what costs nothing: counting tokens, lists of models."""
+
+    below: str
+    provider: Provider | None
+
+
+def route_of(api: str, method: str, path: str) -> Route | None:
+    """path: below the provider's name, as it was sent, its percent signs not decoded. None = it does not pass."""
+    if ".." in path or "//" in path or "%" in path:
+        return None
+    for wanted, pattern, reader in ROUTES[api]:
+        if method == wanted and re.fullmatch(pattern, path):
+            return Route(
+                path.removeprefix("/v1") if api == "openai" else path, provider_for(api, reader) if reader else None
+            )
+    return None
+
+
+@cache
+def provider_for(api: str, reader: str = "") -> Provider:
+    """How requests and answers of an API are read, and how it tells an error."""
+    if api == "anthropic":
+        from keystone_action.gateway.providers.anthropic import Anthropic
+
+        return Anthropic()
+    if api == "gemini":
+        from keystone_action.gateway.providers.gemini import Gemini
+
+        return Gemini()
+    if reader == "responses":
+        from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+
+        return OpenAiResponses()
+    from keystone_action.gateway.providers.openai_chat import OpenAiChat
+
+    return OpenAiChat()

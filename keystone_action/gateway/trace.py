@@ -1,0 +1,70 @@
+"""The trace of a cell's requests: the one that no agent can write (contract, 5.6 "What counts")."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from keystone_action.evidence.trace import Trace, Usage
+from keystone_action.evidence.trace_readers.builder import TraceBuilder
+from keystone_action.gateway.exchange import ToolResult
+from keystone_action.gateway.ledger import Exchange, Spent
+
+SOURCE = "gateway"
+
+
+def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
+    """Calls as providers asked for them, each with the result that was sent back under its id, and what was said. The
+    final output is the last answer of a conversation with tools, where there was one: a client asks for titles, too."""
+    builder = TraceBuilder(SOURCE)
+    open_calls = _OpenCalls()
+    for exchange in exchanges:
+        for place, result in open_calls.ended_by(exchange):
+            builder.result(place, result.status, result.text)
+        answer = exchange.answer
+        if answer is None:
+            continue
+        builder.message("thought", answer.thought)
+        builder.message("assistant", answer.text)
+        for call in answer.calls:
+            builder.call(open_calls.add(exchange.api, call.id, call.name), call.name, call.arguments)
+    builder.usage = _usage(spent)
+    last = [one.answer for one in _with_tools(exchanges) if one.answer is not None][-1:]
+    for answer in last:
+        builder.stop_reason = answer.stop
+        builder.final_output = "" if answer.calls else answer.text
+    return builder.finish()
+
+
+class _OpenCalls:
+    """Calls without a result. Each has a name of its own here: ids may come again, and some APIs have none."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._open: dict[tuple[str, str], list[str]] = defaultdict(list)
+
+    def add(self, api: str, call: str, name: str) -> str:
+        """A call was made; its name here."""
+        place = f"{call or name}#{self._made}"
+        self._made += 1
+        self._open[api, call or f"tool {name}"].append(place)
+        return place
+
+    def ended_by(self, exchange: Exchange) -> Iterator[tuple[str, ToolResult]]:
+        """The calls that a request has results for. It repeats all earlier ones, and may invent some."""
+        for result in exchange.asked.results:
+            waiting = self._open.get((exchange.api, result.call)) or self._open.get(
+                (exchange.api, f"tool {result.name}")
+            )
+            if waiting:
+                yield waiting.pop(0), result
+
+
+def _with_tools(exchanges: Iterable[Exchange]) -> list[Exchange]:
+    known = list(exchanges)
+    return [one for one in known if one.asked.tools] or known
+
+
+def _usage(spent: Spent) -> Usage:
+    tokens = spent.tokens
+    return Usage(input_tokens=tokens.uncached, output_tokens=tokens.output, cost_usd=spent.cost_usd)

@@ -1,0 +1,177 @@
+"""What is counted, what is stopped, and whose fault it was."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens, ToolResult
+from keystone_action.gateway.ledger import Ledger, Limits, Refusal
+from keystone_action.gateway.trace import trace_of
+from keystone_action.pricing import Price
+
+ASKED = Asked("claude-opus-4-5", tools=("write",))
+ANSWER = Answer("claude-opus-4-5", "I write", calls=(ModelCall("c1", "Write", {}),), tokens=Tokens(1000, 200, 50, 100))
+DONE = Answer(
+    "claude-opus-4-5", "done", tokens=Tokens(1000, 200, 50, 100), stop="end_turn", finished=True
+)  # by the list: 5, 0.5, 6.25 and 25 dollars a million
+
+
+def ask(
+    ledger: Ledger, asked: Asked = ASKED, answer: Answer | None = DONE, body: bytes = b"{}", failure: str = ""
+) -> None:
+    exchange = ledger.open("anthropic", "/v1/messages", asked, body)
+    ledger.close(exchange, status=200, answer=answer, failure=failure, seconds=0.1)
+
+
+def test_tokens_and_money_are_summed():
+    ledger = Ledger()
+    ask(ledger)
+    ask(ledger)
+    spent = ledger.spent
+    assert (spent.requests, spent.tokens, spent.all_tokens) == (2, Tokens(2000, 400, 100, 200), 2700)
+    assert spent.cost_usd == pytest.approx(2 * (1000 * 5 + 200 * 0.5 + 50 * 6.25 + 100 * 25) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (Limits(max_cost_usd=0.01), "stopped at $0.02 of $0.01"),
+        (Limits(max_tokens=2_000), "stopped at 2,700 of 2,000 tokens"),
+        (Limits(max_requests=2), "stopped at 2 of 2 requests"),
+        (Limits(max_tool_calls=1), "stopped at 1 of 1 tool calls"),
+    ],
+)
+def test_a_limit_that_is_reached_stops_the_next_request(limits, sentence):
+    ledger = Ledger(limits)
+    ask(ledger, answer=DONE)
+    ask(ledger, answer=Answer("claude-opus-4-5", calls=ANSWER.calls, tokens=DONE.tokens, finished=True))
+    with pytest.raises(Refusal) as refusal:
+        ask(ledger)
+    assert (refusal.value.sentence, refusal.value.status, refusal.value.spent) == (sentence, 400, True)
+    assert ledger.stopped == sentence
+    assert ledger.spent.requests == 2
+
+
+def test_below_its_limits_nothing_is_stopped():
+    ledger = Ledger(Limits(max_cost_usd=0.03, max_tokens=2_701, max_requests=3, max_tool_calls=1))
+    ask(ledger)
+    ask(ledger)
+    ask(ledger)
+    assert (ledger.spent.requests, ledger.stopped) == (3, "")
+
+
+def test_under_a_money_limit_a_model_needs_a_price():
+    asked = Asked("our-own-model")
+    with pytest.raises(Refusal, match=r"has no price; add one to gateway\.prices") as refusal:
+        ask(Ledger(Limits(max_cost_usd=1)), asked)
+    assert not refusal.value.spent
+    ask(Ledger(Limits(max_cost_usd=1), {"our-*": Price(1, 2)}), asked)
+
+
+def test_a_model_without_a_price_costs_nobody_knows_what():
+    ledger = Ledger()
+    ask(ledger, Asked("our-own-model"), Answer("our-own-model", tokens=Tokens(1, None, None, 1), finished=True))
+    ask(ledger)
+    assert ledger.spent.cost_usd is None
+
+
+def test_an_answer_by_a_model_without_a_price_costs_what_was_asked_for():
+    ledger = Ledger(Limits(max_cost_usd=1))
+    ask(ledger, answer=Answer("claude-opus-4-5-exp-of-tomorrow", tokens=Tokens(1_000_000, 0, 0, 0), finished=True))
+    with pytest.raises(Refusal, match=r"stopped at \$5\.00 of \$1\.00"):
+        ask(ledger)
+
+
+@pytest.mark.parametrize(("globs", "passes"), [((), True), (("claude-*",), True), (("gpt-*", "o?"), False)])
+def test_only_the_models_that_are_named_pass(globs, passes):
+    ledger = Ledger(models=globs)
+    if passes:
+        ask(ledger)
+        return
+    with pytest.raises(Refusal, match="gpt-"):
+        ask(ledger)
+    assert ledger.spent.requests == 0
+    assert len(ledger.refused) == 1
+
+
+def test_what_was_not_counted_is_estimated():
+    ledger = Ledger()
+    ask(ledger, answer=Answer("claude-opus-4-5", "x" * 400, tokens=Tokens(7, 0, 0, 1)), body=b"x" * 4000)
+    ask(ledger, answer=Answer("claude-opus-4-5", "x" * 400), body=b"x" * 4000)
+    first, second = ledger.exchanges
+    assert first.answer is not None
+    assert second.answer is not None
+    assert (first.estimated, first.answer.tokens) == (True, Tokens(7, 0, 0, 100))
+    assert (second.estimated, second.answer.tokens) == (True, Tokens(1000, None, None, 100))
+
+
+def test_retries_are_one_request_with_them():
+    ledger = Ledger()
+    for failure in ("529", "529", ""):
+        ask(ledger, answer=None if failure else DONE, body=b"{1}", failure=failure)
+    ask(ledger, body=b"{2}")
+    ask(ledger, body=b"{2}")  # an equal request whose answer counted is another one
+    assert [(one.tries, one.failure) for one in ledger.exchanges] == [(3, ""), (1, ""), (1, "")]
+    assert ledger.spent.requests == 5
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        ([], ""),
+        (["", ""], ""),
+        (["529", ""], ""),
+        (["", "529", "529"], "the provider failed: 529 after 2 tries"),
+        (["429"], "the provider failed: 429 after 1 try"),
+    ],
+)
+def test_whose_fault_it_was(failures, expected):
+    ledger = Ledger()
+    for number, failure in enumerate(failures):
+        body = b"same" if failure else str(number).encode()
+        ask(ledger, answer=None if failure else DONE, body=body, failure=failure)
+    assert ledger.provider_failure() == expected
+
+
+def test_a_side_request_that_failed_is_nobodys_fault():
+    ledger = Ledger()
+    ask(ledger)
+    ask(ledger, Asked("claude-haiku-4-5"), None, b"title", "529")
+    assert ledger.provider_failure() == ""
+
+
+def test_the_trace_has_what_providers_answered():
+    ledger = Ledger()
+    invented = ToolResult("never", "a result of no call")
+    ask(ledger, Asked("claude-haiku-4-5"), Answer("claude-haiku-4-5", "A title", finished=True), b"0")
+    ask(ledger, Asked("claude-opus-4-5", tools=("Write",), results=(invented,)), ANSWER, b"1")
+    back = ToolResult("c1", "written", "ok")
+    ask(ledger, Asked("claude-opus-4-5", tools=("Write",), results=(back, invented)), DONE, b"2")
+    ask(ledger, Asked("claude-opus-4-5", tools=("Write",), results=(ToolResult("c1", "forged", "error"),)), DONE, b"3")
+    trace = trace_of(ledger.exchanges, ledger.spent)
+    assert trace.tool_calls is not None
+    ((name, status, result),) = [(call.raw_name, call.status, call.result) for call in trace.tool_calls]
+    assert (name, status, result) == ("Write", "ok", "written")
+    assert [message.text for message in trace.messages] == ["A title", "I write", "done", "done"]
+    assert (trace.final_output, trace.stop_reason, trace.source) == ("done", "end_turn", "gateway")
+
+
+def test_calls_without_ids_are_joined_by_their_tools_in_order():
+    ledger = Ledger()
+    calls = (ModelCall("", "read", {"path": "a"}), ModelCall("", "read", {"path": "b"}), ModelCall("", "list", {}))
+    ask(ledger, Asked("gem", tools=("read",)), Answer("gem", calls=calls, finished=True), b"1")
+    results = tuple(ToolResult("", text, None, name) for name, text in (("read", "A"), ("list", "L"), ("read", "B")))
+    ask(ledger, Asked("gem", tools=("read",), results=results), Answer("gem", "done", finished=True), b"2")
+    trace = trace_of(ledger.exchanges, ledger.spent)
+    assert [call.result for call in trace.tool_calls or ()] == ["A", "B", "L"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "529"])), max_size=12))
+def test_no_retry_is_lost_or_counted_twice(asked):
+    ledger = Ledger()
+    for body, failure in asked:
+        ask(ledger, answer=None if failure else DONE, body=body.encode(), failure=failure)
+    assert sum(one.tries for one in ledger.exchanges) == len(asked) == ledger.spent.requests
+    assert sum(1 for one in ledger.exchanges if not one.failure) == sum(1 for _, failure in asked if not failure)
