@@ -22,6 +22,8 @@ from keystone_action.spec.models.agents import TraceFormat
 NUMBERS = {
     "claude": lambda n: {"type": "result", "subtype": "success", "total_cost_usd": n, "usage": {}},
     "codex": lambda n: {"type": "turn.completed", "usage": {"input_tokens": n}},
+    "gemini": lambda n: {"type": "result", "status": "success", "stats": {"output_tokens": n}},
+    "mini": lambda n: {"info": {"model_stats": {"instance_cost": n}}, "messages": []},
     "touchstone": lambda n: event("usage", cost_usd=n),
     "keystone": lambda n: span("llm_call", cost={"estimated_usd": n}),
     "otel": lambda n: {"name": "chat", "attributes": {"gen_ai.usage.input_tokens": n}},
@@ -30,6 +32,13 @@ USE = {"type": "tool_use", "id": "1", "name": "Bash", "input": {}}
 FINE = {
     "claude": {"type": "assistant", "message": {"content": [USE]}},
     "codex": {"type": "item.completed", "item": {"id": "1", "type": "command_execution", "command": "ls"}},
+    "gemini": {"type": "tool_use", "tool_id": "1", "tool_name": "run_shell_command", "parameters": {"command": "ls"}},
+    "mini": {
+        "info": {},
+        "messages": [
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "bash", "arguments": "{}"}}]}
+        ],
+    },
     "touchstone": event("tool_call", tool_call_id="1", raw_name="Bash", name="Bash", kind="execute", input={}),
     "keystone": span("tool_call", "1", tool="Bash", phase="start", input={}),
     "otel": {"name": "x", "attributes": {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "Bash"}},
@@ -189,7 +198,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-_KEYS = """type event_type payload message content id tool_call_id usage input_tokens cost tool phase span_id status
+_KEYS = """info messages actions tool_calls function stats object
+type event_type payload message content id tool_call_id usage input_tokens cost tool phase span_id status
 output item input name raw_name attributes resourceSpans scopeSpans spans text role error result changes"""
 KEYS = st.sampled_from(_KEYS.split())
 _KINDS = """assistant user result tool_use text tool_call tool_result usage stop permission_request llm_call

@@ -179,7 +179,7 @@ def test_fields_of_agents_that_this_version_refuses(errors_of: Errors) -> None:
         ("{format: claude}", "neither 'path' nor 'stdout' is there"),
         ("{format: claude, stdout: true, path: x}", "beside"),
         ("{format: claude, stdout: false}", "stdout"),
-        ("{format: gemini, stdout: true}", "format"),
+        ("{format: aider, stdout: true}", "format"),
         ("{format: codex, path: ../x}", "x"),
         ("{format: codex, path: /etc/passwd}", "passwd"),
     ],
@@ -190,7 +190,7 @@ def test_traces_that_can_be_read_from_nowhere(errors_of: Errors, trace: str, exp
     assert expected in found
 
 
-@pytest.mark.parametrize("kind", ["keystone", "touchstone", "claude", "codex", "otel"])
+@pytest.mark.parametrize("kind", ["keystone", "touchstone", "claude", "codex", "gemini", "mini", "otel"])
 def test_formats_of_traces(load_text: Load, kind: str) -> None:
     text = HEAD.replace("{type: none}", f"{{type: none, trace: {{format: {kind}, path: t.jsonl}}}}") + CHECKS
     trace = load_text(text).spec.agent.trace

@@ -11,6 +11,7 @@ from keystone_action.evidence.trace_readers.reading import read_trace
 
 SAMPLES = Path(__file__).parent.parent / "data" / "traces"
 CLAUDE, CODEX = "claude-code-2.1.197", "codex-0.169.0"
+GEMINI, MINI = "gemini-cli-0.61.0", "mini-swe-agent-2.4.6"
 
 
 def sample(name: str) -> Trace:

@@ -26,7 +26,7 @@ class AgentOutput(StrictModel):
     json_from: Literal["stdout"] | None = Field(default=None, alias="json")
 
 
-TraceFormat = Literal["keystone", "claude", "codex", "touchstone", "otel"]
+TraceFormat = Literal["keystone", "claude", "codex", "gemini", "mini", "touchstone", "otel"]
 
 
 class AgentTrace(StrictModel):
