@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -64,6 +64,24 @@ class RunningCommand(ABC):
         Raises OSError, SandboxError."""
 
 
+@asynccontextmanager
+async def stopping_at(stop: asyncio.Event | None, end: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Within the block, `end` is called once `stop` is set."""
+
+    async def wait() -> None:
+        assert stop is not None
+        await stop.wait()
+        await end()
+
+    task = None if stop is None else asyncio.create_task(wait())
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+
 class Sandbox(Protocol):
     """One world of one cell."""
 
@@ -84,10 +102,10 @@ class Sandbox(Protocol):
     def loss(self) -> str:
         """Why `workspace` is not what the last command left there; empty when it is."""
 
-    async def run(self, command: Command) -> Completed:
-        """Run to its end, its time limit or a resource limit. Every descendant is gone when this returns, also
-        when it is cancelled. Raises SandboxError when the sandbox itself broke, ShortageError when the command failed
-        while the machine ran out of something."""
+    async def run(self, command: Command, stop: asyncio.Event | None = None) -> Completed:
+        """Run to its end, its time limit or a resource limit. stop: once it is set, the command is killed. Every
+        descendant is gone when this returns, also when it is cancelled. Raises SandboxError when the sandbox itself
+        broke, ShortageError when the command failed while the machine ran out of something."""
 
     def serve(self, command: Command) -> AbstractAsyncContextManager[RunningCommand]:
         """Start a command and go on while it runs. When the context ends, the command has been stopped."""

@@ -84,3 +84,20 @@ def test_nothing_is_left_when_it_is_cancelled(engine: Any) -> None:
             assert left(engine, "test-serving-cancelled") == []
 
     run(main)
+
+
+@pytest.mark.parametrize("mode", ["auto", "copy"])
+def test_a_command_is_ended_at_a_sign_and_what_it_left_is_kept(engine: Any, mode: str) -> None:
+    async def main() -> None:
+        async with world(engine, mode=mode, network="none") as (_, sandbox):
+            stop = asyncio.Event()
+            task = asyncio.create_task(sandbox.run(shell("echo before; echo text > left; sleep 1000"), stop))
+            await asyncio.sleep(1.0)
+            stop.set()
+            completed = await task
+            assert completed.exit_code in (None, 137)
+            assert not completed.timed_out
+            assert completed.stdout.text() == "before\n"
+            assert (sandbox.workspace / "left").read_text() == "text\n"
+
+    run(main)

@@ -202,3 +202,33 @@ def test_tunnels_carry_both_ways_and_end_with_the_server(argv: list[str]) -> Non
         assert tunnel.wait(30) is not None
     thread.join(30)
     listener.close()
+
+
+def test_a_command_is_ended_at_a_sign_with_all_that_it_started_and_tells_what_it_printed() -> None:
+    mark = token()
+
+    async def main() -> Completed:
+        async with world() as (_, sandbox):
+            stop = asyncio.Event()
+            script = f"sleep 1000 & echo before; exec sleep 100{mark}"
+            task = asyncio.create_task(sandbox.run(shell(script), stop))
+            await until(lambda: alive(mark) != [])
+            stop.set()
+            return await task
+
+    completed = run(main)
+    assert (completed.exit_code, completed.signal, completed.timed_out) == (None, 9, False)
+    assert completed.stdout.text() == "before\n"
+    assert alive(mark) == []
+
+
+def test_a_sign_that_was_given_before_ends_it_at_once_and_one_never_given_ends_nothing() -> None:
+    async def main() -> tuple[Completed, Completed]:
+        async with world() as (_, sandbox):
+            given, never = asyncio.Event(), asyncio.Event()
+            given.set()
+            return await sandbox.run(shell("sleep 1000"), given), await sandbox.run(shell("echo whole"), never)
+
+    ended, whole = run(main)
+    assert ended.signal == 9
+    assert (whole.exit_code, whole.stdout.text()) == (0, "whole\n")

@@ -16,7 +16,7 @@ from keystone_action.engine.container import Run, could_not_start, not_found
 from keystone_action.engine.image import Image
 from keystone_action.engine.plan import ContainerPlan
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Home
+from keystone_action.sandbox.base import Home, stopping_at
 from keystone_action.sandbox.containers.running_command import ContainerCommand
 from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, CopiedDirectory, Places, Transfer
 from keystone_action.sandbox.shortage import Supplies
@@ -122,11 +122,17 @@ class DockerSandbox:
     def _is_ours(self, path: str) -> bool:
         return any(PurePosixPath(path).is_relative_to(place) for place in self.places.all)
 
-    async def run(self, command: Command) -> Completed:
+    async def run(self, command: Command, stop: asyncio.Event | None = None) -> Completed:
         """See `Sandbox.run`. A command in a sandbox that copies waits until the one before has ended."""
         supplies = Supplies([str(self.workspace)])
         async with self.turn:
-            completed = await self._run(command, self._container(command))
+            run = self._container(command)
+
+            async def end() -> None:
+                run.finish()
+
+            async with stopping_at(stop, end):
+                completed = await self._run(command, run)
         supplies.check(completed)
         return completed
 

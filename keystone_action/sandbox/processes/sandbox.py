@@ -16,7 +16,7 @@ from keystone_action.files.output_file import PipeToFile
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.base import Home
+from keystone_action.sandbox.base import Home, stopping_at
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
 from keystone_action.sandbox.processes.running_command import Stopper, SupervisedCommand
@@ -118,17 +118,19 @@ class ProcessSandbox:
                 await asyncio.wait([completed])
             completed.exception()  # the caller that waited for it has been told
 
-    async def run(self, command: Command) -> Completed:
+    async def run(self, command: Command, stop: asyncio.Event | None = None) -> Completed:
         """See `Sandbox.run`."""
         supplies = Supplies(self._disk_roots)
-        completed = await self._run(command, None)
+        stopper = Stopper()
+        async with stopping_at(stop, stopper.stop):
+            completed = await self._run(command, stopper)
         if completed.exit_code and self._rules is not None:
             stderr = completed.stderr.tail or completed.stderr.head
             completed = replace(completed, advice=listing_of_root(stderr[-_LAST_WORDS:]))
         supplies.check(completed)
         return completed
 
-    async def _run(self, command: Command, stopper: Stopper | None) -> Completed:
+    async def _run(self, command: Command, stopper: Stopper) -> Completed:
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
@@ -145,7 +147,7 @@ class ProcessSandbox:
         return read_report(*answer)
 
     async def _run_supervisor(
-        self, request: CommandRequest, passed: list[int], stopper: Stopper | None
+        self, request: CommandRequest, passed: list[int], stopper: Stopper
     ) -> tuple[Message, bytes] | None:
         """The report of a supervisor, and the streams' bytes; None when it was killed."""
         channel = await self._launcher.supervisor(request)
@@ -154,19 +156,17 @@ class ProcessSandbox:
         again = False
         try:
             await channel.request(request, passed)
-            if stopper:
-                await stopper.begin(channel)
+            await stopper.begin(channel)
             answer = await channel.receive()
             # One that was asked to stop may find that in its channel after its report.
-            again = answer is not None and answer[0]["again"] and not (stopper and stopper.has_sent)
+            again = answer is not None and answer[0]["again"] and not stopper.has_sent
         except OSError as error:
             raise SandboxError("the sandbox's supervisor was killed") from error
         except BaseException:
             await _end(channel)
             raise
         finally:
-            if stopper:
-                stopper.finish()
+            stopper.finish()
             self._channels.discard(channel)
             if not self._channels:
                 self._quiet.set()
