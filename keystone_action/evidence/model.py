@@ -65,11 +65,13 @@ class AgentRun:
     in a line of its own; *_bytes count what came. What is cut, `long_output` and the like have whole: checks that judge
     one of the texts ask for `whole_output()`, `whole_stdout()` or `whole_stderr()`, never for what is shown.
     transcript: all of stdout as a file, where it is the declared trace. reported: what else its AgentResult document
-    says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked."""
+    says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked. stopped: the sentence of the limit of its budget
+    that ended it (`stopped at $0.52 of $0.50`); None when none did."""
 
     exit_code: int | None = None
     signal: int | None = None
     timed_out: bool = False
+    stopped: str | None = None
     limit: str | None = None
     duration_s: float = 0.0
     output: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,11 +50,14 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of the whole run. None = not observed. cost in US dollars."""
+    """Of the whole run. None = not observed. cost in US dollars. The gateway alone tells of caches and requests."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    requests: int | None = None
 
     @property
     def tokens(self) -> int | None:
@@ -94,7 +97,8 @@ def write_trace(trace: Trace, path: Path) -> None:
     is known: `message {role, text}`, `thought {text}`, `tool_call {tool_call_id, raw_name, name, kind, input}` with its
     `tool_result {tool_call_id, status, output}` after it where one was seen; then `permission_request {request_id,
     tool_call_id, options}` with its `permission_response {request_id, outcome: allow|deny}`, one `usage {input_tokens,
-    output_tokens, cost_usd}` where any of these is known, and one `stop {reason, final_output}`.
+    output_tokens, cost_usd, cache_read_tokens, cache_write_tokens, requests}` where any of these is known, and one
+    `stop {reason, final_output}`.
     """
     with path.open("w", encoding="utf-8", errors="replace") as file:
         for number, (kind, payload) in enumerate(_events(trace)):
@@ -116,8 +120,7 @@ def _events(trace: Trace) -> Iterator[tuple[str, Mapping[str, Any]]]:
             )
     usage = trace.usage
     if usage != Usage():
-        figures = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd}
-        yield "usage", figures
+        yield "usage", asdict(usage)
     if trace.stop_reason or trace.final_output:
         yield "stop", {"reason": trace.stop_reason, "final_output": trace.final_output}
 

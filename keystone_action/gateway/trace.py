@@ -28,7 +28,7 @@ def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
         builder.message("assistant", answer.text)
         for call in answer.calls:
             builder.call(open_calls.add(exchange.api, call.id, call.name), call.name, call.arguments)
-    builder.usage = _usage(spent)
+    builder.usage = _usage(spent, len(exchanges))
     last = [one.answer for one in _with_tools(exchanges) if one.answer is not None][-1:]
     for answer in last:
         builder.stop_reason = answer.stop
@@ -65,6 +65,13 @@ def _with_tools(exchanges: Iterable[Exchange]) -> list[Exchange]:
     return [one for one in known if one.asked.tools] or known
 
 
-def _usage(spent: Spent) -> Usage:
+def _usage(spent: Spent, requests: int) -> Usage:
     tokens = spent.tokens
-    return Usage(input_tokens=tokens.uncached, output_tokens=tokens.output, cost_usd=spent.cost_usd)
+    return Usage(
+        input_tokens=tokens.uncached,
+        output_tokens=tokens.output,
+        cost_usd=spent.cost_usd,
+        cache_read_tokens=tokens.cache_read,
+        cache_write_tokens=tokens.cache_write,
+        requests=requests,
+    )

@@ -35,7 +35,7 @@ def output_values(run: RunResult, *, directory: Path | None, workspace: Path) ->
     """Every output of the action. Counts are of cells; paths are relative to the workspace, which has another name
     on the host, and empty for files that were not written."""
     counts = run.counts
-    cost = run.usage.get("cost_usd", 0.0) + run.judge_usage.get("cost_usd", 0.0)
+    agents, judges = run.usage.get("spent_usd", 0.0), run.judge_usage.get("cost_usd", 0.0)
     return {
         "verdict": run.verdict,
         "composite": "" if run.composite is None else _number(run.composite),
@@ -43,7 +43,7 @@ def output_values(run: RunResult, *, directory: Path | None, workspace: Path) ->
         "failed": str(counts.get("failed", 0)),
         "errors": str(counts.get("errors", 0)),
         "total": str(counts.get("cells", 0)),
-        "cost-usd": _number(cost),
+        "cost-usd": "" if agents is None or judges is None else _number(agents + judges),
         "duration-seconds": _number(round(run.duration_s, 3)),
         **{name: _path(directory, file, workspace) for name, file in _FILES.items()},
         "matrix": "",

@@ -73,21 +73,23 @@ def money(dollars: float) -> str:
     return f"{dollars:,.2f} USD" if dollars >= 0.01 else f"{dollars:.4f} USD"
 
 
-def usage(amounts: Mapping[str, float], judge: Mapping[str, float]) -> list[str]:
+def usage(amounts: Mapping[str, float | None], judge: Mapping[str, float | None]) -> list[str]:
     """What was spent, said only where something was."""
-    tokens = int(amounts.get("input_tokens", 0) + amounts.get("output_tokens", 0))
-    calls = int(amounts.get("tool_calls", 0))
+    tokens = int((amounts.get("input_tokens") or 0) + (amounts.get("output_tokens") or 0))
+    calls = int(amounts.get("tool_calls") or 0)
     facts = [count(tokens, "token")] if tokens else []
     facts += [count(calls, "tool call")] if calls else []
-    facts += [money(amounts["cost_usd"])] if amounts.get("cost_usd") else []
-    facts += [f"judges {money(judge['cost_usd'])}"] if judge.get("cost_usd") else []
+    facts += [money(cost)] if (cost := amounts.get("cost_usd")) else []
+    facts += [f"judges {money(cost)}"] if (cost := judge.get("cost_usd")) else []
     return facts
 
 
 def agent(result: AgentResult) -> str:
     """How the agent ended, as a sentence."""
     after = f"after {duration(result.duration_s)}"
-    if result.timed_out:
+    if result.stopped is not None:
+        sentence = f"The agent was stopped by its budget {after}"
+    elif result.timed_out:
         sentence = f"The agent was stopped by its time limit {after}"
     elif result.signal is not None:
         sentence = f"The agent was ended by signal {_signal(result.signal)} {after}"

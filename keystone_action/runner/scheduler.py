@@ -157,7 +157,7 @@ async def _attempts(cell: Cell, run_cell: RunCell, schedule: Schedule) -> CellRe
 
 def _agent_failed(result: CellResult) -> bool:
     agent = result.agent
-    return agent is not None and (agent.timed_out or agent.signal is not None or agent.exit_code != 0)
+    return agent is not None and not agent.ended_well
 
 
 def _why(result: CellResult) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
 from keystone_action.scoring.composite import TOLERANCE, below
@@ -121,13 +121,17 @@ def count(specs: Sequence[SpecResult]) -> dict[str, int]:
     }
 
 
-def add_usage(usages: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, float]:
-    """Sums over cells; a key that no cell has is 0."""
-    totals = dict.fromkeys(keys, 0.0)
-    for usage in usages:
-        for key in keys:
-            totals[key] += usage.get(key) or 0
-    return {key: value if key.endswith("usd") else int(value) for key, value in totals.items()}
+def add_usage(usages: Iterable[Mapping[str, float | None]], keys: Sequence[str]) -> dict[str, float | None]:
+    """Sums over cells. A key that no cell has is 0; what is unknown (None) of one cell is unknown of all of them."""
+    found = list(usages)
+    return {key: _sum([usage.get(key, 0) for usage in found], money=key.endswith("usd")) for key in keys}
+
+
+def _sum(amounts: Sequence[float | None], *, money: bool) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    if len(known) < len(amounts):
+        return None
+    return math.fsum(known) if money else int(sum(known))
 
 
 def exit_code(run: RunResult, fail_on: str = "threshold") -> int:

@@ -29,13 +29,13 @@ def problem_of(spec_id: str, cell: CellResult) -> str:
 
 def amount_problem(cell: CellResult) -> str:
     """Which time, usage or weight of a cell is more than results hold."""
-    amounts = {"duration_s": cell.duration_s, **cell.usage}
+    amounts: dict[str, float | None] = {"duration_s": cell.duration_s, **cell.usage}
     amounts.update({f"{name} of the judges": amount for name, amount in cell.judge_usage.items()})
     amounts.update({f"the duration of {check.name}": check.duration_s for check in cell.invariants})
     if cell.agent is not None:
         amounts["the agent's duration"] = cell.agent.duration_s
     for name, amount in amounts.items():
-        if not 0 <= amount <= MOST_COUNTED:
+        if amount is not None and not 0 <= amount <= MOST_COUNTED:
             return f"{shorten_text(name)} of {cell.id} is {amount:g}, out of the range from 0 to {MOST_COUNTED:g}"
     for check in cell.invariants:
         if not (math.isfinite(check.weight) and check.weight >= 0):

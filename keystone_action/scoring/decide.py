@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keystone_action.scoring import aggregate
+from keystone_action.scoring.fields import USAGE
 from keystone_action.scoring.results import CellResult, RunResult, SpecResult
 
-USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "tool_calls")
 JUDGE_USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "requests", "cached")
 
 _AT_LEAST = re.compile(r"at least ([1-9][0-9]{0,8})")
@@ -39,7 +39,7 @@ def decide_run(head: RunResult, specs: Sequence[SpecResult]) -> RunResult:
         verdict="error" if head.cancelled else aggregate.worst(spec.verdict for spec in specs),
         composite=aggregate.mean(spec.composite for spec in specs),
         counts=aggregate.count(specs),
-        usage=aggregate.add_usage((cell.usage for cell in cells), USAGE_KEYS),
+        usage=aggregate.add_usage((cell.usage for cell in cells), USAGE),
         judge_usage=aggregate.add_usage((cell.judge_usage for cell in cells), JUDGE_USAGE_KEYS),
     )
 

@@ -6,13 +6,22 @@ The limits are in the schema only: a reader checks them itself, and says which c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer
 
 COUNTS = ("scenarios", "cells", "passed", "failed", "errors", "skipped_checks")
-USAGE = ("input_tokens", "output_tokens", "cost_usd", "tool_calls")
+USAGE = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "cost_usd",
+    "tool_calls",
+    "requests",
+    "spent_usd",
+)
 JUDGE_USAGE = ("cost_usd",)
 _MAX_DEPTH = 64
 _MAX_INTEGER_BITS = 4096  # above some 14,000 bits Python itself refuses to read an integer back
@@ -40,6 +49,15 @@ def json_value(value: Any, depth: int = _MAX_DEPTH) -> Any:
     return utf8(str(value))
 
 
+def nothing_used() -> dict[str, float | None]:
+    """`usage` of a cell whose agent never ran, and of a run without cells."""
+    return _zeros(USAGE)
+
+
+def _zeros(names: Iterable[str]) -> dict[str, Any]:
+    return {name: 0.0 if name.endswith("_usd") else 0 for name in names}
+
+
 def utf8(text: str) -> str:
     """text as UTF-8 can carry it: a lone surrogate (undecodable bytes of a file name) becomes a question mark."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
@@ -52,15 +70,15 @@ def finite(number: float) -> float:
     return float(number)
 
 
-def _amounts(*always: str) -> Callable[[Mapping[str, float]], dict[str, Any]]:
+def _amounts(*always: str) -> Callable[[Mapping[str, float | None]], dict[str, Any]]:
     """A writer of counters by name: those of the contract first, and never missing. Tokens and calls are whole numbers,
-    money is not."""
+    money is not; what is unknown is null."""
 
-    def write(found: Mapping[str, float]) -> dict[str, Any]:
-        document: dict[str, Any] = {name: 0.0 if name.endswith("_usd") else 0 for name in always}
+    def write(found: Mapping[str, float | None]) -> dict[str, Any]:
+        document = _zeros(always)
         for name, amount in found.items():
-            whole = finite(amount) == int(amount) and not name.endswith("_usd")
-            document[utf8(name)] = int(amount) if whole else amount
+            whole = amount is not None and finite(amount) == int(amount) and not name.endswith("_usd")
+            document[utf8(name)] = int(amount) if whole and amount is not None else amount
         return document
 
     return write
@@ -81,11 +99,15 @@ Score = Annotated[
 ]
 Lines = Annotated[dict[str, Annotated[int, Field(json_schema_extra={"minimum": 1})]], PlainSerializer(_with_text_keys)]
 Digests = Annotated[dict[str, str], PlainSerializer(_with_text_keys)]
-Amounts = Annotated[dict[str, float], PlainSerializer(_amounts())]
+Amounts = Annotated[dict[str, float | None], PlainSerializer(_amounts())]
 Counts = Annotated[
     dict[str, Count], PlainSerializer(_amounts(*COUNTS)), Field(json_schema_extra={"required": [*COUNTS]})
 ]
-Usage = Annotated[dict[str, float], PlainSerializer(_amounts(*USAGE)), Field(json_schema_extra={"required": [*USAGE]})]
+Usage = Annotated[
+    dict[str, float | None], PlainSerializer(_amounts(*USAGE)), Field(json_schema_extra={"required": [*USAGE]})
+]
 JudgeUsage = Annotated[
-    dict[str, float], PlainSerializer(_amounts(*JUDGE_USAGE)), Field(json_schema_extra={"required": [*JUDGE_USAGE]})
+    dict[str, float | None],
+    PlainSerializer(_amounts(*JUDGE_USAGE)),
+    Field(json_schema_extra={"required": [*JUDGE_USAGE]}),
 ]

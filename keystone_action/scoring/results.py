@@ -23,6 +23,7 @@ from keystone_action.scoring.fields import (
     Usage,
     Values,
     Weight,
+    nothing_used,
 )
 
 Verdict = Literal["pass", "fail", "flaky", "error"]
@@ -60,11 +61,13 @@ class ForbiddenResult:
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How the agent of a cell ended; `output` and `stderr` are bounded and masked. note: why it ended ("stopped at
-    2 GiB of memory"), or what was wrong with its output; empty when nothing is to say."""
+    """How the agent of a cell ended; `output` and `stderr` are bounded and masked. stopped: `budget` when a limit of
+    `gateway.budget` ended it. note: why it ended ("stopped at 2 GiB of memory"), or what was wrong with its output;
+    empty when nothing is to say."""
 
     exit_code: int | None
     timed_out: bool
+    stopped: Literal["budget"] | None = field(default=None, kw_only=True)
     duration_s: Seconds
     output: Text
     stderr: Text = ""
@@ -74,13 +77,23 @@ class AgentResult:
     @property
     def ended_well(self) -> bool:
         """Whether it ended by itself, with exit code 0."""
-        return self.exit_code == 0 and not self.timed_out
+        return self.exit_code == 0 and not self.timed_out and self.stopped is None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """Whose word the trace of a cell is: what the gateway saw, or what the agent says of itself. replayed: how well a
+    recording fitted; None where nothing was replayed."""
+
+    source: Literal["gateway", "agent", "none"] = "none"
+    replayed: Literal["exact", "stale", "changed"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """One finished cell. composite is None exactly when the verdict is `error`; reason says in a sentence why it is
-    not a pass ("gate tests_pass scored 0.00", "composite 0.77 is below 0.85")."""
+    not a pass ("gate tests_pass scored 0.00", "composite 0.77 is below 0.85"). usage: what the agent took, None for
+    what is unknown; `spent_usd` is what was paid for it in this run."""
 
     id: Text
     scenario: Text
@@ -91,10 +104,11 @@ class CellResult:
     duration_s: Seconds
     error: Text | None
     agent: AgentResult | None
+    trace: TraceInfo = field(default=TraceInfo(), kw_only=True)
     invariants: tuple[InvariantResult, ...]
     forbidden: tuple[ForbiddenResult, ...] = ()
     reason: Text = ""
-    usage: Amounts = field(default_factory=dict)
+    usage: Usage = field(default_factory=nothing_used)
     judge_usage: Amounts = field(default_factory=dict)
     attempts: Count = 1
     notices: Texts = ()
@@ -261,7 +275,7 @@ class RunResult:
     started_at: Text
     duration_s: Seconds
     counts: Counts = field(default_factory=dict)
-    usage: Usage = field(default_factory=dict)
+    usage: Usage = field(default_factory=nothing_used)
     sandbox: SandboxInfo = field(default_factory=SandboxInfo)
     judge_usage: JudgeUsage = field(default_factory=dict)
     specs: tuple[SpecResult, ...]

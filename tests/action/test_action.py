@@ -79,7 +79,7 @@ def result(message: str = "customers.csv does not exist", *, cells: int = 1) -> 
         duration_s=12.3456,
         specs=(spec,),
         counts=counts,
-        usage={"cost_usd": 0.25},
+        usage={"cost_usd": 3.0, "spent_usd": 0.25},
         judge_usage={"cost_usd": 0.5},
     )
 

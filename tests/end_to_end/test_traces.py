@@ -10,6 +10,8 @@ from support.command_line import keystone, run_spec
 from support.images import PYTHON
 from support.traces import CLAUDE, CODEX, SAMPLES, event
 
+from keystone_action.scoring.fields import USAGE
+
 CHECKS = """
 invariants:
   edits: {check: {type: trace, require_tools: [{kind: write}, {kind: execute}], forbid_tools: [{kind: fetch}]}}
@@ -62,6 +64,12 @@ def run_cases(tmp_path, cases):
     return called, found
 
 
+def used(read, written, calls, cost_usd=None):
+    """`usage` of a cell whose agent tells these figures itself: no cache and no requests, and what it says is paid."""
+    told = {"input_tokens": read, "output_tokens": written, "cost_usd": cost_usd, "tool_calls": calls}
+    return dict.fromkeys(USAGE) | told | {"spent_usd": cost_usd}
+
+
 def copy_of(called):
     (path,) = called.output.glob("cells/*/trace.jsonl")
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -71,7 +79,7 @@ def test_an_agent_that_prints_its_transcript(tmp_path):
     called = run(tmp_path, CLAUDE, "cat $KEYSTONE_AGENT_DIR/t.jsonl", {"format": "claude", "stdout": True})
     assert called.code == 0, called.err
     (cell,) = called.cells
-    assert cell["usage"] == {"input_tokens": 6400, "output_tokens": 170, "cost_usd": 0.041375, "tool_calls": 5}
+    assert cell["usage"] == used(6400, 170, 5, cost_usd=0.041375)
     assert called.document["usage"] == cell["usage"]
     assert cell["notices"] == []
     lines = copy_of(called)
@@ -92,7 +100,7 @@ def check_long_transcript(tmp_path, more):
     called = run(tmp_path, CLAUDE, command, {"format": "claude", "stdout": True}, more=more)
     assert called.code == 0, called.err
     (cell,) = called.cells
-    assert cell["usage"] == {"input_tokens": 6400, "output_tokens": 170, "cost_usd": 0.041375, "tool_calls": 5}
+    assert cell["usage"] == used(6400, 170, 5, cost_usd=0.041375)
     (kept,) = called.output.glob("cells/*/agent.stdout")
     assert kept.stat().st_size < 3_000_000
 
@@ -116,7 +124,7 @@ def test_an_agent_that_writes_its_transcript(tmp_path):
     assert called.code == 1, called.err
     assert called.checks["cheap"]["status"] == "pass"
     assert called.checks["edits"]["status"] == "fail"
-    assert called.cells[0]["usage"] == {"input_tokens": 6400, "output_tokens": 170, "cost_usd": 0, "tool_calls": 5}
+    assert called.cells[0]["usage"] == used(6400, 170, 5)
 
 
 ON_STDOUT, IN_A_FILE = {"stdout": True}, {"path": "t.jsonl"}
@@ -193,8 +201,10 @@ def test_the_result_of_an_agent_is_a_trace(tmp_path):
     )
     statuses = {name: case.checks["edits"]["status"] for name, case in found.items()}
     assert statuses == {"whole": "pass", "negative": "fail", "nameless": "fail", "without": "skip"}
-    usage = {"input_tokens": 7, "output_tokens": 0, "cost_usd": 0, "tool_calls": 2}
-    assert found["whole"].cell["usage"] == usage
+    assert found["whole"].cell["usage"] == used(7, None, 2)
+    assert found["without"].cell["usage"] == dict.fromkeys(USAGE)
+    sources = {name: case.cell["trace"]["source"] for name, case in found.items()}
+    assert sources == {"whole": "agent", "negative": "none", "nameless": "none", "without": "none"}
     assert found["whole"].copy[0]["payload"]["source"] == "agent_result"
     assert found["without"].copy == []
 

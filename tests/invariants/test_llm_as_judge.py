@@ -150,7 +150,7 @@ def test_the_alias_of_touchstone(tmp_path: Path) -> None:
     assert sorted(asked.body["model"] for asked in server.requests) == ["claude-sonnet-4-6", "gpt-4o"]
     assert all("the rubric" in asked.prompt for asked in server.requests)
     # A price that is unknown is not a price of zero.
-    assert "cost_usd" not in outcome.judge_usage
+    assert outcome.judge_usage["cost_usd"] is None
     assert outcome.details["cost_known"] is False
     assert LlmAsJudge.upgrade({**document, "pass_threshold": 0.7})["pass_threshold"] == 0.7
     assert LlmAsJudge.upgrade({"type": "llm_as_judge", "criteria": "c"}) == {"type": "llm_as_judge", "criteria": "c"}

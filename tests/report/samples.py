@@ -41,7 +41,16 @@ def passing() -> RunResult:
             description="Two customer tables must agree, and finance must hear about it.",
         ),
         composite=0.964,
-        usage={"input_tokens": 10_412, "output_tokens": 1_208, "cost_usd": 0.0431, "tool_calls": 14},
+        usage={
+            "input_tokens": 10_412,
+            "output_tokens": 1_208,
+            "cache_read_tokens": 0,
+            "cache_write_tokens": 0,
+            "cost_usd": 0.0431,
+            "tool_calls": 14,
+            "requests": 9,
+            "spent_usd": 0.0431,
+        },
         judge_usage={"cost_usd": 0.0021},
     )
 

@@ -30,6 +30,7 @@ from keystone_action.scoring.results import (
     RunResult,
     SandboxInfo,
     SpecResult,
+    TraceInfo,
 )
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -43,11 +44,15 @@ json_values = st.recursive(
     max_leaves=6,
 )
 mappings = st.dictionaries(text, json_values, max_size=3)
-amounts = st.dictionaries(st.sampled_from(["input_tokens", "cost_usd", "x"]), st.floats(0, 1e9), max_size=2)
+amounts = st.dictionaries(st.sampled_from(["input_tokens", "cost_usd", "x"]), st.none() | st.floats(0, 1e9), max_size=2)
 
 
 def complete(*names: str) -> st.SearchStrategy[dict[str, float]]:
     return st.fixed_dictionaries({name: st.integers(0, 10**9) for name in names})
+
+
+def partly_known(*names: str) -> st.SearchStrategy[dict[str, float | None]]:
+    return st.fixed_dictionaries({name: st.none() | st.integers(0, 10**9) for name in names})
 
 
 invariants = st.builds(
@@ -69,6 +74,7 @@ agents = st.builds(
     AgentResult,
     exit_code=st.none() | st.integers(0, 255),
     timed_out=st.booleans(),
+    stopped=st.sampled_from([None, "budget"]),
     duration_s=seconds,
     output=text,
     signal=st.none() | st.integers(1, 64),
@@ -85,12 +91,17 @@ cells = st.builds(
     duration_s=seconds,
     error=st.none() | text,
     agent=st.none() | agents,
+    trace=st.builds(
+        TraceInfo,
+        st.sampled_from(["gateway", "agent", "none"]),
+        st.sampled_from([None, "exact", "stale", "changed"]),
+    ),
     invariants=st.lists(invariants, max_size=2).map(tuple),
     forbidden=st.lists(st.builds(ForbiddenResult, rule=text, violated=st.booleans(), details=text), max_size=2).map(
         tuple
     ),
     reason=text,
-    usage=amounts,
+    usage=partly_known(*USAGE),
     judge_usage=amounts,
     attempts=st.integers(1, 5),
     notices=texts,
@@ -141,8 +152,8 @@ runs = st.builds(
     specs=st.lists(specs, max_size=2).map(tuple),
     sandbox=sandboxes,
     counts=complete(*COUNTS),
-    usage=complete(*USAGE),
-    judge_usage=complete("cost_usd"),
+    usage=partly_known(*USAGE),
+    judge_usage=partly_known("cost_usd"),
     notices=texts,
     substituted=texts,
     cancelled=st.booleans(),
@@ -216,15 +227,23 @@ def test_a_composite_that_is_no_number_is_a_defect_and_not_a_result(number: floa
 
 
 def test_keys_are_those_of_the_contract_in_its_order() -> None:
-    document = run_to_document(replace(RUN, usage={"cost_usd": 1, "input_tokens": 7.0}))
+    document = run_to_document(replace(RUN, usage={"cost_usd": 1, "input_tokens": 7.0, "requests": None}))
     before_specs = ["schema_version", "keystone_version", "git_sha", "run_id", "verdict", "composite", "started_at"]
     expected = [*before_specs, "duration_s", "counts", "usage", "sandbox", "judge_usage", "specs"]
     assert list(document)[: len(expected)] == expected
     assert list(document["counts"]) == list(COUNTS)
-    assert json.dumps(document["usage"]) == '{"input_tokens": 7, "output_tokens": 0, "cost_usd": 1, "tool_calls": 0}'
-    expected = ["id", "scenario", "params", "replica", "verdict", "composite", "duration_s", "error", "agent"]
+    usage = (
+        '{"input_tokens": 7, "output_tokens": 0, "cache_read_tokens": 0, "cache_write_tokens": 0, "cost_usd": 1, '
+        '"tool_calls": 0, "requests": null, "spent_usd": 0.0}'
+    )
+    assert json.dumps(document["usage"]) == usage
+    expected = ["id", "scenario", "params", "replica", "verdict", "composite", "duration_s", "error", "agent", "trace"]
     expected += ["invariants", "forbidden"]
-    assert list(cell_to_document(CELL))[: len(expected)] == expected
+    cell = cell_to_document(replace(CELL, agent=AgentResult(0, False, 0.1, "done")))
+    assert list(cell)[: len(expected)] == expected
+    assert cell["trace"] == {"source": "none", "replayed": None}
+    assert list(cell["usage"]) == list(USAGE)
+    assert list(cell["agent"])[:4] == ["exit_code", "timed_out", "stopped", "duration_s"]
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1", True])

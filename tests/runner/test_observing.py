@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.runner.cell import observing
-from keystone_action.runner.cell.grading import usage
+from keystone_action.runner.cell.grading import trace_source, usage
 from keystone_action.runner.cell.observing import notices, observe
+from keystone_action.scoring.fields import USAGE
 from keystone_action.spec.models.agents import CommandAgent, PythonAgent
 
 TRANSCRIPT = (SAMPLES / f"{CLAUDE}.jsonl").read_text("utf-8")
@@ -166,8 +168,33 @@ def test_a_result_that_was_asked_for_and_is_none(workspace):
 
 
 def test_the_usage_of_a_cell():
-    told = AgentRun(token_usage={"input_tokens": 1, "output_tokens": 2}, tool_calls=({"name": "a"},))
-    assert usage(told) == {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0, "tool_calls": 1}
+    unknown = dict.fromkeys(USAGE)
+    assert usage(None, ran=False) == dict.fromkeys(USAGE, 0)
+    assert usage(None, ran=True) == unknown
     seen = Trace(source="codex", tool_calls=(), usage=Usage(input_tokens=50, cost_usd=0.25))
-    assert usage(told, seen) == {"input_tokens": 50, "output_tokens": 2, "cost_usd": 0.25, "tool_calls": 0}
-    assert usage(told, Trace(source="codex", problem="it is empty"))["input_tokens"] == 1
+    found = {"input_tokens": 50, "cost_usd": 0.25, "tool_calls": 0, "spent_usd": 0.25}
+    assert usage(seen, ran=True) == unknown | found
+    assert usage(Trace(source="codex", usage=seen.usage, problem="it is empty"), ran=True) == unknown
+
+
+def test_the_usage_of_a_cell_behind_the_gateway():
+    seen = Trace(source="gateway", tool_calls=(), usage=Usage(50, 7, 0.25, 1000, 30, 4))
+    found = usage(seen, ran=True)
+    assert found == dict(zip(USAGE, (50, 7, 1000, 30, 0.25, 0, 4, 0.25), strict=True))
+    assert usage(seen, ran=True, spent_usd=0.0) == found | {"spent_usd": 0.0}
+    without_price = replace(seen, usage=replace(seen.usage, cost_usd=None))
+    assert usage(without_price, ran=True) == found | {"cost_usd": None, "spent_usd": None}
+
+
+@pytest.mark.parametrize(
+    ("trace", "source"),
+    [
+        (None, "none"),
+        (Trace(source="claude"), "agent"),
+        (Trace(source="agent_result"), "agent"),
+        (Trace(source="gateway"), "gateway"),
+        (Trace(source="claude", problem="it is empty"), "none"),
+    ],
+)
+def test_whose_word_a_trace_is(trace, source):
+    assert trace_source(trace) == source

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.scoring import aggregate
+from keystone_action.scoring.fields import USAGE, nothing_used
 from keystone_action.scoring.results import CellResult, RunResult, SpecResult
 
 
@@ -179,3 +180,28 @@ def test_cancelled_is_130_whatever_the_verdict():
         cancelled=True,
     )
     assert aggregate.exit_code(run, "never") == 130
+
+
+AMOUNTS = st.fixed_dictionaries({name: st.none() | st.integers(0, 10**9) for name in USAGE})
+
+
+@given(st.lists(AMOUNTS, max_size=6), st.integers(0, 6), st.randoms(use_true_random=False))
+def test_usage_is_summed_and_what_is_unknown_of_one_is_unknown_of_all(usages, cut, random):
+    total = aggregate.add_usage(usages, USAGE)
+    assert list(total) == list(USAGE)
+    for name, amount in total.items():
+        known = [usage[name] for usage in usages if usage[name] is not None]
+        assert amount == (sum(known) if len(known) == len(usages) else None)
+    parts = [aggregate.add_usage(part, USAGE) for part in (usages[:cut], usages[cut:])]
+    assert aggregate.add_usage(parts, USAGE) == total
+    random.shuffle(usages)
+    assert aggregate.add_usage(usages, USAGE) == total
+
+
+def test_a_cell_that_never_ran_used_nothing():
+    assert aggregate.add_usage([{}, {"cost_usd": 0.1}, {"cost_usd": 0.2, "requests": 3}], USAGE) == {
+        **nothing_used(),
+        "cost_usd": pytest.approx(0.3),
+        "requests": 3,
+    }
+    assert aggregate.add_usage([nothing_used(), {"cost_usd": None}], USAGE)["cost_usd"] is None

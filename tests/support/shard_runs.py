@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from keystone_action import __version__
 from keystone_action.plan import digest_of
 from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
+from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import (
     AgentResult,
     CellResult,
@@ -17,6 +18,7 @@ from keystone_action.scoring.results import (
     RunResult,
     SandboxInfo,
     SpecResult,
+    TraceInfo,
 )
 from keystone_action.scoring.shard_run import ShardRun, shard_notice
 
@@ -33,7 +35,8 @@ def cell(
     score: float = 1.0,
     skipped: bool = False,
     model: str = "",
-    cost: float = 0.25,
+    cost: float | None = 0.25,
+    source: str = "none",
 ) -> CellResult:
     """A cell with one check, as a run has it."""
     status = "error" if verdict == "error" else verdict
@@ -52,8 +55,9 @@ def cell(
         agent=AgentResult(0, False, 0.1, "done"),
         invariants=tuple(checks),
         reason="" if verdict == "pass" else "said why",
-        usage={"input_tokens": 7, "cost_usd": cost},
-        judge_usage={"requests": 1, "cost_usd": cost / 3},
+        usage=nothing_used() | {"input_tokens": 7, "cost_usd": cost, "spent_usd": cost},
+        judge_usage={"requests": 1, "cost_usd": None if cost is None else cost / 3},
+        trace=TraceInfo(source),  # type: ignore[arg-type]
     )
 
 
@@ -132,7 +136,8 @@ def runs(draw: st.DrawFn) -> RunResult:
                 score=draw(st.floats(0, 1)),
                 skipped=draw(st.booleans()),
                 model=model,
-                cost=draw(st.floats(0, 9)),
+                cost=draw(st.none() | st.floats(0, 9)),
+                source=draw(st.sampled_from(["gateway", "agent", "none"])),
             )
             for scenario in draw(st.lists(st.sampled_from(["one", "two", "six"]), min_size=1, max_size=3, unique=True))
             for model in draw(st.sampled_from([[""], ["small", "large"]]))

@@ -24,14 +24,22 @@ from keystone_action.files.workspace import compare_entries, snapshot, write_pat
 from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bound
 from keystone_action.runner.cell.boot import boot
 from keystone_action.runner.cell.checks import judge_changes, run_checks
-from keystone_action.runner.cell.grading import agent_note, forced_zero, judge_usage, unreadable, usage, verdict_of
+from keystone_action.runner.cell.grading import (
+    agent_note,
+    forced_zero,
+    judge_usage,
+    trace_source,
+    unreadable,
+    usage,
+    verdict_of,
+)
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.under_way import CellUnderWay
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.cell_rules import amount_problem
-from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult
+from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
@@ -184,9 +192,10 @@ def _result(
         duration_s=time.monotonic() - under_way.started,
         error=masker.text(reason) if verdict == "error" else None,
         agent=_agent_result(under_way.agent_run, cell.agent_type, masker),
+        trace=TraceInfo(trace_source(under_way.observed)),
         invariants=tuple(_masked_result(result, masker) for result in invariants),
         reason=masker.text(reason),
-        usage=usage(under_way.agent_run, under_way.observed),
+        usage=usage(under_way.observed, ran=under_way.agent_run is not None and cell.agent_type != "none"),
         judge_usage=judge_usage(under_way.graded),
         notices=tuple(masker.text(notice) for notice in told),
     )
@@ -196,7 +205,9 @@ def _result(
 
 def _uncountable(result: CellResult, problem: str) -> CellResult:
     """A cell that says a number which no journal may hold: a judge's server can say anything."""
-    return replace(result, verdict="error", composite=None, error=problem, reason=problem, usage={}, judge_usage={})
+    usage, judge_usage = dict.fromkeys(result.usage), dict.fromkeys(result.judge_usage)
+    error = replace(result, verdict="error", composite=None, error=problem, reason=problem)
+    return replace(error, usage=usage, judge_usage=judge_usage)
 
 
 def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResult | None:
@@ -205,6 +216,7 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
     return AgentResult(
         exit_code=run.exit_code,
         timed_out=run.timed_out,
+        stopped=None if run.stopped is None else "budget",
         duration_s=run.duration_s,
         output=bound(masker.text(run.output)),
         stderr=bound(masker.text(run.stderr), STDERR_LIMIT),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.scoring.aggregate import add_usage
 from keystone_action.scoring.composite import Grade, grade
-from keystone_action.scoring.decide import JUDGE_USAGE_KEYS, USAGE_KEYS
-from keystone_action.spec.limits import MOST_COUNTED
+from keystone_action.scoring.decide import JUDGE_USAGE_KEYS
+from keystone_action.scoring.fields import USAGE, nothing_used
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
@@ -19,19 +20,13 @@ if TYPE_CHECKING:
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
 
-_TOKEN_NAMES = {
-    "input_tokens": ("input_tokens", "prompt_tokens"),
-    "output_tokens": ("output_tokens", "completion_tokens"),
-    "cost_usd": ("cost_usd",),
-}
-
 
 def forced_zero(agent: AgentBase, run: AgentRun | None, *, by_author: bool) -> str:
     """The sentence that disqualifies a cell whose agent had to exit with 0 and did not (contract, 5.1). by_author: the
     spec says so itself, in the words of a Keystone spec."""
     if not agent.must_exit_zero or run is None or agent.type == "none":  # type: ignore[attr-defined]
         return ""
-    if run.exit_code == 0 and not run.timed_out and run.limit is None:
+    if _ended_well(run):
         return ""
     said = f" ({run.problem})" if run.problem and run.exit_code else ""
     return f"the agent {ending(run)}{said}" + (", and must_exit_zero is set" if by_author else "")
@@ -72,6 +67,8 @@ def ending(run: AgentRun) -> str:
     """How an agent ended, in words: "exited with 3", "timed out", "was killed by signal 9"."""
     if run.limit is not None:
         return f"was stopped at a limit ({run.limit})"
+    if run.stopped is not None:
+        return f"was {run.stopped}"
     if run.timed_out:
         return "timed out"
     if run.signal is not None:
@@ -79,41 +76,43 @@ def ending(run: AgentRun) -> str:
     return f"exited with {run.exit_code}"
 
 
+def _ended_well(run: AgentRun) -> bool:
+    return run.exit_code == 0 and not run.timed_out and run.limit is None and run.stopped is None
+
+
 def agent_note(run: AgentRun, kind: str) -> str:
     """What people should know of an agent's end; empty when there is nothing to say."""
     if kind == "none":
         return ""
-    notes = [] if run.exit_code == 0 and not run.timed_out and run.limit is None else [ending(run)]
+    notes = [] if _ended_well(run) else [ending(run)]
     notes += [sentence for sentence in (run.problem, run.advice) if sentence]
     if run.leftovers:
         notes.append(f"{run.leftovers} of its processes outlived it and were killed")
     return "; ".join(notes)
 
 
-def usage(run: AgentRun | None, observed: Trace | None = None) -> dict[str, float]:
-    """Tokens, cost and tool calls: of each the figure of the trace, else what the agent's result reports. What neither
-    tells, and senseless figures, are 0."""
-    if run is None:
-        return {}
-    reported = run.token_usage or {}
-    figures = {key: _first(reported, names) for key, names in _TOKEN_NAMES.items()}
-    figures["tool_calls"] = len(run.tool_calls or ())
-    if observed is not None and not observed.problem:
-        spent, calls = observed.usage, observed.tool_calls
-        seen = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens, "cost_usd": spent.cost_usd}
-        seen["tool_calls"] = None if calls is None else len(calls)
-        figures |= {key: value for key, value in seen.items() if value is not None}
-    return add_usage([figures], USAGE_KEYS)
+def usage(observed: Trace | None, *, ran: bool, spent_usd: float | None = None) -> dict[str, float | None]:
+    """What the agent of a cell took, as its trace tells; None for what that does not tell.
+
+    ran: whether the agent was started at all; one that was not took nothing. spent_usd: what was paid for it now; None
+    where that is what the trace says it cost.
+    """
+    if not ran:
+        return nothing_used()
+    figures: dict[str, float | None] = dict.fromkeys(USAGE)
+    if trace_source(observed) != "none" and observed is not None:
+        calls = None if observed.tool_calls is None else len(observed.tool_calls)
+        figures |= {**asdict(observed.usage), "tool_calls": calls}
+    return figures | {"spent_usd": figures["cost_usd"] if spent_usd is None else spent_usd}
 
 
-def _first(reported: Mapping[str, Any], names: Iterable[str]) -> float:
-    for name in names:
-        value = reported.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED:
-            return value
-    return 0
+def trace_source(observed: Trace | None) -> Literal["gateway", "agent", "none"]:
+    """Whose word a trace is; `none` where there is none, or none that can be used."""
+    if observed is None or observed.problem:
+        return "none"
+    return "gateway" if observed.source == "gateway" else "agent"
 
 
-def judge_usage(graded: Iterable[GradedCheck]) -> dict[str, float]:
+def judge_usage(graded: Iterable[GradedCheck]) -> dict[str, float | None]:
     """What the judges of a cell spent."""
     return add_usage([entry.judge_usage for entry in graded], JUDGE_USAGE_KEYS)

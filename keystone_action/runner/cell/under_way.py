@@ -40,7 +40,7 @@ class GradedCheck:
 
     result: InvariantResult
     log: str
-    judge_usage: Mapping[str, float]
+    judge_usage: Mapping[str, float | None]
 
 
 @dataclass(kw_only=True)
