@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+PACKAGE = "genai_prices"
+"""Imported when the first price is asked for; it takes a third of a second."""
 _PROVIDERS = {"anthropic": "anthropic", "openai": "openai", "gemini": "google"}
 """Our names of APIs → the list's of providers."""
 

@@ -89,11 +89,12 @@ def _read(body: bytes, content_type: str, host: str) -> JudgeReply:
     blocks = [block for block in document["content"] if isinstance(block, dict) and block.get("type") == "text"]
     usage = document.get("usage") if isinstance(document.get("usage"), dict) else {}
     assert isinstance(usage, dict)
-    # Cached input is billed at other prices, but we set no cache breakpoints: these are zero unless a proxy does.
-    read = sum(tokens(usage.get(f"{kind}input_tokens")) for kind in ("", "cache_creation_", "cache_read_"))
     return JudgeReply(
         text="".join(block["text"] for block in blocks if isinstance(block.get("text"), str)),
         stop=_STOPS.get(str(document.get("stop_reason")), "end"),
-        input_tokens=read,
+        input_tokens=tokens(usage.get("input_tokens")),
         output_tokens=tokens(usage.get("output_tokens")),
+        # We set no cache breakpoints: these are zero unless a proxy does.
+        cache_read_tokens=tokens(usage.get("cache_read_input_tokens")),
+        cache_write_tokens=tokens(usage.get("cache_creation_input_tokens")),
     )

@@ -10,6 +10,7 @@ from keystone_action.judge.base import JudgeCost, JudgeFailed
 from keystone_action.judge.client import CallFailed, Client, Feature, JudgeReply, Question, Turn
 from keystone_action.judge.models import Model
 from keystone_action.judge.prompt import Prompt, visible
+from keystone_action.pricing import cost_of
 
 ATTEMPTS = 3
 """Answers that are read before a judge counts as broken."""
@@ -27,13 +28,21 @@ class Tally:
 
     def add(self, model: Model, reply: JudgeReply) -> None:
         """A reply that was paid for, usable or not."""
-        price = model.known.price
-        cost = None if price is None else price.of(reply.input_tokens, reply.output_tokens)
+        cost = cost_of(
+            model.provider,
+            model.name,
+            uncached=reply.input_tokens,
+            output=reply.output_tokens,
+            cache_read=reply.cache_read_tokens,
+            cache_write=reply.cache_write_tokens,
+        )
         was = self.usage
         self.usage = replace(
             was,
             input_tokens=was.input_tokens + reply.input_tokens,
             output_tokens=was.output_tokens + reply.output_tokens,
+            cache_read_tokens=was.cache_read_tokens + reply.cache_read_tokens,
+            cache_write_tokens=was.cache_write_tokens + reply.cache_write_tokens,
             cost_usd=None if cost is None or was.cost_usd is None else was.cost_usd + cost,
             requests=was.requests + 1,
         )
@@ -62,7 +71,7 @@ class Asker:
             model=model.name,
             system=prompt.system,
             turns=(("user", prompt.user),),
-            temperature=temperature if model.known.temperature else None,
+            temperature=temperature if model.takes_temperature else None,
         )
         turns = question.turns
         for _ in range(ATTEMPTS):

@@ -32,10 +32,12 @@ class JudgeRequest:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCost:
-    """What judging cost. cost_usd is None where a model's price is unknown."""
+    """What judging cost. input_tokens: without those of a cache. cost_usd: None where a model has no price."""
 
     input_tokens: int = 0
     output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
     cost_usd: float | None = 0.0
     requests: int = 0
     cached: int = 0

@@ -40,12 +40,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """What came back: the text as the model wrote it, why it ended, and what it cost in tokens."""
+    """What came back: the text as the model wrote it, why it ended, and what it cost in tokens. input_tokens: neither
+    read from a cache nor written to one."""
 
     text: str
     stop: Stop
     input_tokens: int
     output_tokens: int
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
 
 
 class CallFailed(Exception):  # noqa: N818 - an outcome of a call

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keystone_action import pricing
 from keystone_action.judge import anthropic_client, openai_client
 from keystone_action.judge.asking import Asker, Tally
 from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Opinion
@@ -181,14 +182,15 @@ class ModelJudge:
 
         module = anthropic_client if model.provider == "anthropic" else openai_client
         # Off the event loop: importing the SDK takes seconds, and other cells are being run meanwhile.
-        await anyio.to_thread.run_sync(importlib.import_module, module.PACKAGE)
+        for package in (module.PACKAGE, pricing.PACKAGE):
+            await anyio.to_thread.run_sync(importlib.import_module, package)
         client = sitting.clients.get(model.provider)
         if client is None:
             kind = anthropic_client.AnthropicClient if model.provider == "anthropic" else openai_client.OpenAIClient
             client = kind(key=access.key, base_url=access.base_url)
             sitting.stack.push_async_callback(client.close)
             sitting.clients[model.provider] = client
-            if not model.known.temperature:
+            if not model.takes_temperature:
                 asked = sitting.request.temperature
                 self._note(f"{model.name} takes no temperature ({asked:g} was asked): its answers can vary a little")
         return client

@@ -1,4 +1,4 @@
-"""Names of models: aliases, providers, prices, and which models take a temperature. One table."""
+"""Names of models: aliases, providers, and which models take a temperature."""
 
 from __future__ import annotations
 
@@ -19,46 +19,16 @@ DEFAULTS: Mapping[str, str] = {FAST: "claude-haiku-5-5", STRONG: "claude-opus-5-
 VARIABLES: Mapping[str, str] = {FAST: "KEYSTONE_JUDGE_FAST", STRONG: "KEYSTONE_JUDGE_STRONG"}
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """US dollars for a million tokens; `long_*` for a whole request whose input is above `long_above` tokens."""
-
-    input: float
-    output: float
-    long_above: int | None = None
-    long_input: float = 0.0
-    long_output: float = 0.0
-
-    def of(self, input_tokens: int, output_tokens: int) -> float:
-        """The cost of one request in US dollars."""
-        if self.long_above is not None and input_tokens > self.long_above:
-            return (input_tokens * self.long_input + output_tokens * self.long_output) / 1e6
-        return (input_tokens * self.input + output_tokens * self.output) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What we know of a model without asking. temperature: False = it answers 400 to any."""
-
-    price: Price | None = None
-    temperature: bool = True
-
-
-# List prices and sampling rules of the provider's model pages, November 2026. A model that isn't here still works:
-# its cost is unknown (None), and a 400 that names the temperature is answered by leaving it out.
-KNOWN: Mapping[str, Known] = {
-    "claude-haiku-5-5": Known(Price(0.10, 0.50, 100_000, 0.50, 2.50), temperature=False),
-    "claude-sonnet-5-5": Known(Price(2, 10), temperature=False),
-    "claude-opus-5-5": Known(Price(4, 20), temperature=False),
-    "claude-fable-5-1": Known(Price(10, 50), temperature=False),
-    "claude-opus-5": Known(Price(5, 25), temperature=False),
-    "claude-opus-4-8": Known(Price(5, 25), temperature=False),
-    "claude-opus-4-7": Known(Price(5, 25), temperature=False),
-    "claude-opus-4-6": Known(Price(5, 25)),
-    "claude-opus-4-5": Known(Price(5, 25)),
-    "claude-sonnet-4-6": Known(Price(3, 15)),
-    "claude-sonnet-4-5": Known(Price(3, 15)),
-    "claude-haiku-4-5": Known(Price(1, 5)),
+# The provider's model pages, November 2026. A 400 of any other model that names the temperature is answered by leaving
+# it out.
+_NO_TEMPERATURE = {
+    "claude-haiku-5-5",
+    "claude-sonnet-5-5",
+    "claude-opus-5-5",
+    "claude-fable-5-1",
+    "claude-opus-5",
+    "claude-opus-4-8",
+    "claude-opus-4-7",
 }
 
 
@@ -70,9 +40,9 @@ class Model:
     name: str
 
     @property
-    def known(self) -> Known:
-        """Our table's entry, also for a dated id (`claude-haiku-4-5-20251001`); an empty one when there is none."""
-        return KNOWN.get(re.sub(r"-\d{8}$", "", self.name), Known())
+    def takes_temperature(self) -> bool:
+        """False for one that is known to answer 400 to any, by a dated id (`claude-haiku-5-5-20260801`) too."""
+        return re.sub(r"-\d{8}$", "", self.name) not in _NO_TEMPERATURE
 
 
 def is_alias(name: str) -> bool:

@@ -84,10 +84,13 @@ def _read(document: Any, host: str) -> JudgeReply:
         stop = "refused"
     usage = document.get("usage")
     usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    cached = tokens(details.get("cached_tokens")) if isinstance(details, dict) else 0
     content = message.get("content")
     return JudgeReply(
         text=content if isinstance(content, str) else "",
         stop=stop,
-        input_tokens=tokens(usage.get("prompt_tokens")),
+        input_tokens=max(tokens(usage.get("prompt_tokens")) - cached, 0),
         output_tokens=tokens(usage.get("completion_tokens")),
+        cache_read_tokens=cached,
     )

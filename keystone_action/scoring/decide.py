@@ -10,7 +10,15 @@ from keystone_action.scoring import aggregate
 from keystone_action.scoring.fields import USAGE
 from keystone_action.scoring.results import CellResult, RunResult, SpecResult
 
-JUDGE_USAGE_KEYS = ("input_tokens", "output_tokens", "cost_usd", "requests", "cached")
+JUDGE_USAGE_KEYS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "cost_usd",
+    "requests",
+    "cached",
+)
 
 _AT_LEAST = re.compile(r"at least ([1-9][0-9]{0,8})")
 

@@ -109,6 +109,8 @@ def test_the_threshold_decides_and_the_score_stays(tmp_path: Path, score: float,
     assert outcome.judge_usage == {
         "input_tokens": 100,
         "output_tokens": 20,
+        "cache_read_tokens": 0,
+        "cache_write_tokens": 0,
         "cost_usd": pytest.approx(100 * 3e-6 + 20 * 15e-6),
         "requests": 1,
         "cached": 0,
@@ -141,13 +143,13 @@ def test_a_template_replaces_the_prompt(tmp_path: Path) -> None:
 
 
 def test_the_alias_of_touchstone(tmp_path: Path) -> None:
-    document = {"type": "model_judge", "rubric": "rubric.md", "models": ["claude-sonnet-4-6", "gpt-4o"]}
+    document = {"type": "model_judge", "rubric": "rubric.md", "models": ["claude-sonnet-4-6", "openai:our-own"]}
     checked = LlmAsJudge.model_validate(LlmAsJudge.upgrade(document))
     with ModelServer([answer(0.79)]) as server:
         outcome = run(checked, evidence(tmp_path), server, files={"rubric.md": b"the rubric"})
     assert outcome.status == "fail"
     assert outcome.details["pass_threshold"] == 0.8
-    assert sorted(asked.body["model"] for asked in server.requests) == ["claude-sonnet-4-6", "gpt-4o"]
+    assert sorted(asked.body["model"] for asked in server.requests) == ["claude-sonnet-4-6", "our-own"]
     assert all("the rubric" in asked.prompt for asked in server.requests)
     # A price that is unknown is not a price of zero.
     assert outcome.judge_usage["cost_usd"] is None

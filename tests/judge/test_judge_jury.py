@@ -14,17 +14,17 @@ from keystone_action.judge.model_judge import QUESTIONS, ModelJudge
 
 
 def test_a_jury_is_the_mean_of_its_jurors_means() -> None:
-    scores = {"claude-sonnet-4-6": iter([0.0, 0.2, 0.4]), "gpt-4o": iter([1.0, 1.0, 1.0])}
+    scores = {"claude-sonnet-4-6": iter([0.0, 0.2, 0.4]), "our-own": iter([1.0, 1.0, 1.0])}
 
     def reply(received: Received) -> Reply:
         return answer(next(scores[received.body["model"]]), "said")
 
     with ModelServer(reply) as server:
-        judgement = ask(server, models=("claude-sonnet-4-6", "gpt-4o"), samples=3)
+        judgement = ask(server, models=("claude-sonnet-4-6", "openai:our-own"), samples=3)
     assert judgement.score == pytest.approx(0.6)
     assert len(judgement.opinions) == len(server.requests) == 6
-    assert [opinion.model for opinion in judgement.opinions] == ["claude-sonnet-4-6"] * 3 + ["gpt-4o"] * 3
-    assert "gpt-4o: 1.00, said" in judgement.reason
+    assert [opinion.model for opinion in judgement.opinions] == ["claude-sonnet-4-6"] * 3 + ["our-own"] * 3
+    assert "our-own: 1.00, said" in judgement.reason
     assert judgement.usage.cost_usd is None  # one of the prices is unknown
     assert judgement.usage.input_tokens == 600
 
@@ -51,6 +51,30 @@ def test_a_juror_that_breaks_breaks_the_judgement() -> None:
 def test_the_cost_of_what_was_asked() -> None:
     with ModelServer([Reply(answer(0.5).text, usage=(1_000_000, 100_000))]) as server:
         assert ask(server, models=("claude-opus-5-5",)).usage.cost_usd == pytest.approx(6.0)
+
+
+def test_prices_are_by_the_length_of_the_request() -> None:
+    """The default judge costs more for a long request; several short ones are never one long one."""
+    with ModelServer(
+        [Reply(answer(0.5).text, usage=(200_000, 0)), Reply(answer(0.5).text, usage=(90_000, 0))]
+    ) as server:
+        first = ask(server, models=("claude-haiku-5-5",)).usage.cost_usd
+        assert first == pytest.approx(0.1)
+        assert ask(server, models=("claude-haiku-5-5",)).usage.cost_usd == pytest.approx(0.009)
+
+
+@pytest.mark.parametrize(
+    ("model", "read", "written", "cost"),
+    [
+        ("claude-opus-4-8", 1000, 50, (1000 * 5 + 200 * 0.5 + 50 * 6.25 + 100 * 25) / 1e6),
+        ("openai:gpt-4o", 800, 0, (800 * 2.5 + 200 * 1.25 + 100 * 10) / 1e6),
+    ],
+)
+def test_what_a_cache_held_is_counted_once(model: str, read: int, written: int, cost: float) -> None:
+    with ModelServer([Reply(answer(0.5).text, usage=(1000, 100), cache=(200, written))]) as server:
+        usage = ask(server, models=(model,)).usage
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (read, 200, written)
+    assert usage.cost_usd == pytest.approx(cost)
 
 
 def test_no_more_questions_at_once_than_allowed() -> None:

@@ -1,11 +1,12 @@
-"""Names of judges: aliases by input, environment, default; providers by prefix or family; prices."""
+"""Names of judges: aliases by input, environment, default; providers by prefix or family."""
 
 from __future__ import annotations
 
 import pytest
 
 from keystone_action.judge.base import JudgeFailed
-from keystone_action.judge.models import DEFAULTS, KNOWN, Model, parse_model, resolve
+from keystone_action.judge.models import DEFAULTS, Model, parse_model, resolve
+from keystone_action.pricing import cost_of
 
 
 @pytest.mark.parametrize(
@@ -60,15 +61,11 @@ def test_aliases_that_lead_nowhere(environ: dict[str, str], said: str) -> None:
 
 def test_the_defaults_have_a_price() -> None:
     for name in DEFAULTS.values():
-        assert KNOWN[name].price is not None
+        assert cost_of("anthropic", name, uncached=1, output=1)
 
 
-def test_prices() -> None:
-    dated = Model("anthropic", "claude-haiku-4-5-20251001").known.price
-    assert dated is not None
-    assert dated.of(1_000_000, 1_000_000) == pytest.approx(6.0)
-    tiered = KNOWN["claude-haiku-5-5"].price
-    assert tiered is not None
-    assert tiered.of(100_000, 0) == pytest.approx(0.01)
-    assert tiered.of(100_001, 1000) == pytest.approx(0.100001 * 0.5 + 0.0025)
-    assert Model("openai", "gpt-4o").known.price is None
+def test_models_that_take_no_temperature() -> None:
+    assert not Model("anthropic", "claude-haiku-5-5").takes_temperature
+    assert not Model("anthropic", "claude-haiku-5-5-20260801").takes_temperature
+    assert Model("anthropic", "claude-haiku-4-5-20251001").takes_temperature
+    assert Model("openai", "our-own").takes_temperature

@@ -26,6 +26,7 @@ def agent(**more: Any) -> CommandAgent:
         (replace(WELL, timed_out=True), "timed out"),
         (replace(WELL, exit_code=None, timed_out=True), "timed out"),
         (replace(WELL, limit="memory: 2 GiB"), "was stopped at a limit (memory: 2 GiB)"),
+        (replace(WELL, stopped="stopped at $0.52 of $0.50"), "was stopped at $0.52 of $0.50"),
         (replace(WELL, exit_code=1, problem="it raised ValueError"), "exited with 1 (it raised ValueError)"),
     ],
 )

@@ -35,6 +35,8 @@ class Reply:
     fault: str = ""
     thinking: str = ""
     usage: tuple[int, int] = (100, 20)
+    cache: tuple[int, int] = (0, 0)
+    """Tokens read from a cache and written to one: of Anthropic's besides `usage`, of OpenAI's the first are in it."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,12 @@ def _document(reply: Reply, received: Received) -> dict[str, Any]:
         "content": content,
         "stop_reason": reply.stop,
         "stop_sequence": None,
-        "usage": {"input_tokens": reply.usage[0], "output_tokens": reply.usage[1]},
+        "usage": {
+            "input_tokens": reply.usage[0],
+            "output_tokens": reply.usage[1],
+            "cache_read_input_tokens": reply.cache[0],
+            "cache_creation_input_tokens": reply.cache[1],
+        },
     }
 
 
@@ -205,6 +212,7 @@ def _chat_completion(reply: Reply, received: Received) -> dict[str, Any]:
         "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
         "usage": {
             "prompt_tokens": reply.usage[0],
+            "prompt_tokens_details": {"cached_tokens": reply.cache[0]},
             "completion_tokens": reply.usage[1],
             "total_tokens": sum(reply.usage),
         },
