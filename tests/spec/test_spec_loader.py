@@ -63,8 +63,8 @@ GOLDEN = """\
 1:10: version, found the number 2, expected 1
 2:5: id, found 'Bad_id', expected kebab-case: a-z, 0-9 and single dashes
 3:1: unknown key 'taks', expected one of agent, audit, base, dataset, description, determinism, extends, fixtures, \
-forbidden, id, invariants, network, parallelism, resources, scenarios, scoring, secrets, services, setup, tags, task, \
-version, workspace, did you mean 'task'?
+forbidden, gateway, id, invariants, network, parallelism, resources, scenarios, scoring, secrets, services, setup, \
+tags, task, version, workspace, did you mean 'task'?
 4:23: unknown key 'fils', expected one of files, prompt, system, did you mean 'files'?
 5:15: unknown type of agent, found 'comand', expected one of command, cli, python, none, claude-code, codex, gemini, \
 anthropic, paragon, http, did you mean 'command'?

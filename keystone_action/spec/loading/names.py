@@ -20,8 +20,11 @@ CELL = ("id", "replica", "seed")
 TASK = ("prompt", "system")
 ADDRESS = ("host", "port", "url", "user", "password", "database")
 HTTP_ADDRESS = ("host", "port", "url")
-_SECTIONS = frozenset({"task", "agent", "services", "setup", "fixtures", "invariants", "scenarios", "secrets"})
+_SECTIONS = frozenset(
+    {"task", "agent", "gateway", "services", "setup", "fixtures", "invariants", "scenarios", "secrets"}
+)
 _ROOTS = ("params", "services", "secrets", "task", "record", "workspace", "agent", "cell")
+MODEL_ADDRESS = ("url", "key")
 _FROM_DATA = ("record", "task")
 
 
@@ -62,7 +65,7 @@ def check_text(leaf: Leaf, scope: Scope) -> Iterator[Problem]:
     if _is_description(leaf):
         return
     if leaf.path[0] not in _SECTIONS:
-        where = "task, agent, services, setup, fixtures and checks"
+        where = "task, agent, gateway, services, setup, fixtures and checks"
         yield Problem(leaf.path, "expressions don't work here", expected=f"them in {where} only")
         return
     template = leaf.marker(Template)
@@ -112,7 +115,11 @@ def _check_reference(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator
 def _roots_of(leaf: Leaf, scope: Scope) -> tuple[str, ...]:
     if leaf.path[0] == "secrets":
         return ("env",)
+    if leaf.path[0] == "gateway":
+        return ("secrets",)
     roots: tuple[str, ...] = _ROOTS
+    if leaf.path[0] == "agent" and (scope.spec.model_gateway is not None or "gateway" in scope.damaged):
+        roots = (*roots, "gateway")
     if leaf.path[0] == "task" or leaf.path[-1] == "prompt":
         roots = tuple(root for root in roots if root != "task")
     if scope.spec.dataset is None and scope.spec.scenarios is None and not scope.damaged & {"dataset", "scenarios"}:
@@ -123,6 +130,10 @@ def _roots_of(leaf: Leaf, scope: Scope) -> tuple[str, ...]:
 def _why_not(root: str, leaf: Leaf) -> str:
     if root == "env":
         return "the host's environment is for agent.env and secrets only"
+    if root == "gateway":
+        return "the gateway's addresses are for the agent, and there are some with `gateway: {}` only"
+    if leaf.path[0] == "gateway":
+        return "the gateway knows secrets only"
     if root == "record":
         return "there are records with `dataset` or `scenarios` only"
     if root == "task" and leaf.path[0] == "task":
@@ -212,6 +223,17 @@ def _check_secrets(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[P
         yield _unknown(leaf, reference, 1, known)
 
 
+def _check_gateway(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Problem]:
+    gateway = scope.spec.model_gateway
+    if gateway is None or "gateway" in scope.damaged:
+        return
+    name = reference.parts[1] if len(reference.parts) > 1 else ""
+    if name not in gateway.provider_names:
+        yield _unknown(leaf, reference, 1, gateway.provider_names)
+    elif len(reference.parts) != 3 or reference.parts[2] not in MODEL_ADDRESS:
+        yield _unknown(leaf, reference, 2, MODEL_ADDRESS)
+
+
 def _check_task(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Problem]:
     if len(reference.parts) != 2 or reference.parts[1] not in TASK:
         yield _unknown(leaf, reference, 1, TASK)
@@ -276,6 +298,7 @@ _CHECKS: Mapping[str, Any] = {
     "agent": _check_agent,
     "cell": _of(CELL),
     "env": _check_env,
+    "gateway": _check_gateway,
 }
 
 

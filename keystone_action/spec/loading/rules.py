@@ -12,9 +12,10 @@ from keystone_action.spec.loading.diagnostics import nearest, show
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.agents import AgentOutput, AgentTrace
+from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
+from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.services import HttpMockService, MockResponse, Route, ServerBase
 from keystone_action.spec.models.spec import SetupFile, Spec
 
@@ -171,6 +172,22 @@ def _task(scope: Scope) -> Iterator[Problem]:
             yield Problem(("task", "files", index), f"'..' in {show(name)}", help=advice)
 
 
+def _gateway(scope: Scope) -> Iterator[Problem]:
+    spec = scope.spec
+    if isinstance(spec.gateway, Gateway):
+        names = [(("gateway", "providers", index), name) for index, name in enumerate(spec.gateway.provider_names)]
+        yield from _unique(names, "provider")
+    if spec.gateway != "off":
+        return
+    if isinstance(spec.agent, PresetAgent):
+        advice = "leave `gateway` out, or start the program by `type: command`"
+        yield Problem(("gateway",), f"the agent type '{spec.agent.type}' needs the gateway", help=advice, on_key=True)
+    if spec.forbidden.needs_trace and spec.agent.trace is None:
+        name = "tools" if spec.forbidden.tools is not None else "commands"
+        advice = "leave `gateway` out, or declare agent.trace, whose word it is then"
+        yield Problem(("gateway",), f"forbidden.{name} needs the gateway", help=advice, on_key=True)
+
+
 _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _alternatives,
     _service_names,
@@ -180,6 +197,7 @@ _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _aggregation,
     _matrix,
     _task,
+    _gateway,
 )
 
 
@@ -220,6 +238,8 @@ def _unsupported_service(service: Any, path: KeyPath) -> Iterator[Problem]:
 
 
 def _unsupported_policies(spec: Spec) -> Iterator[Problem]:
+    if isinstance(spec.gateway, Gateway) and spec.gateway.mode != "live":
+        yield _not_yet(("gateway", "mode"), f"gateway.mode: {spec.gateway.mode}", "only live is")
     if spec.network.dns_overrides:
         yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
     for name in sorted(_given_fields(spec.forbidden)):

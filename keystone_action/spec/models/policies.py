@@ -57,6 +57,11 @@ class Forbidden(StrictModel):
     tools: list[str] | None = None
     commands: list[Annotated[str, RegexPattern()]] | None = None
 
+    @property
+    def needs_trace(self) -> bool:
+        """Whether a rule is about what the agent asked tools to do."""
+        return self.tools is not None or self.commands is not None
+
 
 class Resources(StrictModel):
     """Limits of the sandbox; None = not limited, of pids 4096. cpu in cores, memory and disk in bytes, pids in

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from keystone_action.spec.models.agents import Agent
+from keystone_action.spec.models.agents import Agent, PresetAgent
 from keystone_action.spec.models.base import (
     AuthorPath,
     CheckModel,
@@ -25,6 +25,7 @@ from keystone_action.spec.models.base import (
 )
 from keystone_action.spec.models.experiment import Dataset, Parallelism, Parameters, Scoring
 from keystone_action.spec.models.fixtures import Fixture, Secret
+from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.policies import Audit, Determinism, Forbidden, Network, Resources
 from keystone_action.spec.models.services import ImageName, Service
 from keystone_action.spec.models.shapes import TextOrMapping, text_like
@@ -161,6 +162,7 @@ class Spec(StrictModel):
     workspace: Annotated[str, AuthorPath("directory", withheld=False)] | None = None
     base: ImageName | None = None
     agent: Agent
+    gateway: TextOrMapping[Literal["off"], Gateway] | None = None
     setup: Setup = Field(default_factory=Setup.model_construct)
     resources: Resources = Field(default_factory=Resources.model_construct)
     services: list[Service] = Field(default_factory=list)
@@ -177,3 +179,12 @@ class Spec(StrictModel):
         dict[InvariantName, Invariant], AfterValidator(_some), Field(json_schema_extra={"minProperties": 1})
     ]
     scoring: Scoring = Field(default_factory=Scoring.model_construct)
+
+    @property
+    def model_gateway(self) -> Gateway | None:
+        """The gateway that this spec asks for (spec.md 1.10); None where it asks for none, or switches it off. Options
+        of the call can ask for one besides."""
+        if isinstance(self.gateway, Gateway):
+            return self.gateway
+        needed = isinstance(self.agent, PresetAgent) or self.forbidden.needs_trace
+        return Gateway() if needed and self.gateway is None else None
