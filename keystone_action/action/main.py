@@ -49,7 +49,7 @@ from keystone_action.spec.loading.diagnostics import SpecError
 
 _PASSED_ON = ENGINE_VARIABLES | {"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 _PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
-_PASSED_ON_PREFIXES = ("ANTHROPIC_", "OPENAI_", "KEYSTONE_JUDGE_", "LC_")
+_PASSED_ON_PREFIXES = ("ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_GEMINI_", "KEYSTONE_JUDGE_", "LC_")
 _WITH_NOTHING = ComparedWith()
 _KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
@@ -346,6 +346,7 @@ def options_of(
         shard=settings.shard,
         fail_on=settings.fail_on,
         fail_on_skipped=settings.fail_on_skipped,
+        gateway=settings.gateway,
         timeout=settings.timeout,
         judge_fast=settings.judge_fast,
         judge_strong=settings.judge_strong,

@@ -22,6 +22,7 @@ from keystone_action.sandbox.shortage import ShortageError
 from keystone_action.spec.models.agents import AgentBase, PythonAgent
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
 PROMPT_NAME = "prompt.txt"
@@ -48,7 +49,7 @@ class AgentCall:
     it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
     for the cell, None = no limit but the agent's own. private: a directory of ours for what is too long to be held in
     memory; None = only its head and tail are kept, and what is longer can't be judged. transcript: whether stdout is
-    the declared trace, which is kept as a file of any length.
+    the declared trace, which is kept as a file of any length. stop: ends the agent once it is set.
     """
 
     prompt: str
@@ -59,6 +60,7 @@ class AgentCall:
     timeout: float | None = None
     private: Path | None = None
     transcript: bool = False
+    stop: asyncio.Event | None = None
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""
@@ -105,7 +107,7 @@ def write_inputs(directory: Path, prompt: str, agent: AgentBase, library: Callab
 
 async def run_program(agent: AgentBase, sandbox: Sandbox, task: AgentCall, argv: Sequence[str]) -> AgentRun:
     """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
-    completed, shortage = await run_to_end(sandbox, task.command(agent, argv))
+    completed, shortage = await run_to_end(sandbox, task.command(agent, argv), task.stop)
     require_found(completed, argv[0], sandbox)
     run = replace(record_run(completed, task.private), shortage=shortage)
     if agent.output == "stdout":
@@ -115,10 +117,11 @@ async def run_program(agent: AgentBase, sandbox: Sandbox, task: AgentCall, argv:
     return await anyio.to_thread.run_sync(with_output, run, completed, agent.output, sandbox.workspace, task.private)
 
 
-async def run_to_end(sandbox: Sandbox, command: Command) -> tuple[Completed, str]:
-    """How the agent's command ended, and what the machine ran out of when it failed: its streams are to be kept."""
+async def run_to_end(sandbox: Sandbox, command: Command, stop: asyncio.Event | None) -> tuple[Completed, str]:
+    """How the agent's command ended, and what the machine ran out of when it failed: its streams are to be kept. stop:
+    ends it once it is set."""
     try:
-        return await sandbox.run(command), ""
+        return await sandbox.run(command, stop), ""
     except ShortageError as short:
         return short.completed, short.message
 

@@ -20,10 +20,11 @@ def agent_environment(
     agent_directory: Path | None = None,
     services: Mapping[str, Address] | None = None,
     seed: int | None = None,
+    model_variables: Mapping[str, str] | None = None,
     setup_env: Mapping[str, str] | None = None,
     agent_env: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The variables, later ones winning: KEYSTONE_*, the seed, `setup.env`, `agent.env`.
+    """The variables, later ones winning: KEYSTONE_*, the seed, those of models, `setup.env`, `agent.env`.
 
     prompt_file and workspace as code inside the sandbox sees them. Raises HarnessError for a variable that no process
     can be given (a NUL character, an empty name).
@@ -40,7 +41,7 @@ def agent_environment(
         variables["KEYSTONE_AGENT_DIR"] = str(agent_directory)
     if seed is not None:
         variables |= {"KEYSTONE_SEED": str(seed), "PYTHONHASHSEED": str(seed % 2**32)}
-    variables |= {**(setup_env or {}), **(agent_env or {})}
+    variables |= {**(model_variables or {}), **(setup_env or {}), **(agent_env or {})}
     for name, value in variables.items():
         if not name or "=" in name or "\0" in name + value:
             raise HarnessError(

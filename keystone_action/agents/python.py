@@ -48,7 +48,7 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: AgentCall) -> A
     stdin = json.dumps(call, default=str).encode()
     try:
         command = task.command(agent, (PYTHON, str(task.inputs.runner)), stdin)
-        completed, shortage = await run_to_end(sandbox, command)
+        completed, shortage = await run_to_end(sandbox, command, task.stop)
         require_found(
             completed,
             PYTHON,

@@ -156,6 +156,11 @@ def _run(commands: Any) -> None:
     run.add_argument("--retry-errors", type=_retries, metavar="N", help="tries more for a cell in error")
     _deciding(run)
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
+    run.add_argument(
+        "--gateway",
+        choices=("live", "record", "replay"),
+        help="what agents say to models goes through us; replaces gateway.mode (record and replay: not supported yet)",
+    )
     run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop at this cost (not supported yet)")
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
     run.add_argument(

@@ -120,6 +120,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         retry_errors=call.retry_errors,
         fail_on=call.fail_on,
         fail_on_skipped=call.fail_on_skipped,
+        gateway=call.gateway,
         timeout=call.timeout,
         keep=call.keep,
         run_id=new_run_id(),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keystone_action.evidence.trace import AGENT_RESULT
+
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.files.changes.entries import Change, FileState
@@ -176,8 +178,8 @@ class Evidence:
     workspace: the workspace as the agent left it (its processes are gone). changes: against the snapshot that was
     taken before the agent started. audit_log and trace: our own copies, always there, possibly empty. patch: the same
     changes as a unified diff, as `diff.patch` has it; patch_cut: what it does not have whole, in sentences. observed:
-    what the agent did, as far as a trace or a result with tool calls tells; None where neither was declared or
-    observed.
+    what the agent did, as far as the gateway, a trace or a result with tool calls tells; None where there is none of
+    them. declared: the agent's own word on it, from its transcript or its result.
     """
 
     cell_id: str
@@ -197,3 +199,19 @@ class Evidence:
     patch: str = ""
     patch_cut: tuple[str, ...] = ()
     observed: Trace | None = None
+    declared: Trace | None = None
+
+    @property
+    def answer_trace(self) -> Trace | None:
+        """What `passfail` and `tool_correctness` read: of an AgentResult that document, as AgenticAssure has it, else
+        what all checks read."""
+        told = self.declared
+        return told if told is not None and told.source == AGENT_RESULT else self.observed
+
+    @property
+    def answer_trace_note(self) -> str:
+        """Whose word that is, where the gateway saw it too; empty otherwise."""
+        told, seen = self.answer_trace, self.observed
+        if told is None or seen is None or told is seen or seen.source == told.source:
+            return ""
+        return f"Read from the agent's own result; models asked for {len(seen.tool_calls or ()):,} calls of tools."

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 ToolKind = Literal["read", "write", "execute", "search", "fetch", "other"]
+GATEWAY = "gateway"
+"""The source of a trace that no agent can write."""
+AGENT_RESULT = "agent_result"
+"""The source of what an AgentResult document tells."""
 TOOL_KINDS: tuple[ToolKind, ...] = ("read", "write", "execute", "search", "fetch", "other")
 
 
@@ -73,8 +77,9 @@ class Trace:
     tool_calls, permissions: None = this source can't tell. not_understood: sentences, each with how often, for events
     and lines that were skipped. problem: why a trace that was declared is missing or malformed; the checks that need it
     fail then (spec.md 5.1), with this sentence. stop_reason: empty when none was seen. timeline: messages and calls in
-    the order they came in, where the source tells it. Tokens and cost are the source's own figures: Claude Code's
-    input_tokens leave out what its cache held, Codex's have it in.
+    the order they came in, where the source tells it. local_calls: of tools that no model asked for, by the agent's own
+    word, where the source is the gateway; they count nowhere. Tokens and cost are the source's own figures: Claude
+    Code's input_tokens leave out what its cache held, Codex's have it in.
     """
 
     source: str
@@ -87,6 +92,7 @@ class Trace:
     not_understood: tuple[str, ...] = ()
     problem: str = ""
     timeline: tuple[Message | ToolCall, ...] = ()
+    local_calls: tuple[ToolCall, ...] = ()
 
 
 def write_trace(trace: Trace, path: Path) -> None:
@@ -98,7 +104,8 @@ def write_trace(trace: Trace, path: Path) -> None:
     `tool_result {tool_call_id, status, output}` after it where one was seen; then `permission_request {request_id,
     tool_call_id, options}` with its `permission_response {request_id, outcome: allow|deny}`, one `usage {input_tokens,
     output_tokens, cost_usd, cache_read_tokens, cache_write_tokens, requests}` where any of these is known, and one
-    `stop {reason, final_output}`.
+    `stop {reason, final_output}`. Where the source is the gateway, what only the agent told (permissions, calls that no
+    model asked for) has `told_by: agent`.
     """
     with path.open("w", encoding="utf-8", errors="replace") as file:
         for number, (kind, payload) in enumerate(_events(trace)):
@@ -110,14 +117,16 @@ def _events(trace: Trace) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "trace", {"source": trace.source, "problem": trace.problem, "not_understood": list(trace.not_understood)}
     for entry in trace.timeline or (*trace.messages, *(trace.tool_calls or ())):
         yield from _message_events(entry) if isinstance(entry, Message) else _call_events(entry)
+    mark = {"told_by": "agent"} if trace.source == GATEWAY else {}
+    for call in trace.local_calls:
+        for kind, payload in _call_events(call):
+            yield kind, {**payload, **mark}
     for number, permission in enumerate(trace.permissions or ()):
         request = {"request_id": str(number), "tool_call_id": permission.tool_call_id, "options": []}
-        yield "permission_request", request
+        yield "permission_request", {**request, **mark}
         if permission.allowed is not None:
-            yield (
-                "permission_response",
-                {"request_id": str(number), "outcome": "allow" if permission.allowed else "deny"},
-            )
+            outcome = "allow" if permission.allowed else "deny"
+            yield "permission_response", {"request_id": str(number), "outcome": outcome, **mark}
     usage = trace.usage
     if usage != Usage():
         yield "usage", asdict(usage)

@@ -90,6 +90,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._exchanges: list[Exchange] = []
         self._spent = Spent()
+        self._under_way = 0
         self.refused: list[str] = []
         """Sentences, one for each request that was not let through."""
         self.stopped = ""
@@ -100,6 +101,18 @@ class Ledger:
         """So far."""
         with self._lock:
             return self._spent
+
+    @property
+    def under_way(self) -> int:
+        """Requests whose answers have not ended."""
+        with self._lock:
+            return self._under_way
+
+    @property
+    def answered(self) -> bool:
+        """Whether a provider answered."""
+        with self._lock:
+            return any(one.answer is not None for one in self._exchanges)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -119,6 +132,7 @@ class Ledger:
             digest = hashlib.sha256(b"\0".join([api.encode(), path.encode("utf-8", "replace"), body])).hexdigest()
             exchange = Exchange(api, path, asked, digest, characters=len(body))
             self._exchanges.append(exchange)
+            self._under_way += 1
             self._spent = replace(self._spent, requests=self._spent.requests + 1)
             return exchange
 
@@ -127,6 +141,7 @@ class Ledger:
     ) -> None:
         """The answer has ended. failure: why it is none that counts: `429`, `the connection was lost`."""
         with self._lock:
+            self._under_way -= 1
             exchange.status, exchange.failure, exchange.seconds = status, failure, seconds
             exchange.answer = answer
             if answer is None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from keystone_action.evidence.trace import Trace, Usage
+from keystone_action.evidence.trace import GATEWAY, Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
 from keystone_action.gateway.exchange import ToolResult
 from keystone_action.gateway.ledger import Exchange, Spent
-
-SOURCE = "gateway"
 
 
 def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
     """Calls as providers asked for them, each with the result that was sent back under its id, and what was said. The
     final output is the last answer of a conversation with tools, where there was one: a client asks for titles, too."""
-    builder = TraceBuilder(SOURCE)
+    builder = TraceBuilder(GATEWAY)
     open_calls = _OpenCalls()
     for exchange in exchanges:
         for place, result in open_calls.ended_by(exchange):
@@ -75,3 +74,45 @@ def _usage(spent: Spent, requests: int) -> Usage:
         cache_write_tokens=tokens.cache_write,
         requests=requests,
     )
+
+
+def differences(seen: Trace, declared: Trace) -> tuple[str, ...]:
+    """Sentences on what the agent's own transcript tells otherwise; what was seen counts."""
+    found = []
+    if declared.tool_calls is not None and len(declared.tool_calls) != len(seen.tool_calls or ()):
+        found.append(
+            f"the agent's own transcript tells of {_count(len(declared.tool_calls), 'call')} of tools, and models asked"
+            f" for {len(seen.tool_calls or ()):,}: those count"
+        )
+    usage, told = seen.usage, declared.usage
+    # Some count what their cache held as input, others don't.
+    cached = (usage.cache_read_tokens or 0) + (usage.cache_write_tokens or 0)
+    for what, theirs, ours, more in (
+        ("input", told.input_tokens, usage.input_tokens or 0, cached),
+        ("output", told.output_tokens, usage.output_tokens or 0, 0),
+    ):
+        if theirs is not None and theirs not in (ours, ours + more):
+            found.append(
+                f"the agent's own transcript tells of {theirs:,} {what} tokens, not of the {ours:,} that passed"
+            )
+    return tuple(found)
+
+
+def with_declared(seen: Trace, declared: Trace) -> Trace:
+    """With what only the agent itself can tell: permissions, why it stopped, its own final answer where models' words
+    tell none, and calls of tools that no model asked for, which count nowhere."""
+    known = {call.id for call in seen.tool_calls or ()}
+    told = declared.tool_calls or ()
+    # Ids that are all unknown are of another kind: they tell nothing.
+    local = tuple(call for call in told if call.id not in known) if any(call.id in known for call in told) else ()
+    return replace(
+        seen,
+        permissions=declared.permissions,
+        stop_reason=declared.stop_reason or seen.stop_reason,
+        final_output=seen.final_output or declared.final_output,
+        local_calls=local,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

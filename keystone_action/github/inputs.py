@@ -85,6 +85,7 @@ class Settings:
     annotations: int = DEFAULT_ANNOTATIONS
     summary: bool = True
     summary_template: Path | None = None
+    gateway: Literal["live", "record", "replay"] | None = None
     judge_fast: str | None = None
     judge_strong: str | None = None
     env: tuple[str, ...] = ()
@@ -147,6 +148,7 @@ def read_settings(reader: InputReader, *, is_committed: IsCommitted = lambda *_:
         annotations=_annotations(reader),
         summary=reader.boolean("summary", default=True),
         summary_template=reader.path("summary-template", directory, inside=(workspace,)),
+        gateway=_gateway(reader),
         judge_fast=reader.text("judge-fast"),
         judge_strong=reader.text("judge-strong"),
         env=_variables(reader),
@@ -255,6 +257,14 @@ def _login(reader: InputReader, name: str, other: str) -> str | None:
     elif value is not None and not value.isprintable():
         reader.problem(name, "one line without control characters")
     return value
+
+
+def _gateway(reader: InputReader) -> Literal["live", "record", "replay"] | None:
+    modes: tuple[Literal["live", "record", "replay"], ...] = ("live", "record", "replay")
+    value = reader.text("gateway")
+    if value is not None and value not in modes:
+        reader.problem("gateway", "live, record or replay")
+    return next((mode for mode in modes if mode == value), None)
 
 
 def _network(reader: InputReader) -> str | None:

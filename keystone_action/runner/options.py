@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from keystone_action.scoring.baseline import Baseline
     from keystone_action.scoring.results import CellResult
     from keystone_action.spec.loading.translation import Dialects
+    from keystone_action.spec.models.gateway import Gateway
+    from keystone_action.spec.models.spec import Spec
 
+GatewayMode = Literal["live", "record", "replay"]
 FailOn = Literal["threshold", "regression", "error", "never"]
 
 
@@ -34,7 +37,7 @@ class RunOptions:
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
     asked for, empty otherwise. withheld: files that no agent may see, beside those that specs name. summary: where the
-    caller puts a copy of the summary.
+    caller puts a copy of the summary. gateway: replaces `gateway.mode` of every spec, and switches the gateway on.
     """
 
     specs: tuple[str, ...]
@@ -73,6 +76,7 @@ class RunOptions:
     baseline_problem: str = ""
     withheld: tuple[Path, ...] = ()
     summary: Path | None = None
+    gateway: GatewayMode | None = None
 
     @property
     def selection(self) -> Selection:
@@ -80,6 +84,17 @@ class RunOptions:
         return Selection(
             params=self.params, tags=self.tags, filter=self.filter, shard=self.shard, replicas=self.replicas
         )
+
+
+def gateway_of(spec: Spec, options: RunOptions) -> Gateway | None:
+    """The gateway of a spec's cells: as the spec asks for it, else as the call does; None where none does, or the spec
+    switches it off."""
+    asked = spec.model_gateway
+    if asked is not None or spec.gateway == "off" or options.gateway is None:
+        return asked
+    from keystone_action.spec.models.gateway import Gateway
+
+    return Gateway()
 
 
 class Progress(Protocol):

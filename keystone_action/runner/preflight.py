@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import UsageError
+from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
@@ -93,6 +93,7 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
     facilities = find_facilities(wanted, options)
     try:
         for loaded in wanted:
+            _refuse_without_gateway(loaded, options)
             if loaded.spec.services:
                 from keystone_action.services.start import refuse_unsupported
 
@@ -105,6 +106,16 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
         facilities.close()
         raise
     return facilities
+
+
+def _refuse_without_gateway(loaded: LoadedSpec, options: RunOptions) -> None:
+    if options.gateway in ("record", "replay"):
+        raise NotSupportedYet(f"--gateway {options.gateway}")
+    if options.gateway is not None and loaded.spec.gateway == "off":
+        raise UsageError(
+            f"{loaded.path}: --gateway needs what `gateway: off` switches off",
+            help="leave `gateway` out of the spec, or the option away (in the action: the input gateway)",
+        )
 
 
 def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:

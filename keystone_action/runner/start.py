@@ -16,6 +16,7 @@ from keystone_action.invariants.base import Check
 from keystone_action.runner.cell.host import Host
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.concurrency import company
+from keystone_action.runner.gateways import LazyGateways, provider_keys
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import SecretValues, keys_handed_out, resolve
 from keystone_action.runner.service_pool import Definition, Group, ServicePool
@@ -52,6 +53,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     }
     values = tuple(value for entry in run.secrets.values() for value in entry.values.values())
     values += tuple(value for loaded in run.wanted for value in keys_handed_out(loaded, options.environ))
+    values += tuple(value for loaded in run.wanted for value in provider_keys(loaded.spec, options))
     progress.secrets(values)
     for loaded in run.wanted:
         run.author_files.add_all(loaded.author_files, loaded.withheld)
@@ -74,6 +76,8 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     run.service_defects = lambda: starter.defects
     run.services = ServicePool(starter)
     stack.push_async_callback(run_shielded, run.services.close)
+    run.gateways = LazyGateways()
+    stack.push_async_callback(run_shielded, run.gateways.close)
     run.judge = LazyJudge(options, progress)
     run.company = company(options, run.planned)
     run.light = {loaded.spec.id: is_light(loaded) for loaded in run.specs}

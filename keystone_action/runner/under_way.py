@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keystone_action.runner.concurrency import Company
     from keystone_action.runner.containers import Containers
     from keystone_action.runner.engine import Facilities
+    from keystone_action.runner.gateways import LazyGateways
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.service_pool import ServicePool
     from keystone_action.sandbox.base import SandboxProvider
@@ -147,10 +148,11 @@ class RunUnderWay:
     `parts/identify.py`.
 
     roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
-    also of the author's own scripts. containers: the engine, where there is one. service_defects: what went wrong in
-    our own mock server so far. secrets: by spec id. company: by spec id, who runs beside its cells. light: by spec id,
-    whether its workspace is so small that it is copied faster than a thread is woken. author_files: bytes of the
-    author's files, read before the first agent started. host: what scripts on the host find.
+    also of the author's own scripts. containers: the engine, where there is one. gateways: those to models.
+    service_defects: what went wrong in our own mock server so far. secrets: by spec id. company: by spec id, who runs
+    beside its cells. light: by spec id, whether its workspace is so small that it is copied faster than a thread is
+    woken. author_files: bytes of the author's files, read before the first agent started. host: what scripts on the
+    host find.
     """
 
     options: RunOptions
@@ -167,6 +169,7 @@ class RunUnderWay:
     provider: SandboxProvider = field(init=False)
     containers: Containers | None = None
     services: ServicePool = field(init=False)
+    gateways: LazyGateways = field(init=False)
     service_defects: Callable[[], tuple[str, ...]] = tuple
     judge: Judge = field(init=False)
     masker: Masker = field(init=False)

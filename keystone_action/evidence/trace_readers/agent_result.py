@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.model import AgentRun, TooMuchPrinted
-from keystone_action.evidence.trace import Trace, Usage
+from keystone_action.evidence.trace import AGENT_RESULT, Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
 from keystone_action.evidence.trace_readers.values import MalformedTrace, amount, as_arguments, as_text, text, tokens
-
-SOURCE = "agent_result"
 
 
 def trace_of_result(run: AgentRun) -> Trace | None:
@@ -25,14 +23,14 @@ def trace_of_result(run: AgentRun) -> Trace | None:
         output = run.whole_output()
     except TooMuchPrinted:
         output = run.output
-    builder = TraceBuilder(SOURCE, final_output=output, calls_known=run.tool_calls is not None)
+    builder = TraceBuilder(AGENT_RESULT, final_output=output, calls_known=run.tool_calls is not None)
     try:
         for number, call in enumerate(run.tool_calls or (), 1):
             _add(builder, str(number), call)
         if run.token_usage is not None:
             builder.usage = _usage(run.token_usage)
     except MalformedTrace as malformed:
-        return Trace(source=SOURCE, problem=f"the agent's result is malformed: {malformed}")
+        return Trace(source=AGENT_RESULT, problem=f"the agent's result is malformed: {malformed}")
     return builder.finish()
 
 

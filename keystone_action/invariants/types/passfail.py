@@ -54,6 +54,8 @@ class PassFail(Check):
         sentences = [_sentence(*step) for step in done]
         if holds and self.expected_output == "":
             sentences.append(_WARNING)
+        if self.expected_tools or self.expected_tool_args:
+            sentences += filter(None, [context.evidence.answer_trace_note])
         return (passed if holds else failed)(" ".join(sentences), checks={what: one for what, one, _ in done})
 
     def _steps(self, evidence: Evidence) -> Iterator[_Step]:
@@ -95,7 +97,7 @@ class PassFail(Check):
 
 def _calls(evidence: Evidence) -> tuple[Sequence[ToolCall], str]:
     """The calls that were seen, and why there may be none to see."""
-    trace = evidence.observed
+    trace = evidence.answer_trace
     if trace is None:
         return (), "no tool calls were observed: there is no trace of this agent"
     if trace.problem:

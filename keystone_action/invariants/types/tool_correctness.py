@@ -58,7 +58,7 @@ class ToolCorrectness(Check):
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread
 
-        trace = context.evidence.observed
+        trace = context.evidence.answer_trace
         if trace is None:
             return skipped("There is no trace of this agent.")
         if trace.problem:
@@ -77,7 +77,7 @@ class ToolCorrectness(Check):
         score = found.f1 * (found.order if self.ordered else 1.0)
         holds = found.exact(ordered=self.ordered)
         return (passed if holds else failed)(
-            self._message(found, missing, unexpected, calls),
+            "\n".join(filter(None, [self._message(found, missing, unexpected, calls), evidence.answer_trace_note])),
             score=score,
             precision=found.precision,
             recall=found.recall,

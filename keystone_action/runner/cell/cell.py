@@ -35,6 +35,12 @@ from keystone_action.runner.cell.grading import (
 )
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
+from keystone_action.runner.cell.model_gateway import (
+    observe_models,
+    require_provider,
+    settle_model_gateway,
+    without_real_keys,
+)
 from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.under_way import CellUnderWay
 from keystone_action.sandbox.shortage import of_machine
@@ -88,6 +94,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
         under_way.agent_run = await _run_agent(under_way)
         # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
         await under_way.sandbox.close()
+        await settle_model_gateway(under_way)
         if defects := under_way.run.service_defects():
             raise ServiceError(f"the mock server broke while it served: {defects[0]}")
         if problem := under_way.agent_run.shortage or under_way.incomplete():
@@ -98,6 +105,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
         except PathUnreadable as error:
             # A workspace that the agent made unreadable is the agent's failure (contract, 5.1).
             return _result(under_way, "fail", 0.0, f"the workspace can't be graded: {error}")
+        require_provider(under_way)
         await run_checks(under_way)
     # Checks have the agent's network, and by now all of it is closed.
     if problem := under_way.incomplete():
@@ -112,14 +120,16 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
 async def _run_agent(under_way: CellUnderWay) -> AgentRun:
     agent, directory = under_way.agent, under_way.agent_directory
     context = {"params": dict(under_way.cell.params), "services": under_way.names["services"]}
+    environment = under_way.environment(agent_directory=directory, agent_env=agent.env)
     task = AgentCall(
         prompt=under_way.prompt,
-        environment=under_way.environment(agent_directory=directory, agent_env=agent.env),
+        environment=without_real_keys(under_way, environment),
         inputs=under_way.inputs,
         agent_directory=directory,
         context=context if under_way.loaded.agent_gets_context else None,
         private=under_way.roots.private,
         transcript=bool(agent.trace and agent.trace.stdout),
+        stop=under_way.budget_spent,
     )
     return await run_agent(agent, under_way.sandbox, task)
 
@@ -132,9 +142,10 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     under_way.unreadable = unreadable(before.unreadable, after.unreadable) or under_way.sandbox.loss
     found = compare_entries(before, after)
     patch = write_patch(under_way.originals, roots.workspace, found)
-    observed = under_way.observed = observe(agent, run, roots.workspace, roots.trace)
-    under_way.notices += notices(observed)
-    run = under_way.agent_run = take_answer(agent, run, observed)
+    declared = observe(agent, run, roots.workspace, roots.trace)
+    under_way.notices += notices(declared)
+    run = under_way.agent_run = take_answer(agent, run, declared)
+    observed = under_way.observed = observe_models(under_way, declared)
     places = under_way.places.items()
     under_way.evidence = Evidence(
         cell_id=under_way.cell.id,
@@ -154,6 +165,7 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
         patch=patch.text,
         patch_cut=patch.cut,
         observed=observed,
+        declared=declared,
     )
     return under_way.evidence
 

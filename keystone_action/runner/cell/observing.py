@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from keystone_action.command import TRANSCRIPT_LIMIT
 from keystone_action.errors import raise_unless_agent
+from keystone_action.evidence.trace import AGENT_RESULT
 from keystone_action.files.paths import PathProblem, PathUnreadable, display_path, open_inside
 from keystone_action.spec.models.agents import AgentOutput, PythonAgent
 
@@ -71,7 +72,7 @@ def _from_result(agent: AgentBase, run: AgentRun) -> Trace | None:
     to_a_file = isinstance(output, AgentOutput) and output.file is not None
     result_declared = isinstance(output, AgentOutput) or isinstance(agent, PythonAgent)
     if result_declared and not to_a_file and run.problem:
-        return _unread("agent_result", run.problem)
+        return _unread(AGENT_RESULT, run.problem)
     if run.tool_calls is None and run.token_usage is None:
         return None
     from keystone_action.evidence.trace_readers.agent_result import trace_of_result

@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.runner.cell.layout import run_shielded
+from keystone_action.runner.cell.model_gateway import open_model_gateway
 
 if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay
 
 
 async def attach_services(under_way: CellUnderWay) -> None:
-    """Every service ready for this cell, in the order of the spec, and known to expressions. Raises HarnessError."""
+    """The gateway and every service ready for this cell, in the order of the spec, and known to expressions. Raises
+    HarnessError."""
     try:
         audit = AuditLog(under_way.roots.audit_log)
     except OSError as error:
         raise HarnessError(f"the audit log can't be written: {error.strerror}") from error
     under_way.stack.callback(audit.close)
     await _enter_network(under_way, audit)
+    await open_model_gateway(under_way)
     if under_way.spec.services:
         from keystone_action.runner.cell.attachments import Attachments
 
@@ -45,7 +48,7 @@ async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
         return
     own = [one for one in spec.services if one.kind == "container" or getattr(one, "isolation", "") == "container"]
     denied, egress = _is_denied(under_way), spec.network.egress
-    isolated = denied and not spec.services and not egress.allow
+    isolated = denied and not spec.services and not egress.allow and under_way.gateway_wanted is None
     if (under_way.image is None and not own) or isolated:
         return
     # Its own even without services: agents of two cells must not meet, nor anything else on the engine.

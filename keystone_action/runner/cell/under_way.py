@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keystone_action.agents.environment import agent_environment
 from keystone_action.command import Limits
 from keystone_action.runner.cell.layout import hidden_places
+from keystone_action.runner.options import gateway_of
 from keystone_action.spec.expressions import interpolate
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun, Evidence
     from keystone_action.evidence.trace import Trace
     from keystone_action.files.changes.snapshot import Snapshot
+    from keystone_action.gateway.cell import CellGateway
     from keystone_action.plan import Cell
     from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from keystone_action.services.egress.proxy import EgressCell
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
+    from keystone_action.spec.models.gateway import Gateway
     from keystone_action.spec.models.spec import Invariant, Setup, Spec
 
 Value = TypeVar("Value")
@@ -49,13 +53,15 @@ class CellUnderWay:
 
     started: monotonic seconds. stack: undoes in reverse order what the stages did.
     Workspace: agent_directory, the agent's own code, None without any; names, what expressions can name.
-    Services: network, its own on the engine; proxy, the way out of it; users, whose connections are the cell's; places,
-    its services by name, in the order of the spec.
+    Services: network, its own on the engine; proxy, the way out of it; gateway, its way to models, and budget_spent,
+    set some seconds after that one's budget was; users, whose connections are the cell's; places, its services by name,
+    in the order of the spec.
     Setup: prompt, setup and agent, as interpolated; inputs, files of ours for the agent; provider, opens the sandboxes
     of checks as the agent's was; readable, directories of ours that code in these may read; check_environment, what
     commands of checks get besides their own `env`; originals and before, what the workspace held; missing_programs,
     first words of checks' commands that the sandbox has not, with the place where it hides them.
-    Agent: agent_run, None before its end. Evidence: observed, its trace; unreadable, the sentence that disqualifies it.
+    Agent: agent_run, None before its end. Evidence: observed, the trace that checks read; unreadable, the sentence that
+    disqualifies it.
     Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: there is so little
     to remove that a thread for it would cost more than it.
     """
@@ -73,6 +79,8 @@ class CellUnderWay:
 
     network: ContainerNetwork | None = None
     proxy: EgressCell | None = None
+    gateway: CellGateway | None = None
+    budget_spent: asyncio.Event | None = None
     users: set[int] = field(default_factory=set)
     places: dict[str, Place] = field(default_factory=dict)
 
@@ -132,6 +140,11 @@ class CellUnderWay:
         return hidden_places(self.loaded, self.run.options) | self.run.results_places
 
     @property
+    def gateway_wanted(self) -> Gateway | None:
+        """As the spec or an option of the call asks for it, not interpolated; None where none does."""
+        return gateway_of(self.spec, self.run.options)
+
+    @property
     def light(self) -> bool:
         """Whether there is so little to lay out that a thread for it would cost more than it."""
         spec = self.spec
@@ -158,6 +171,7 @@ class CellUnderWay:
             workspace=self.sandbox.workspace_inside,
             services={name: place.for_agent for name, place in self.places.items()},
             seed=self.spec.determinism.seed,
+            model_variables=self.gateway.variables if self.gateway is not None and agent_env is not None else None,
             setup_env=self.setup.env,
             agent_directory=agent_directory,
             agent_env=agent_env,

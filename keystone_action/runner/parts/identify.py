@@ -66,6 +66,7 @@ def run_facts(options: RunOptions, specs: Collection[LoadedSpec], commit: str | 
                 "the threshold": threshold,
                 "fail-on-skipped": str(options.fail_on_skipped).lower(),
                 "the agent": options.agent or "each spec's own",
+                "the gateway": options.gateway or "each spec's own",
             },
             "parameter": dict(options.params),
             "spec": {loaded.spec.id: loaded.sha256 for loaded in specs},

@@ -1,0 +1,80 @@
+"""The gateway as one cell has it: addresses for its agent, and what came of it once the agent has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from keystone_action.gateway.addresses import ModelAddress, agent_variables
+from keystone_action.gateway.application import Settings
+from keystone_action.gateway.configuration import Configuration
+from keystone_action.gateway.ledger import Ledger
+from keystone_action.gateway.server import Gateways, OpenGateway
+
+SETTLE_SECONDS = 62.0
+"""A little longer than an answer is read to its end whose client has left."""
+_KEY_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class CellGateway:
+    """addresses: by the names of providers. real_keys: what stands behind the worthless one."""
+
+    addresses: Mapping[str, ModelAddress]
+    ledger: Ledger
+    configuration: Configuration
+    _gateways: Gateways = field(repr=False)
+    _opened: OpenGateway = field(repr=False)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What an agent's programs look for."""
+        return agent_variables(self.addresses, self.configuration.apis)
+
+    def without_keys(self, variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Variables in which a provider's real key is the cell's own, and the names of those that were changed."""
+        real = set(self.configuration.real_keys)
+        key = next(iter(self.addresses.values())).key
+        changed = tuple(name for name, value in variables.items() if value.strip() in real)
+        return {**variables, **dict.fromkeys(changed, key)}, changed
+
+    async def settle(self) -> None:
+        """The agent has ended. Answers under way are read to their end; then nobody is answered any more."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self.ledger.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - another thread's work
+            await asyncio.sleep(0.01)
+        await self.close()
+
+    async def close(self) -> None:
+        """Answer nobody any more. Twice does no harm."""
+        await self._gateways.close(self._opened)
+
+
+async def open_gateway(
+    gateways: Gateways,
+    configuration: Configuration,
+    *,
+    address: str = "127.0.0.1",
+    admits: Callable[[str], bool] = lambda _peer: True,
+    on_spent: Callable[[], None] = lambda: None,
+) -> CellGateway:
+    """address: where the cell's agent reaches us. admits: whether a peer's address is one of the cell's. on_spent:
+    called, in the gateway's thread, with each request that a spent budget refuses. Raises ServiceError."""
+    ledger, key = configuration.ledger(), f"keystone-{secrets.token_hex(_KEY_BYTES)}"
+    settings = Settings(
+        key=key,
+        upstreams=configuration.upstreams,
+        ledger=ledger,
+        deny_tools_of_provider=configuration.deny_provider_tools,
+        missing_key=configuration.missing_keys,
+        admits=admits,
+        on_spent=on_spent,
+    )
+    opened = await gateways.open(settings, address)
+    root = f"http://{opened.address}:{opened.port}"
+    versions = {name: "/v1" if api == "openai" else "" for name, api in configuration.apis.items()}
+    addresses = {name: ModelAddress(f"{root}/{name}{version}", key) for name, version in versions.items()}
+    return CellGateway(addresses, ledger, configuration, gateways, opened)

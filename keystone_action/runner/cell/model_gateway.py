@@ -1,0 +1,116 @@
+"""What the agent of one cell says to models: its gateway, opened before it and settled after it (spec.md 5.6)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from keystone_action.errors import HarnessError, ServiceError
+from keystone_action.runner.cell.layout import run_shielded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keystone_action.evidence.trace import Trace
+    from keystone_action.runner.cell.under_way import CellUnderWay
+
+GRACE_SECONDS = 10.0
+"""For an agent that was told that its budget is spent."""
+
+
+async def open_model_gateway(under_way: CellUnderWay) -> None:
+    """The gateway, if this cell has one, known to expressions. Raises ServiceError, SecretError."""
+    gateway = under_way.gateway_wanted
+    if gateway is None:
+        return
+    from keystone_action.gateway.cell import open_gateway
+    from keystone_action.gateway.configuration import configure
+
+    options, network = under_way.run.options, under_way.network
+    inside = network if under_way.image is not None else None
+    configuration = configure(
+        under_way.fill(gateway),
+        options.environ,
+        denied_egress=under_way.spec.network.egress.default == "deny",
+        no_secrets_reason=options.no_secrets_reason,
+    )
+    under_way.budget_spent = asyncio.Event()
+    opened = await open_gateway(
+        under_way.run.gateways.started(),
+        configuration,
+        address="127.0.0.1" if inside is None else inside.host_address,
+        admits=(lambda _peer: True) if inside is None else inside.admits,
+        on_spent=_ends_soon(under_way.budget_spent),
+    )
+    under_way.gateway = opened
+    under_way.stack.push_async_callback(run_shielded, opened.close)
+    under_way.names["gateway"] = {name: address.as_mapping() for name, address in opened.addresses.items()}
+
+
+def _ends_soon(event: asyncio.Event) -> Callable[[], None]:
+    """For the gateway's thread: sets the event some seconds after the first call."""
+    loop = asyncio.get_running_loop()
+    told = False
+
+    def tell() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            loop.call_soon_threadsafe(loop.call_later, GRACE_SECONDS, event.set)
+
+    return tell
+
+
+async def settle_model_gateway(under_way: CellUnderWay) -> None:
+    """The agent has ended: what it asked for is whole. Raises ServiceError for a defect of ours."""
+    if under_way.gateway is None:
+        return
+    await under_way.gateway.settle()
+    if under_way.agent_run is not None and (why := under_way.gateway.ledger.stopped):
+        under_way.agent_run = replace(under_way.agent_run, stopped=why)
+    if defects := under_way.run.gateways.defects:
+        raise ServiceError(f"the model gateway broke while it served: {defects[0]}")
+
+
+def require_provider(under_way: CellUnderWay) -> None:
+    """Raises HarnessError where a provider failed, so that the agent could not do better."""
+    run = under_way.agent_run
+    if under_way.gateway is None or run is None or run.stopped:
+        return
+    failed = run.exit_code != 0 or run.timed_out or not run.output.strip()
+    if failed and (why := under_way.gateway.ledger.provider_failure()):
+        raise HarnessError(why, help="Run it again; `scoring.retry_errors` does that by itself.")
+
+
+def without_real_keys(under_way: CellUnderWay, variables: dict[str, str]) -> dict[str, str]:
+    """An agent's variables with the cell's key in place of a provider's; the report says which."""
+    if under_way.gateway is None:
+        return variables
+    replaced, names = under_way.gateway.without_keys(variables)
+    if names:
+        under_way.notices.append(f"{', '.join(names)}: the agent got the gateway's key instead of the provider's")
+    return replaced
+
+
+def observe_models(under_way: CellUnderWay, declared: Trace | None) -> Trace | None:
+    """The trace that checks read: the gateway's where it must have seen everything, else the agent's own word
+    (contract, 5.6 "Which trace checks read"). Raises OSError where our copy can't be written."""
+    gateway = under_way.gateway
+    if gateway is None or not (gateway.ledger.answered or _is_only_way(under_way)):
+        return declared
+    from keystone_action.evidence.trace import write_trace
+    from keystone_action.gateway.trace import differences, trace_of, with_declared
+
+    seen = trace_of(gateway.ledger.exchanges, gateway.ledger.spent)
+    if declared is not None and not declared.problem:
+        under_way.notices += differences(seen, declared)
+        seen = with_declared(seen, declared)
+    write_trace(seen, under_way.roots.trace)
+    return seen
+
+
+def _is_only_way(under_way: CellUnderWay) -> bool:
+    """Whether the gateway is the agent's only way out."""
+    egress = under_way.spec.network.egress
+    return egress.default == "deny" and not egress.allow

@@ -1,0 +1,51 @@
+"""The model gateways of a run: started with the first cell that has one, stopped with the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from keystone_action.runner.options import gateway_of
+
+if TYPE_CHECKING:
+    from keystone_action.gateway.server import Gateways
+    from keystone_action.runner.options import RunOptions
+    from keystone_action.spec.models.spec import Spec
+
+
+class LazyGateways:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._gateways: Gateways | None = None
+
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """What went wrong in our own code while they served."""
+        return self._gateways.defects if self._gateways is not None else ()
+
+    def started(self) -> Gateways:
+        """Those of this run, serving. Raises ServiceError."""
+        if self._gateways is None:
+            from keystone_action.gateway.server import Gateways
+
+            made = Gateways()
+            made.start()
+            self._gateways = made
+        return self._gateways
+
+    async def close(self) -> None:
+        """End all of them."""
+        if self._gateways is not None:
+            await anyio.to_thread.run_sync(self._gateways.stop)
+
+
+def provider_keys(spec: Spec, options: RunOptions) -> tuple[str, ...]:
+    """The keys of our environment that stand behind a spec's gateway: masked like secrets."""
+    gateway = gateway_of(spec, options)
+    if gateway is None:
+        return ()
+    from keystone_action.gateway.configuration import keys_of_environment
+
+    return keys_of_environment(gateway, options.environ)
