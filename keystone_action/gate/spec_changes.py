@@ -84,6 +84,8 @@ def _weakening(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
     yield from checks.each(_changed_gates)
     yield from _leaves("forbidden", old.pop("forbidden"), new.pop("forbidden"))
     yield from _leaves("audit", old.pop("audit"), new.pop("audit"))
+    yield from _leaves("gateway", old.pop("gateway"), new.pop("gateway"))
+    yield from _leaves("agent.trace", old["agent"].pop("trace"), new["agent"].pop("trace"))
     yield from _leaves("resources.readable", old["resources"].pop("readable"), new["resources"].pop("readable"))
     yield from checks.each(_changed_checks)
 

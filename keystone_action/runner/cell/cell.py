@@ -32,6 +32,7 @@ from keystone_action.runner.cell.grading import (
     unreadable,
     usage,
     verdict_of,
+    violation,
 )
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
@@ -146,6 +147,11 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     under_way.notices += notices(declared)
     run = under_way.agent_run = take_answer(agent, run, declared)
     observed = under_way.observed = observe_models(under_way, declared)
+    if under_way.spec.forbidden.needs_trace:
+        from keystone_action.runner.cell.forbidden import judge_calls
+
+        has_gateway = under_way.gateway is not None
+        under_way.forbidden = judge_calls(under_way.spec.forbidden, observed, has_gateway=has_gateway)
     places = under_way.places.items()
     under_way.evidence = Evidence(
         cell_id=under_way.cell.id,
@@ -172,7 +178,8 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
 
 def _grade_cell(under_way: CellUnderWay) -> CellResult:
     loaded, results = under_way.loaded, [entry.result for entry in under_way.graded]
-    zero = forced_zero(under_way.agent, under_way.agent_run, by_author=loaded.names_keys) or under_way.unreadable
+    zero = violation(under_way.forbidden) or under_way.unreadable
+    zero = zero or forced_zero(under_way.agent, under_way.agent_run, by_author=loaded.names_keys)
     graded = verdict_of(results, loaded, under_way.run.options, zero)
     return _result(under_way, graded.verdict, graded.composite, graded.reason, graded.invariants)
 
@@ -206,6 +213,7 @@ def _result(
         agent=_agent_result(under_way.agent_run, cell.agent_type, masker),
         trace=TraceInfo(trace_source(under_way.observed)),
         invariants=tuple(_masked_result(result, masker) for result in invariants),
+        forbidden=tuple(replace(rule, details=masker.text(rule.details)) for rule in under_way.forbidden),
         reason=masker.text(reason),
         usage=usage(under_way.observed, ran=under_way.agent_run is not None and cell.agent_type != "none"),
         judge_usage=judge_usage(under_way.graded),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.runner.cell.under_way import GradedCheck
     from keystone_action.runner.options import RunOptions
-    from keystone_action.scoring.results import CellResult, InvariantResult
+    from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
 
@@ -44,6 +44,12 @@ def unreadable(before: Sequence[str], after: Sequence[str]) -> str:
     return f"the agent left what can't be read: {', '.join(closed[:5])}" if closed else ""
 
 
+def violation(results: Sequence[ForbiddenResult]) -> str:
+    """The sentence that disqualifies a cell; empty when no rule was violated."""
+    broken = [one for one in results if one.violated]
+    return "; ".join(f"forbidden.{one.rule} was violated: {one.details.partition(chr(10))[0]}" for one in broken)
+
+
 def verdict_of(
     results: Sequence[InvariantResult], loaded: LoadedSpec, options: RunOptions, forced_zero: str = ""
 ) -> Grade:
@@ -60,7 +66,10 @@ def verdict_of(
 
 def is_earned(cell: CellResult, loaded: LoadedSpec, options: RunOptions) -> bool:
     """Whether a cell that is said to have passed does so by its checks."""
-    return cell.verdict != "pass" or verdict_of(cell.invariants, loaded, options).verdict == "pass"
+    if cell.verdict != "pass":
+        return True
+    judged = {rule.rule for rule in cell.forbidden if not rule.violated}
+    return loaded.spec.forbidden.rules <= judged and verdict_of(cell.invariants, loaded, options).verdict == "pass"
 
 
 def ending(run: AgentRun) -> str:

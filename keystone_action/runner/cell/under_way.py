@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell
     from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
-    from keystone_action.scoring.results import InvariantResult
+    from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.services.base import Place
     from keystone_action.services.egress.proxy import EgressCell
     from keystone_action.spec.loading.loader import LoadedSpec
@@ -62,6 +62,7 @@ class CellUnderWay:
     first words of checks' commands that the sandbox has not, with the place where it hides them.
     Agent: agent_run, None before its end. Evidence: observed, the trace that checks read; unreadable, the sentence that
     disqualifies it.
+    forbidden, what rules on it came to.
     Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: there is so little
     to remove that a thread for it would cost more than it.
     """
@@ -100,6 +101,7 @@ class CellUnderWay:
     observed: Trace | None = None
     evidence: Evidence = field(init=False)
     unreadable: str = ""
+    forbidden: tuple[ForbiddenResult, ...] = ()
     graded: list[GradedCheck] = field(default_factory=list)
     left_little: bool = False
 

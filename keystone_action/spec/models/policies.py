@@ -58,6 +58,11 @@ class Forbidden(StrictModel):
     commands: list[Annotated[str, RegexPattern()]] | None = None
 
     @property
+    def rules(self) -> set[str]:
+        """The names of those that there are."""
+        return {name for name in type(self).model_fields if getattr(self, name) is not None}
+
+    @property
     def needs_trace(self) -> bool:
         """Whether a rule is about what the agent asked tools to do."""
         return self.tools is not None or self.commands is not None

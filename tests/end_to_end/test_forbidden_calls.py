@@ -1,0 +1,111 @@
+"""`forbidden.tools` and `forbidden.commands`: what the agent asked tools to do, as the gateway saw it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.model_agents import behind, calls, run, says, spec_of
+
+SAYS_DONE = """
+status, first = ask([user("do it")], tools=("Bash", "Read"))
+results = [one for call in first["content"] for one in result(call["id"], "ok")["content"]]
+ask([user("do it"), {"role": "assistant", "content": first["content"]}, user(results)])
+print("done")
+"""
+READ = ("toolu_0", "Read", {"path": "a.txt"})
+
+
+def bash(command: Any, **more: Any) -> tuple[str, str, dict[str, Any]]:
+    return ("toolu_1", "Bash", {"command": command, **more})
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "broken"),
+    [
+        ({"tools": ["Bash"]}, bash("ls"), "tools"),
+        ({"tools": ["execute"]}, bash("ls"), "tools"),
+        ({"tools": ["fetch", "write"]}, bash("ls"), None),
+        ({"tools": []}, bash("ls"), None),
+        ({"commands": [r"\brm\s+-rf\b"]}, bash("cd /tmp && rm  -rf x"), "commands"),
+        ({"commands": [r"\brm\s+-rf\b"]}, bash(["bash", "-lc", "rm -rf x"]), "commands"),
+        ({"commands": ["^git push"]}, bash(["git", "push", "origin"]), "commands"),
+        ({"commands": ["rm -rf"]}, bash("ls", description="instead of rm -rf"), None),
+        ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"description": "rm -rf x"}), "commands"),
+        ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"deep": [{"in": ["it", "rm -rf x"]}]}), "commands"),
+        ({"commands": ["a.txt"]}, bash("ls"), None),  # what is read is no command
+    ],
+)
+def test_a_call_that_a_rule_forbids_fails_the_cell(
+    tmp_path: Path, rules: dict[str, Any], asked: Any, broken: str | None
+) -> None:
+    with behind(calls(READ, asked), says("done")) as (_, environ):
+        called = run(tmp_path, spec_of(SAYS_DONE, forbidden=rules), environ)
+    (cell,) = called.cells
+    (rule,) = cell["forbidden"]
+    assert rule["violated"] == (broken is not None)
+    if broken is None:
+        assert (called.code, cell["verdict"], rule["details"]) == (0, "pass", "")
+        return
+    assert (called.code, cell["verdict"], cell["composite"], rule["rule"]) == (1, "fail", 0.0, broken)
+    assert rule["details"].startswith(f"call 2 of 2: {asked[1]} (")
+    assert rule["details"].endswith("seen by the gateway")
+    assert cell["invariants"][0]["status"] == "pass"
+    assert f"forbidden.{broken} was violated: call 2 of 2" in cell["reason"]
+
+
+def test_where_no_model_answered_while_egress_was_open_nothing_is_known(tmp_path: Path) -> None:
+    with behind(says("done")) as (_, environ):
+        called = run(tmp_path, spec_of('print("done")', forbidden={"tools": ["Bash"]}), environ)
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"]) == (3, "error")
+    assert "forbidden.tools: nothing was observed" in cell["error"]
+    assert cell["usage"]["cost_usd"] is None
+
+
+def test_a_rule_switches_the_gateway_on(tmp_path: Path) -> None:
+    spec = spec_of(SAYS_DONE, forbidden={"commands": ["rm"]})
+    del spec["gateway"]
+    with behind(calls(bash("rm x")), says("done")) as (_, environ):
+        called = run(tmp_path, spec, environ)
+    assert called.cells[0]["forbidden"][0]["violated"]
+
+
+CLAUDE = """import json
+call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "rm -rf x"}}
+print(json.dumps({"type": "assistant", "message": {"id": "m1", "role": "assistant", "content": [call]}}))
+print(json.dumps({"type": "result", "subtype": "success", "result": "done"}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "details"),
+    [(CLAUDE, "by the agent's own word"), ("", "the trace on stdout is empty")],
+    ids=["told", "untold"],
+)
+def test_without_the_gateway_a_declared_trace_is_read_and_whose_word_it_is_said(
+    tmp_path: Path, script: str, details: str
+) -> None:
+    agent = {"trace": {"format": "claude", "stdout": True}}
+    spec = spec_of("", forbidden={"commands": ["rm -rf"]}, gateway="off")
+    spec["agent"] = {"type": "command", "command": ["python3", "-c", script], **agent}
+    called = run(tmp_path, spec, {})
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"], cell["composite"]) == (1, "fail", 0.0)
+    assert details in cell["forbidden"][0]["details"]
+
+
+def test_a_journal_in_which_the_rule_was_not_judged_earns_nothing(tmp_path: Path) -> None:
+    with behind(calls(bash("rm -rf x")), says("done")) as (_, environ):
+        called = run(tmp_path, spec_of(SAYS_DONE, forbidden={"commands": ["rm"]}), environ)
+        journal = called.output / "journal.jsonl"
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        for line in lines:
+            if "cell" in line:
+                line["cell"] |= {"verdict": "pass", "composite": 1.0, "reason": "", "forbidden": []}
+        journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (called.output / "results.json").unlink()
+        again = run(tmp_path, spec_of(SAYS_DONE, forbidden={"commands": ["rm"]}), environ, "--resume", "out")
+    assert again.code != 0
