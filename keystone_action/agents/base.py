@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from keystone_action.gateway.addresses import ModelAddress
+
 PROMPT_NAME = "prompt.txt"
 RUNNER_NAME = "python_runner.py"
 LIBRARY_NAME = "keystone-libraries.zip"
@@ -49,7 +51,8 @@ class AgentCall:
     it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
     for the cell, None = no limit but the agent's own. private: a directory of ours for what is too long to be held in
     memory; None = only its head and tail are kept, and what is longer can't be judged. transcript: whether stdout is
-    the declared trace, which is kept as a file of any length. stop: ends the agent once it is set.
+    the declared trace, which is kept as a file of any length. stop: ends the agent once it is set. gateways: where
+    models are reached, by the names of providers. deny_provider_tools: whether tools that a provider runs are refused.
     """
 
     prompt: str
@@ -61,6 +64,8 @@ class AgentCall:
     private: Path | None = None
     transcript: bool = False
     stop: asyncio.Event | None = None
+    gateways: Mapping[str, ModelAddress] = field(default_factory=dict)
+    deny_provider_tools: bool = False
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""

@@ -10,7 +10,7 @@ from keystone_action.errors import NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import first_word, sentence_on_hidden, ways_to_show
-from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PythonAgent
+from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PresetAgent, PythonAgent
 
 _NOT_RUN = (126, 127)
 """What a shell ends with when it could not run a program, or found none."""
@@ -37,6 +37,10 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
         from keystone_action.agents.python import run_python
 
         return await run_python(agent, sandbox, task)
+    if isinstance(agent, PresetAgent):
+        from keystone_action.agents.preset_run import run_preset
+
+        return await run_preset(agent, sandbox, task)
     raise NotSupportedYet(f"the agent type {getattr(agent, 'type', type(agent).__name__)}")
 
 

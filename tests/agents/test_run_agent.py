@@ -348,5 +348,5 @@ def test_no_agent_is_an_empty_run() -> None:
 
 
 def test_a_kind_that_is_not_there_yet_is_refused() -> None:
-    with pytest.raises(NotSupportedYet, match="agent type codex is not supported yet"):
-        run({"type": "codex"})
+    with pytest.raises(NotSupportedYet, match="agent type http is not supported yet"):
+        run({"type": "http", "url": "http://127.0.0.1"})

@@ -161,7 +161,7 @@ def test_what_this_version_refuses(errors_of: Errors, lines: str, expected: str)
     assert found.split(":")[0] == "5"
 
 
-@pytest.mark.parametrize("kind", ["claude-code", "codex", "gemini", "anthropic", "paragon", "http"])
+@pytest.mark.parametrize("kind", ["claude-code", "codex", "gemini", "mini-swe-agent", "anthropic", "paragon", "http"])
 def test_agents_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
     extra = ", url: x" if kind == "http" else ""
     (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: {kind}{extra}}}") + CHECKS)

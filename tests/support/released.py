@@ -37,7 +37,7 @@ def released(tool: str) -> Path:
     requirements = ROOT / "tests" / "differential" / f"requirements-{tool}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
     place = _CACHE / f"{tool}-{key}"
-    with _locked(tool):
+    with locked(tool):
         if not (place / "complete").exists():
             shutil.rmtree(place, ignore_errors=True)
             _install(place, requirements, tool)
@@ -46,7 +46,7 @@ def released(tool: str) -> Path:
 
 
 @contextmanager
-def _locked(tool: str) -> Iterator[None]:
+def locked(tool: str) -> Iterator[None]:
     """Workers of one test run wait for each other."""
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / f"{tool}.lock").open("w") as file:

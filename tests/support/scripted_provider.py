@@ -44,6 +44,9 @@ class Says:
     before: Callable[[int], Awaitable[None]] | None = None
 
 
+Answer = Says | Callable[[Asked], Says]
+
+
 def stream(*events: dict[str, Any], **more: Any) -> Says:
     """Server-sent events."""
     pieces = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
@@ -57,9 +60,9 @@ def document(found: Any, status: int = 200, **more: Any) -> Says:
 
 @dataclass
 class ScriptedProvider:
-    """answers: taken one by one; the last one again and again."""
+    """answers: taken one by one; the last one again and again. One that can be called is told the request."""
 
-    answers: list[Says]
+    answers: list[Answer]
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
     serving: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -84,7 +87,8 @@ class ScriptedProvider:
         length = int(dict(headers).get("content-length", "0"))
         method, target, _ = first.split(" ")
         self.asked.append(Asked(method, target, headers, await reader.readexactly(length)))
-        says = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        says = answer if isinstance(answer, Says) else answer(self.asked[-1])
         told = "".join(f"{name}: {value}\r\n" for name, value in says.headers)
         writer.write(f"HTTP/1.1 {says.status} X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
         for number, piece in enumerate(says.pieces):
@@ -99,7 +103,7 @@ class ScriptedProvider:
 
 
 @contextmanager
-def provider(*answers: Says) -> Iterator[ScriptedProvider]:
+def provider(*answers: Answer) -> Iterator[ScriptedProvider]:
     """It listens while the block lasts."""
     scripted, thread = (
         ScriptedProvider(list(answers) or [document({})]),

@@ -12,7 +12,7 @@ from keystone_action.spec.loading.diagnostics import nearest, show
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent
+from keystone_action.spec.models.agents import PRESET_TYPES, AgentOutput, AgentTrace, PresetAgent
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
 from keystone_action.spec.models.gateway import Gateway
@@ -29,7 +29,7 @@ _AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
     SecretEntry: {"source": "source", "from_": "from"},
     MockResponse: {"response": "response", "json_body": "json", "file": "file"},
 }
-_UNSUPPORTED_AGENTS = ("claude-code", "codex", "gemini", "anthropic", "paragon", "http")
+_UNSUPPORTED_AGENTS = (*PRESET_TYPES, "anthropic", "paragon", "http")
 _ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
@@ -80,13 +80,18 @@ class NoneAgent(AgentBase):
     type: Literal["none"]
 
 
-class PresetAgent(AgentBase):
-    """A known coding agent: command line, transcript and gateway variables come with the preset."""
+PresetType = Literal["claude-code", "codex", "gemini", "mini-swe-agent"]
+PRESET_TYPES: tuple[PresetType, ...] = get_args(PresetType)
 
-    type: Literal["claude-code", "codex", "gemini"]
-    model: str | None = None
+
+class PresetAgent(AgentBase):
+    """A known coding agent, started by the data that we have of it. args are added to its own; binary replaces its
+    program."""
+
+    type: PresetType
+    model: Annotated[str, Field(min_length=1)] | None = None
     args: list[str] = Field(default_factory=list)
-    binary: str | None = None
+    binary: Annotated[str, Field(min_length=1)] | None = None
 
 
 BuiltInTool = Literal["bash", "read", "write", "edit"]
@@ -118,14 +123,12 @@ AGENT_TYPES = (
     "cli",
     "python",
     "none",
-    "claude-code",
-    "codex",
-    "gemini",
+    *PRESET_TYPES,
     "anthropic",
     "paragon",
     "http",
 )
-_PRESETS = dict.fromkeys(("claude-code", "codex", "gemini"), "preset")
+_PRESETS: dict[str, str] = dict.fromkeys(PRESET_TYPES, "preset")
 
 Agent = Annotated[
     Annotated[CommandAgent, Tag("<command>")]

@@ -1,0 +1,66 @@
+"""Agents of a preset: the program is started by data, and led to the cell's gateway."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from keystone_action.agents.base import AgentCall, run_program
+from keystone_action.agents.presets.preset import Preset, load_preset, with_preset
+from keystone_action.errors import HarnessError
+from keystone_action.evidence.model import AgentRun
+from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keystone_action.sandbox.base import Sandbox
+    from keystone_action.spec.models.agents import PresetAgent
+
+_HOME_FILES = "home"
+_WITH_HOME_FILES = 'cp -R "$0"/. "$HOME" && exec "$@"'
+
+
+async def run_preset(agent: PresetAgent, sandbox: Sandbox, task: AgentCall) -> AgentRun:
+    """Run a known agent. Raises HarnessError when its program is missing, or the gateway has no provider for it."""
+    preset = load_preset(agent.type)
+    command = preset.command(
+        agent, task.gateways, deny_provider_tools=task.deny_provider_tools, prompt_file=task.inputs.prompt_file
+    )
+    environment = {**command.environment, **task.environment}
+    await _require(preset, agent.binary or preset.program, sandbox, environment.get("PATH"))
+    argv = command.argv
+    if command.home_files:
+        place = _write(task.inputs.directory / _HOME_FILES, command.home_files)
+        argv = ("/bin/sh", "-c", _WITH_HOME_FILES, str(place), *argv)
+    return await run_program(with_preset(agent), sandbox, replace(task, environment=environment), argv)
+
+
+async def _require(preset: Preset, program: str, sandbox: Sandbox, search_path: str | None) -> None:
+    """Raises HarnessError for a program that the sandbox has not."""
+    if await anyio.to_thread.run_sync(sandbox.which, program, search_path) is not None:
+        return
+    place = sandbox.find_hidden(program)
+    install = f"install it by setup.commands: `{preset.install_command()}`"
+    if place is None:
+        help_ = f"without `base:`, {install.replace('by setup.commands', 'on this machine')}; with it, {install}"
+        raise HarnessError(f"{preset.title}: its program {program} is not in this sandbox", help=help_)
+    raise HarnessError(f"{preset.title}: {sentence_on_hidden(program, place)}", help=ways_to_show(place))
+
+
+def _write(place: Path, files: Mapping[str, str]) -> Path:
+    """What HOME is to hold, where the sandbox can read it. Raises HarnessError."""
+    try:
+        for name, text in files.items():
+            path = place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            path.chmod(0o644)
+        for folder in (place, *(path for path in place.rglob("*") if path.is_dir())):
+            folder.chmod(0o755)
+    except OSError as error:
+        raise HarnessError(f"the agent's settings can't be written to {place}: {error.strerror or error}") from error
+    return place

@@ -1,0 +1,172 @@
+"""From a preset's file of data to the command of one cell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from keystone_action.errors import HarnessError
+from keystone_action.gateway.addresses import ModelAddress
+from keystone_action.spec.models.agents import AgentBase, AgentTrace, PresetAgent
+from keystone_action.spec.models.base import StrictModel
+
+_FOLDER = Path(__file__).parent
+_NAME = re.compile(r"\$\{([a-z_.]+)\}")
+_VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+]\w[\w.]*\w)?")
+_INSTALL: Mapping[str, Sequence[str]] = {"npm": ("npm", "install", "--global"), "pip": ("pip", "install")}
+_AT: Mapping[str, str] = {"npm": "@", "pip": "=="}
+Texts = dict[str, str]
+
+
+class Package(StrictModel):
+    """Where its program comes from. also: what has to be installed beside it."""
+
+    source: Literal["npm", "pip"]
+    name: str
+    also: list[str] = Field(default_factory=list)
+
+    def names(self, version: str = "") -> tuple[str, ...]:
+        """What its package manager is told. version: empty = the newest."""
+        return (f"{self.name}{_AT[self.source]}{version}" if version else self.name, *self.also)
+
+
+class Model(StrictModel):
+    """How the program is told its model. required: it has none of its own."""
+
+    arguments: Annotated[list[str], Field(min_length=1)]
+    required: bool = False
+
+
+class WithoutProviderTools(StrictModel):
+    """What keeps it from using tools that the provider runs. files: in place of those with the same names."""
+
+    arguments: list[str] = Field(default_factory=list)
+    files: Texts = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetCommand:
+    """How the agent of one cell is started. environment: beneath what a spec says. home_files: by their paths below
+    HOME."""
+
+    argv: tuple[str, ...]
+    environment: Texts
+    home_files: Texts
+
+
+class Preset(StrictModel):
+    """The data of one agent.
+
+    title: as people call it. program: looked for on PATH, unless the spec's `binary` names another. version: arguments
+    with which it prints its version. providers: APIs that it can use; a model's name says which one (`openai/gpt-5`)
+    where there are several. argv: to which the arguments for the model, those without tools of the provider and the
+    spec's own are added. stdin: the prompt, or nothing. files: below HOME.
+
+    Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_file}`,
+    `${prompt_yaml}` (the prompt as a YAML text), and `${NAME.url}` and `${NAME.key}` of a provider.
+    """
+
+    title: str
+    program: str
+    package: Package
+    version: list[str]
+    providers: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    argv: Annotated[list[str], Field(min_length=1)]
+    model: Model
+    without_provider_tools: WithoutProviderTools = Field(default_factory=WithoutProviderTools)
+    stdin: Literal["prompt"] | None = None
+    environment: Texts = Field(default_factory=dict)
+    files: Texts = Field(default_factory=dict)
+    trace: AgentTrace
+
+    def needed(self, agent: PresetAgent) -> tuple[str, ...]:
+        """The names of the providers without which this agent can't work. Raises HarnessError for a model that names
+        none of them, or is missing."""
+        if agent.model is None and self.model.required:
+            example = f"{self.providers[0]}/NAME" if len(self.providers) > 1 else "NAME"
+            raise HarnessError(f"{self.title} has no model of its own", help=f"Name one: `agent.model: {example}`.")
+        if len(self.providers) == 1 or agent.model is None:
+            return self.providers[:1]
+        name, slash, _ = agent.model.partition("/")
+        if slash and name in self.providers:
+            return (name,)
+        ways = " or ".join(f"`{provider}/{agent.model}`" for provider in self.providers)
+        raise HarnessError(f"the model {agent.model} of {self.title} names no provider", help=f"Write {ways}.")
+
+    def command(
+        self,
+        agent: PresetAgent,
+        gateways: Mapping[str, ModelAddress],
+        *,
+        deny_provider_tools: bool,
+        prompt_file: Path,
+    ) -> PresetCommand:
+        """gateways: by the names of providers. prompt_file: as we and the sandbox see it. Raises HarnessError."""
+        for name in self.needed(agent):
+            if name not in gateways:
+                known = ", ".join(gateways) or "none"
+                raise HarnessError(f"{self.title} needs the provider {name}; gateway.providers has {known}")
+        values = {
+            "program": self.program if agent.binary is None else agent.binary,
+            "model": agent.model or "",
+            "prompt_file": str(prompt_file),
+            "prompt_yaml": _yaml_text(prompt_file.read_bytes().decode("utf-8", "replace")),
+            **{f"{name}.{key}": value for name, one in gateways.items() for key, value in one.as_mapping().items()},
+        }
+        denied = self.without_provider_tools if deny_provider_tools else WithoutProviderTools()
+        arguments = [*self.argv, *(self.model.arguments if agent.model is not None else ()), *denied.arguments]
+        return PresetCommand(
+            argv=(*(self._fill(text, values) for text in arguments), *agent.args),
+            environment={name: self._fill(text, values) for name, text in self.environment.items()},
+            home_files={path: self._fill(text, values) for path, text in {**self.files, **denied.files}.items()},
+        )
+
+    def _fill(self, text: str, values: Mapping[str, str]) -> str:
+        return _NAME.sub(lambda match: values[match[1]], text)
+
+    def install_command(self, version: str = "") -> str:
+        """What a person types to install it. version: empty = the newest."""
+        return " ".join([*_INSTALL[self.package.source], *map(shlex.quote, self.package.names(version))])
+
+    def version_in(self, printed: str) -> str:
+        """The version in what the program printed; empty where there is none."""
+        found = _VERSION.search(printed)
+        return found[0] if found else ""
+
+
+def _yaml_text(text: str) -> str:
+    """On one line, in quotes; JSON's would not do, whose escapes YAML reads otherwise."""
+    import yaml
+
+    return yaml.safe_dump(text, default_style='"', width=sys.maxsize).rstrip("\n")
+
+
+def preset_names() -> tuple[str, ...]:
+    """Of all presets, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+@cache
+def load_preset(name: str) -> Preset:
+    """name: an agent type, one of `preset_names`."""
+    import yaml
+
+    text = (_FOLDER / f"{name}.yaml").read_text("utf-8")
+    return Preset.model_validate(yaml.load(text, Loader=yaml.CSafeLoader))
+
+
+def with_preset(agent: AgentBase) -> AgentBase:
+    """The agent, with what its preset says of stdin and of the transcript where the spec does not. All others as they
+    are."""
+    if not isinstance(agent, PresetAgent):
+        return agent
+    preset = load_preset(agent.type)
+    return agent.model_copy(update={"stdin": agent.stdin or preset.stdin, "trace": agent.trace or preset.trace})

@@ -1,0 +1,90 @@
+"""Agents of presets as runs: what their program finds, and what is said when it is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.preset_runs import WORTHLESS, Play, play
+
+from keystone_action.errors import HarnessError
+from keystone_action.spec.models.agents import PresetAgent
+
+pytestmark = pytest.mark.sandbox
+
+TELLS = """#!/bin/sh
+printf '%s\\n' "$@" > arguments
+env > variables
+cat > prompt
+find "$HOME" -type f | sed "s,$HOME/,," | sort > home
+cat "$HOME/.gemini/settings.json" > settings 2> /dev/null
+exit 3
+"""
+"""A program that writes down what it was given."""
+
+
+def test_a_program_gets_its_arguments_the_prompt_and_its_variables() -> None:
+    agent = PresetAgent(type="claude-code", binary="./tells", model="m-1", args=["--x"], env={"MCP_TIMEOUT": "7"})
+    found = play(agent, Play(prompt="do it\n", files={"tells": TELLS}))
+    assert found.run.exit_code == 3
+    assert found.files["arguments"].splitlines()[-2:] == ["--model=m-1", "--x"]
+    assert found.files["prompt"] == "do it\n"
+    variables = dict(line.partition("=")[::2] for line in found.files["variables"].splitlines())
+    assert variables["IS_SANDBOX"] == "1"
+    assert variables["MCP_TIMEOUT"] == "7"  # the spec's word is the last
+    assert variables["ANTHROPIC_API_KEY"] == WORTHLESS
+    assert found.files["home"] == ""
+
+
+def test_files_of_a_preset_are_in_its_home_and_the_user_s_own() -> None:
+    append = TELLS + 'echo more >> "$HOME/.gemini/settings.json"\n'
+    for denies in (False, True):
+        agent = PresetAgent(type="gemini", binary="./tells")
+        found = play(agent, Play(files={"tells": append}, deny_provider_tools=denies))
+        assert found.files["home"] == ".gemini/settings.json\n"
+        assert ("google_web_search" in found.files["settings"]) is denies
+        assert (found.run.exit_code, found.run.stderr) == (3, "")
+
+
+def test_what_mini_prints_for_people_is_apart_from_its_trajectory() -> None:
+    program = """#!/bin/sh
+echo for people
+while [ "$1" != --output ]; do shift; done
+printf '{"info": {}}' > "$2"
+exit 5
+"""
+    agent = PresetAgent(type="mini-swe-agent", binary="./mini", model="openai/gpt-5")
+    found = play(agent, Play(files={"mini": program}))
+    assert (found.run.stdout, found.run.stderr, found.run.exit_code) == ('{"info": {}}', "for people\n", 5)
+
+
+def test_a_program_that_is_missing_is_named_with_how_to_install_it() -> None:
+    with pytest.raises(HarnessError) as error:
+        play(PresetAgent(type="mini-swe-agent", model="openai/gpt-5", env={"PATH": "/usr/bin"}), Play())
+    assert error.value.message == "mini-swe-agent: its program mini is not in this sandbox"
+    assert error.value.help.startswith("without `base:`, install it on this machine: `pip install mini-swe-agent")
+    assert "with it, install it by setup.commands: `pip install mini-swe-agent" in error.value.help
+
+
+def test_a_program_that_the_sandbox_hides_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "gemini")
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        with pytest.raises(HarnessError, match=re.escape(str(program))) as error:
+            play(PresetAgent(type="gemini", env={"PATH": "/nowhere"}), Play())
+    assert "resources.readable" in error.value.help
+
+
+def test_a_binary_that_is_missing_is_named_by_the_spec_s_word() -> None:
+    with pytest.raises(HarnessError, match="Codex: its program tools/codex is not in this sandbox"):
+        play(PresetAgent(type="codex", binary="tools/codex"), Play())
+
+
+def test_without_a_gateway_nothing_is_started() -> None:
+    with pytest.raises(HarnessError, match=r"Codex needs the provider openai; gateway\.providers has none"):
+        play(PresetAgent(type="codex", binary="./tells"), Play(files={"tells": TELLS}, gateways=False))

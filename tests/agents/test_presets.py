@@ -1,0 +1,181 @@
+"""Presets: each file of data, and what it makes of a spec's agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keystone_action.agents.presets.preset import Preset, PresetCommand, load_preset, preset_names, with_preset
+from keystone_action.errors import HarnessError
+from keystone_action.gateway.addresses import ModelAddress
+from keystone_action.spec.models.agents import PRESET_TYPES, AgentTrace, CommandAgent, PresetAgent
+
+GATEWAYS = {
+    "anthropic": ModelAddress("http://127.0.0.1:1/anthropic", "keystone-a"),
+    "openai": ModelAddress("http://127.0.0.1:1/openai/v1", "keystone-a"),
+    "gemini": ModelAddress("http://127.0.0.1:1/gemini", "keystone-a"),
+}
+MODELS = {"mini-swe-agent": "openai/gpt-5"}
+
+
+def command(
+    prompt: Path, kind: str, text: str = "do it", *, deny: bool = False, gateways: Any = None, **fields: Any
+) -> PresetCommand:
+    """What a preset makes of an agent. prompt: where the prompt's file goes."""
+    prompt.write_text(text, "utf-8")
+    agent = PresetAgent(type=kind, **{"model": MODELS.get(kind), **fields})
+    found = GATEWAYS if gateways is None else gateways
+    return load_preset(kind).command(agent, found, deny_provider_tools=deny, prompt_file=prompt)
+
+
+@pytest.fixture
+def prompt(tmp_path: Path) -> Path:
+    return tmp_path / "prompt.txt"
+
+
+def test_each_agent_type_is_a_file_and_each_file_an_agent_type() -> None:
+    assert preset_names() == tuple(sorted(PRESET_TYPES))
+
+
+@pytest.mark.parametrize("kind", PRESET_TYPES)
+@pytest.mark.parametrize("deny", [False, True])
+def test_every_name_in_a_file_is_known_and_filled(prompt: Path, kind: str, deny: bool) -> None:
+    found = command(prompt, kind, deny=deny, model="openai/gpt-5")
+    texts = [*found.argv, *found.environment.values(), *found.home_files.values()]
+    assert [text for text in texts if "${" in text] == []
+    assert all(not Path(name).is_absolute() and ".." not in Path(name).parts for name in found.home_files)
+
+
+@pytest.mark.parametrize("kind", PRESET_TYPES)
+def test_what_a_spec_says_of_the_program_comes_last_or_in_its_place(prompt: Path, kind: str) -> None:
+    found = command(prompt, kind, model="openai/m-1", binary="bin/mine", args=["--more", "than that"])
+    assert found.argv[-3:] == ("--model=openai/m-1", "--more", "than that")
+    assert "bin/mine" in found.argv
+    assert load_preset(kind).program not in found.argv
+
+
+@pytest.mark.parametrize("kind", PRESET_TYPES)
+def test_a_spec_s_own_stdin_and_transcript_win(kind: str) -> None:
+    preset, plain = load_preset(kind), PresetAgent(type=kind)
+    assert with_preset(plain).trace == preset.trace
+    assert with_preset(plain).stdin == preset.stdin
+    own = AgentTrace(format="otel", path="spans.jsonl")
+    assert with_preset(PresetAgent(type=kind, trace=own)).trace == own
+    other = CommandAgent(type="command", command="true")
+    assert with_preset(other) is other
+
+
+def test_claude_code(prompt: Path) -> None:
+    found = command(prompt, "claude-code")
+    assert found.argv == (
+        "claude", "--print", "--output-format=stream-json", "--verbose", "--dangerously-skip-permissions",
+    )  # fmt: skip
+    assert found.environment["IS_SANDBOX"] == found.environment["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
+    assert found.environment["MCP_CONNECTION_NONBLOCKING"] == "false"
+    assert command(prompt, "claude-code", deny=True).argv[-1] == "--disallowedTools=WebSearch"
+
+
+def test_codex(prompt: Path) -> None:
+    found = command(prompt, "codex")
+    provider = next(text for text in found.argv if "model_providers" in text)
+    assert 'base_url="http://127.0.0.1:1/openai/v1"' in provider
+    assert 'wire_api="responses"' in provider
+    assert "keystone-a" not in " ".join(found.argv)
+    assert found.environment == {"OPENAI_API_KEY": "keystone-a"}
+    assert found.argv[-1] == "-"
+    assert command(prompt, "codex", deny=True).argv[-1] == '--config=web_search="disabled"'
+
+
+def test_gemini(prompt: Path) -> None:
+    settings = yaml.safe_load(command(prompt, "gemini").home_files[".gemini/settings.json"])
+    assert settings["security"]["auth"] == {"selectedType": "gemini-api-key"}
+    denied = yaml.safe_load(command(prompt, "gemini", deny=True).home_files[".gemini/settings.json"])
+    assert denied == {**settings, "tools": {"exclude": ["google_web_search", "web_fetch"]}}
+
+
+@pytest.mark.parametrize("text", ["", "do it\n", "ü 😀 \x7f\x85\u2028 \"'${program}: {a: b}\n\n# no\t", "y" * 300_000])
+def test_mini_gets_the_prompt_by_a_file(prompt: Path, text: str) -> None:
+    found = command(prompt, "mini-swe-agent", text)
+    assert yaml.safe_load(found.home_files[".keystone-task.yaml"]) == {"run": {"task": text}}
+    assert max(map(len, found.argv)) < 1000
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_prompt_comes_through_yaml(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "prompt.txt"
+    file.write_bytes(text.encode())
+    agent = PresetAgent(type="mini-swe-agent", model="openai/gpt-5")
+    made = load_preset("mini-swe-agent").command(agent, GATEWAYS, deny_provider_tools=False, prompt_file=file)
+    assert yaml.safe_load(made.home_files[".keystone-task.yaml"]) == {"run": {"task": text}}
+
+
+@pytest.mark.parametrize(
+    ("model", "needed"), [("openai/gpt-5", ("openai",)), ("anthropic/claude-opus-4-5", ("anthropic",))]
+)
+def test_the_model_of_mini_says_which_provider_it_needs(model: str, needed: tuple[str, ...]) -> None:
+    assert load_preset("mini-swe-agent").needed(PresetAgent(type="mini-swe-agent", model=model)) == needed
+
+
+def test_others_need_their_one_provider_whatever_the_model() -> None:
+    assert load_preset("codex").needed(PresetAgent(type="codex", model="a/b")) == ("openai",)
+    assert load_preset("gemini").needed(PresetAgent(type="gemini")) == ("gemini",)
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "advice"),
+    [
+        (None, "mini-swe-agent has no model of its own", "Name one: `agent.model: openai/NAME`."),
+        (
+            "gpt-5",
+            "the model gpt-5 of mini-swe-agent names no provider",
+            "Write `openai/gpt-5` or `anthropic/gpt-5`.",
+        ),
+    ],
+)
+def test_a_model_that_names_no_provider_is_refused(prompt: Path, model: str | None, message: str, advice: str) -> None:
+    with pytest.raises(HarnessError) as error:
+        command(prompt, "mini-swe-agent", model=model)
+    assert (error.value.message, error.value.help) == (message, advice)
+
+
+def test_a_provider_that_the_gateway_lacks_is_named(prompt: Path) -> None:
+    with pytest.raises(HarnessError, match=r"Codex needs the provider openai; gateway\.providers has gemini"):
+        command(prompt, "codex", gateways={"gemini": GATEWAYS["gemini"]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "expected"),
+    [
+        ("claude-code", "2.1.197", "npm install --global @anthropic-ai/claude-code@2.1.197"),
+        ("mini-swe-agent", "2.4.6", "pip install mini-swe-agent==2.4.6 'litellm[mcp]'"),
+        ("mini-swe-agent", "", "pip install mini-swe-agent 'litellm[mcp]'"),
+    ],
+)
+def test_what_a_person_types_to_install_it(kind: str, version: str, expected: str) -> None:
+    assert load_preset(kind).install_command(version) == expected
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [
+        ("2.1.197 (Claude Code)\n", "2.1.197"),
+        ("codex-cli 0.169.0\n", "0.169.0"),
+        ("0.61.0", "0.61.0"),
+        ("This is mini-swe-agent version 2.4.6.\nCheck the v2", "2.4.6"),
+        ("1.0.0-rc.1\n", "1.0.0-rc.1"),
+        ("no idea", ""),
+    ],
+)
+def test_the_version_in_what_a_program_prints(printed: str, version: str) -> None:
+    assert load_preset("codex").version_in(printed) == version
+
+
+def test_a_misspelt_key_of_a_file_is_an_error() -> None:
+    document = load_preset("codex").model_dump()
+    with pytest.raises(ValueError, match="programm"):
+        Preset.model_validate({**document, "programm": "codex"})

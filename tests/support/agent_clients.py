@@ -1,0 +1,143 @@
+"""The programs of known agents at fixed versions, from npm and PyPI, kept in a cache that users of sandboxes can enter;
+once they are there, no network is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.command_line import ENVIRONMENT
+from support.released import locked, missing
+from support.scripted_models import Turn
+
+from keystone_action.agents.presets.preset import load_preset
+
+_SEARCH: Mapping[str, str] = {"claude-code": "WebSearch", "gemini": "google_web_search"}
+_SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+_BESIDE: Mapping[str, Sequence[str]] = {"mini-swe-agent": ["litellm==1.106.2"]}
+"""Pinned besides the program itself."""
+
+Call = tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program. command_tool: how its tool for commands is called, and that tool's argument. api, model: what it is
+    run with; path: where its requests arrive, below the provider's base."""
+
+    kind: str
+    version: str
+    api: str
+    model: str
+    path: str
+    command_tool: tuple[str, str]
+    write_tool: Callable[[str, str], Call] | None = None
+
+    def runs(self, command: str) -> Turn:
+        """The model has it run a command."""
+        name, argument = self.command_tool
+        return Turn(calls=[(name, {argument: command})], read=1200, cached=300, written=33)
+
+    def writes(self, path: str, text: str) -> Turn:
+        """The model has it write a file."""
+        if self.write_tool is None:
+            return self.runs(f"printf %s '{text}' > {path}")
+        return Turn(calls=[self.write_tool(path, text)], read=1000, written=44)
+
+    def searches(self, query: str) -> list[Turn]:
+        """The model has it search by a tool of its own that asks the provider; nothing for one without such a tool."""
+        name = _SEARCH.get(self.kind)
+        return [Turn(calls=[(name, {"query": query})])] if name else []
+
+    @property
+    def ends(self) -> list[Turn]:
+        """The model says that it is done."""
+        submits = [self.runs(_SUBMIT)] if self.kind == "mini-swe-agent" else []
+        return [*submits, Turn(text="All done.", read=1500, cached=1000, written=7)]
+
+
+def _write(name: str) -> Callable[[str, str], Call]:
+    return lambda path, text: (name, {"file_path": path, "content": text})
+
+
+CLIENTS: Mapping[str, Client] = {
+    client.kind: client
+    for client in (
+        Client(
+            "claude-code", "2.1.197", "anthropic", "claude-opus-4-5", "/v1/messages", ("Bash", "command"),
+            _write("Write"),
+        ),
+        Client("codex", "0.169.0", "openai", "gpt-5", "/v1/responses", ("exec_command", "cmd")),
+        Client(
+            "gemini", "0.61.0", "gemini", "gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro:streamGenerateContent",
+            ("run_shell_command", "command"), _write("write_file"),
+        ),
+        Client("mini-swe-agent", "2.4.6", "openai", "openai/gpt-5", "/v1/chat/completions", ("bash", "command")),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Installed:
+    """folder: all that the program needs, besides node or python3 of the machine. program: in it."""
+
+    folder: Path
+    program: Path
+
+
+def installed(kind: str) -> Installed:
+    """The program of an agent, installed when it is not there yet."""
+    package, names = load_preset(kind).package, _names(kind)
+    key = hashlib.sha256(" ".join([*names, sys.version]).encode()).hexdigest()[:16]
+    place = _cache() / f"{kind}-{key}"
+    with locked(f"client-{kind}"):
+        if not (place / "complete").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            (_install_npm if package.source == "npm" else _install_pip)(place, names)
+            (place / "complete").touch()
+    programs = place / "node_modules" / ".bin" if package.source == "npm" else place / "bin"
+    return Installed(place, programs / load_preset(kind).program)
+
+
+def _names(kind: str) -> list[str]:
+    return [*load_preset(kind).package.names(CLIENTS[kind].version), *_BESIDE.get(kind, ())]
+
+
+def _cache() -> Path:
+    """Not in a home that only its owner can enter."""
+    place = Path(tempfile.gettempdir()) / f"keystone-clients-{os.getuid()}"
+    place.mkdir(mode=0o755, exist_ok=True)
+    if place.stat().st_uid != os.getuid():
+        missing(f"{place} is somebody else's")
+    return place
+
+
+def _install_npm(place: Path, names: Sequence[str]) -> None:
+    if shutil.which("npm") is None or shutil.which("node", path=ENVIRONMENT["PATH"]) is None:
+        missing("node and npm are not there")
+    place.mkdir()
+    _run("npm", "install", "--no-audit", "--no-fund", "--prefix", str(place), *names)
+
+
+def _install_pip(place: Path, names: Sequence[str]) -> None:
+    """With a python3 that sandboxes can start."""
+    uv, python = Path(sys.executable).with_name("uv"), shutil.which("python3", path=ENVIRONMENT["PATH"])
+    if not uv.exists() or python is None:
+        missing("uv, or a python3 for all users, is not there: run tools/bootstrap")
+    _run(str(uv), "--quiet", "venv", "--python", os.path.realpath(python), str(place))
+    _run(str(uv), "--quiet", "pip", "install", "--python", str(place), *names)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        missing(f"{words[-1]} can't be had ({''.join(last)})")
