@@ -116,6 +116,12 @@ def test_fail_on_regression(
     assert (exit_code(found, fail_on), found.verdict) == (code, verdict)
 
 
+def test_a_run_that_passes_and_got_worse_exits_with_1(base: Path) -> None:
+    """Of a call: the cases above ask for the code in this process."""
+    called = run(base, "touch second", "out", "--baseline", "base", "--fail-on", "regression")
+    assert (called.code, called.document["verdict"]) == (1, "pass")
+
+
 def test_an_error_is_never_hidden(base: Path) -> None:
     (base / "keystone.yaml").write_text(SPEC % "true" + "secrets: [MISSING]\n")
     called = keystone("run", ".", "--output", "head", "--baseline", "base", "--fail-on", "regression", directory=base)
