@@ -30,6 +30,8 @@ _PORT = Template(later=("port",))
 _EXPRESSION = re.compile(r"(\\?)\{\{(\s*port\s*\}\})?")
 _OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - compared with, never bound to
 _LOOK_PAUSE = 0.1
+_LONGER = 5.0
+"""Seconds that the server may outlive its last try: one that ends at the same moment has hung up, it seems."""
 _NOT_FOUND = 127
 _NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -120,7 +122,7 @@ class Http(Check):
         command = _fill_port(self.start, port)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         environment = {**context.check_environment, "PORT": str(port)}
-        async with copy.sandbox.serve(Command(argv, env=environment, timeout=limit)) as server:
+        async with copy.sandbox.serve(Command(argv, env=environment, timeout=limit + _LONGER)) as server:
             addresses = await _ready(server, port, min(self.ready_timeout, limit))
             if not addresses:
                 by_itself = server.has_ended
