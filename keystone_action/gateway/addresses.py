@@ -33,15 +33,21 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 _ALONE: Mapping[str, Mapping[str, str]] = {"openai": {"COPILOT_OFFLINE": "true"}}
 
 
+def provider_of_api(api: str, apis: Mapping[str, str]) -> str | None:
+    """The name of the provider that is meant where only an API is named. apis: by the names of providers; that with
+    the API's name is meant, else the first; None where there is none."""
+    names = [name for name, one in apis.items() if one == api]
+    return None if not names else api if api in names else names[0]
+
+
 def agent_variables(addresses: Mapping[str, ModelAddress], apis: Mapping[str, str]) -> dict[str, str]:
-    """The variables for an agent. addresses, apis: by the names of providers; of several with one API, that with the
-    API's name is meant, else the first."""
+    """The variables for an agent. addresses, apis: by the names of providers."""
     variables: dict[str, str] = {}
     for api in _URLS:
-        names = [name for name in addresses if apis[name] == api]
-        if not names:
+        name = provider_of_api(api, apis)
+        if name is None:
             continue
-        address = addresses[api if api in names else names[0]]
+        address = addresses[name]
         variables |= dict.fromkeys(_URLS[api], address.url)
         variables |= dict.fromkeys(_KEYS[api], address.key)
         variables |= _ALONE.get(api, {})

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from keystone_action.gateway.addresses import ModelAddress, agent_variables
+from keystone_action.gateway.addresses import ModelAddress, agent_variables, provider_of_api
 from keystone_action.gateway.application import Settings
 from keystone_action.gateway.configuration import Configuration
 from keystone_action.gateway.ledger import Ledger
@@ -33,6 +33,13 @@ class CellGateway:
     def variables(self) -> dict[str, str]:
         """What an agent's programs look for."""
         return agent_variables(self.addresses, self.configuration.apis)
+
+    @property
+    def addresses_of_apis(self) -> dict[str, ModelAddress]:
+        """By the names of APIs, for agents that know only these."""
+        apis = self.configuration.apis
+        named = {api: provider_of_api(api, apis) for api in apis.values()}
+        return {api: self.addresses[name] for api, name in named.items() if name is not None}
 
     def without_keys(self, variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Variables in which a provider's real key is the cell's own, and the names of those that were changed."""

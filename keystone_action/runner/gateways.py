@@ -9,9 +9,11 @@ import anyio
 from keystone_action.runner.options import gateway_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from keystone_action.gateway.server import Gateways
+    from keystone_action.plan import Cell
     from keystone_action.runner.options import RunOptions
-    from keystone_action.spec.models.spec import Spec
 
 
 class LazyGateways:
@@ -41,11 +43,15 @@ class LazyGateways:
             await anyio.to_thread.run_sync(self._gateways.stop)
 
 
-def provider_keys(spec: Spec, options: RunOptions) -> tuple[str, ...]:
-    """The keys of our environment that stand behind a spec's gateway: masked like secrets."""
-    gateway = gateway_of(spec, options)
-    if gateway is None:
-        return ()
-    from keystone_action.gateway.configuration import keys_of_environment
+def provider_keys(cells: Iterable[Cell], options: RunOptions) -> tuple[str, ...]:
+    """The keys of our environment that stand behind the gateways of cells: masked like secrets."""
+    found = {
+        (cell.loaded.spec.id, cell.agent_type): gateway_of(cell.loaded.spec, cell.agent, options) for cell in cells
+    }
+    keys: dict[str, None] = {}
+    for gateway in found.values():
+        if gateway is not None:
+            from keystone_action.gateway.configuration import keys_of_environment
 
-    return keys_of_environment(gateway, options.environ)
+            keys |= dict.fromkeys(keys_of_environment(gateway, options.environ))
+    return tuple(keys)

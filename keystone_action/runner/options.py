@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keystone_action.scoring.baseline import Baseline
     from keystone_action.scoring.results import CellResult
     from keystone_action.spec.loading.translation import Dialects
+    from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway
     from keystone_action.spec.models.spec import Spec
 
@@ -86,10 +87,10 @@ class RunOptions:
         )
 
 
-def gateway_of(spec: Spec, options: RunOptions) -> Gateway | None:
-    """The gateway of a spec's cells: as the spec asks for it, else as the call does; None where none does, or the spec
-    switches it off."""
-    asked = spec.model_gateway
+def gateway_of(spec: Spec, agent: AgentBase, options: RunOptions) -> Gateway | None:
+    """The gateway of cells with this agent: as the spec asks for it, else as the call does; None where none does, or
+    the spec switches it off."""
+    asked = spec.gateway_for(agent)
     if asked is not None or spec.gateway == "off" or options.gateway is None:
         return asked
     from keystone_action.spec.models.gateway import Gateway

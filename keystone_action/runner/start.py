@@ -53,7 +53,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     }
     values = tuple(value for entry in run.secrets.values() for value in entry.values.values())
     values += tuple(value for loaded in run.wanted for value in keys_handed_out(loaded, options.environ))
-    values += tuple(value for loaded in run.wanted for value in provider_keys(loaded.spec, options))
+    values += provider_keys(run.planned.cells, options)
     progress.secrets(values)
     for loaded in run.wanted:
         run.author_files.add_all(loaded.author_files, loaded.withheld)

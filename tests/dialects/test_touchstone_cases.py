@@ -185,16 +185,25 @@ def test_the_nearest_file_of_harnesses_upwards_is_read(case: Callable[..., Loade
     assert case(HEAD.replace("echo", "mine") + GRADERS).agents["mine", "m"].command == ["far"]  # type: ignore[union-attr]
 
 
-def test_built_in_harnesses_are_given_their_providers_key_and_say_so(case: Callable[..., LoadedSpec]) -> None:
-    loaded = case(HEAD.replace("echo", "claude-code") + GRADERS)
+@pytest.mark.parametrize(
+    ("harness", "kind", "model"),
+    [
+        ("claude-code", "claude-code", "m"),
+        ("claude-code-stream", "claude-code", "m"),
+        ("codex", "codex", "m"),
+        ("openai", "mini-swe-agent", "openai/m"),
+        ("openai-compatible", "mini-swe-agent", "openai/m"),
+    ],
+)
+def test_harnesses_that_touchstone_brings_are_known_agents_without_a_key(
+    case: Callable[..., LoadedSpec], harness: str, kind: str, model: str
+) -> None:
+    loaded = case(HEAD.replace("echo", harness) + GRADERS)
     assert not loaded.has_expressions
-    agent: Any = loaded.agents["claude-code", "m"]
-    assert agent.command[:2] == ["claude", "-p"]
-    assert agent.command[-2:] == ["--model", "m"]
-    assert (agent.trace.format, agent.stdin) == ("claude", "prompt")
-    assert agent.env == {"ANTHROPIC_API_KEY": "{{ secrets.ANTHROPIC_API_KEY }}"}
-    assert [(one.name, one.optional) for one in loaded.spec.secrets] == [("ANTHROPIC_API_KEY", True)]
-    assert "the agent can read it" in loaded.warning_sentences[0]
+    agent: Any = loaded.agents[harness, "m"]
+    assert (agent.type, agent.model, agent.env) == (kind, model, {})
+    assert loaded.spec.secrets == []
+    assert loaded.spec.gateway_for(agent) is not None
 
 
 def test_hidden_files_come_from_the_directory_of_the_case_in_fixtures(

@@ -93,7 +93,6 @@ HEADS = [
     ("harnesses: [echo], models: [m]", "entries: [{harness: echo, models: []}]", "3:44: matrix.entries[0].models:"),
     ("[echo]", "[ecko]", "3:22: unknown harness 'ecko', expected one of claude-code, … did you mean 'echo'?; declare…"),
     ("[echo]", "[droid]", "3:22: the harness 'droid' speaks a protocol over stdio, which is not supported; declare"),
-    ("[echo]", "[openai]", "3:22: the harness 'openai' runs inside of Touchstone, which is not supported; declare"),
 ]  # fmt: skip
 
 

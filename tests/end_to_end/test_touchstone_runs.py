@@ -215,7 +215,7 @@ def test_claude_code_by_its_own_transcript(tmp_path: Path) -> None:
     write_case(
         tmp_path,
         "  - {type: trace, require_tools: [{kind: execute}]}\n"
-        "  - {type: command, cmd: \"grep -q 'do it' prompt.txt && grep -q -e '--model good' arguments.txt\"}\n"
+        "  - {type: command, cmd: \"grep -q 'do it' prompt.txt && grep -q -e '--model=good' arguments.txt\"}\n"
         "  - {type: efficiency, target_tool_calls: 100}\n",
         author=author,
         source={"path": "source"},
@@ -227,15 +227,16 @@ def test_claude_code_by_its_own_transcript(tmp_path: Path) -> None:
     assert called.code == 0, called.out + called.err
     result = next(json.loads(line)["result"] for line in transcript.splitlines() if '"type":"result"' in line)
     assert [cell["agent"]["output"].strip() for cell in called.cells] == [result.strip()] * 2
-    assert "ANTHROPIC_API_KEY of our environment" in called.err
+    # No model was asked, so its own word is all there is.
+    assert {cell["trace"]["source"] for cell in called.cells} == {"agent"}
     assert "not-shown" not in called.err + called.out
 
 
 def test_a_harness_that_is_not_installed_is_exit_3(tmp_path: Path) -> None:
     write_case(tmp_path, DONE, matrix={"harnesses": ["codex"], "models": ["m"]})
-    called = run_case(tmp_path)
+    called = run_case(tmp_path, environ={"OPENAI_API_KEY": "sk-not-shown-anywhere"})
     assert called.code == 3
-    assert "the agent's program codex is not in this sandbox" in called.cells[0]["error"]
+    assert "Codex: its program codex is not in this sandbox" in called.cells[0]["error"]
 
 
 def test_a_bad_case_is_exit_2_at_its_line_and_nothing_runs(tmp_path: Path) -> None:

@@ -95,7 +95,6 @@ class _Case:
             **({"description": description.node} if description is not None and reader.text(description) else {}),
             **start.keys,
             **prepared.keys(self._at("setup")),
-            **self._secrets(found),
             "resources": build_node({"timeout": self._seconds(found, graders, prepared)}, self.whole.node),
             "scoring": self._scoring(),
             "invariants": _mapping(graders.invariants, self._at("graders")),
@@ -234,7 +233,7 @@ class _Case:
     def _observe(self, found: Mapping[tuple[str, str], Harness], graders: Graders) -> None:
         """Traces are kept of every harness that has one; what is asked of one that has none is said."""
         observe = self.fields.get("observe")
-        silent = sorted({harness.name for harness in found.values() if harness.trace is None})
+        silent = sorted({harness.name for harness in found.values() if not harness.leaves_trace})
         words = f"the harness {', '.join(silent)} leaves no trace"
         if observe is not None:
             fields = self.reader.fields(observe, ("interaction", "tracing"))
@@ -275,14 +274,6 @@ class _Case:
                 named += [entry.get("src") for entry in entries if isinstance(entry, dict)]
                 found += [one for one in named if isinstance(one, str)]
         return [self.directory / one for one in found]
-
-    def _secrets(self, found: Mapping[tuple[str, str], Harness]) -> dict[str, Any]:
-        """The keys of providers that built-in harnesses need: optional, masked, and said."""
-        users = {key: harness.name for harness in found.values() for key in harness.keys}
-        for key, name in users.items():
-            message = f"the harness {name} gets {key} of our environment, when it is set: the agent can read it"
-            self.reader.warning(self._at("matrix"), message)
-        return {"secrets": [{"name": key, "optional": True} for key in users]} if users else {}
 
     def _seconds(self, found: Mapping[tuple[str, str], Harness], graders: Graders, prepared: Prepared) -> float:
         """Touchstone limits no cell as a whole: the sum of all limits, and time to set up."""

@@ -17,7 +17,7 @@ from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.spec.loading.diagnostics import listing, nearest, show
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import construct, parse
-from keystone_action.spec.models.agents import CommandAgent, TraceFormat
+from keystone_action.spec.models.agents import CommandAgent, PresetAgent, TraceFormat
 
 HARNESSES_FILE = "harnesses.yaml"
 DEFAULT_TIMEOUT = 1800.0
@@ -27,19 +27,27 @@ PROMPT_LIMIT = 100 << 10
 ECHO = "echo"
 _ECHO = 'cat "$KEYSTONE_PROMPT_FILE" && { cat "$KEYSTONE_PROMPT_FILE" && echo; } > ANSWER.md'
 _PLACEHOLDERS = ("prompt", "model", "sandbox", "artifacts_dir", "mcp")
-_CLAUDE = "claude -p --output-format stream-json --verbose --dangerously-skip-permissions --model"
-_CODEX = "codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
+_PRESETS: Mapping[str, str] = {
+    "claude-code": "claude-code",
+    "claude-code-stream": "claude-code",
+    "codex": "codex",
+    # Touchstone's own loop runs inside of it; this one is a program that asks the same API.
+    "openai": "mini-swe-agent",
+    "openai-compatible": "mini-swe-agent",
+}
+"""Harnesses that are known agents here: behind the gateway, without a real key."""
+_ONE_API: Mapping[str, str] = {"mini-swe-agent": "openai/"}
+"""What stands before the model's name where a program can ask several APIs."""
 _BY_PROTOCOL = ("droid", "droid-fast", "gemini", "claude-acp", "devin-cli")
-_IN_PROCESS = ("openai", "openai-compatible")
 _UNREAD = ("acp_agents.yaml", "openai_agents.yaml")
-KNOWN = (ECHO, "claude-code", "claude-code-stream", "codex")
+KNOWN = (ECHO, *_PRESETS)
 """Harnesses that need no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """How a harness is started. argv: parts of each argument, a placeholder as a tuple of its name. at: where it is
-    declared. keys: variables of our environment that hold its provider's key."""
+    """How a harness is started. argv: parts of each argument, a placeholder as a tuple of its name. preset: the agent
+    type that it is, for those that Touchstone brings."""
 
     name: str
     argv: tuple[tuple[str | tuple[str], ...], ...]
@@ -47,8 +55,12 @@ class Harness:
     env: Mapping[str, str] = field(default_factory=dict)
     trace: Mapping[str, Any] | None = None
     directory: Path | None = None
-    stdin: bool = False
-    keys: tuple[str, ...] = ()
+    preset: str | None = None
+
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether what it does is told by somebody."""
+        return self.trace is not None or self.preset is not None
 
     def values(self, model: str, prompt: str) -> dict[str, str]:
         """What placeholders stand for; without artifacts there are none."""
@@ -56,26 +68,27 @@ class Harness:
 
     def agent(self, model: str, prompt: str, spec_directory: Path) -> dict[str, Any]:
         """The fields of the agent for a model; its texts are for interpolation."""
+        if self.preset is not None:
+            name = f"{_ONE_API.get(self.preset, '')}{model}"
+            return {"type": self.preset, "model": without_expressions(name), "timeout": self.timeout}
         values = self.values(model, prompt)
         document: dict[str, Any] = {
             "type": "command",
             "command": ["".join(_text(_join_parts(parts, values))) for parts in self.argv],
             "timeout": self.timeout,
-            "env": {name: without_expressions(value) for name, value in self.env.items()}
-            | {name: f"{{{{ secrets.{name} }}}}" for name in self.keys},
+            "env": {name: without_expressions(value) for name, value in self.env.items()},
         }
         if self.trace is not None:
             document["trace"] = dict(self.trace)
         if self.directory is not None:
             document["dir"] = os.path.relpath(self.directory, spec_directory)
-        if self.stdin:
-            document["stdin"] = "prompt"
         return document
 
 
-def model_of(document: Mapping[str, Any]) -> CommandAgent:
+def model_of(document: Mapping[str, Any]) -> CommandAgent | PresetAgent:
     """The agent itself."""
-    return CommandAgent.model_validate(document, by_alias=True)
+    kind = CommandAgent if document["type"] == "command" else PresetAgent
+    return kind.model_validate(document, by_alias=True)
 
 
 def _join_parts(parts: Sequence[str | tuple[str]], values: Mapping[str, str]) -> list[str | None]:
@@ -94,31 +107,11 @@ def _text(joined: Sequence[str | None]) -> Iterator[str]:
         yield "{{ workspace }}" if piece is None else without_expressions(piece)
 
 
-def _words(*words: str) -> tuple[tuple[str | tuple[str], ...], ...]:
-    return tuple((("model",),) if word == "{model}" else (word,) for word in words)
-
-
 def _built_in(name: str) -> Harness | None:
-    match name:
-        case "echo":
-            return Harness(name, _words("/bin/sh", "-c", _ECHO))
-        case "claude-code" | "claude-code-stream":
-            return Harness(
-                name,
-                _words(*_CLAUDE.split(), "{model}"),
-                trace={"format": "claude", "stdout": True},
-                stdin=True,
-                keys=("ANTHROPIC_API_KEY",),
-            )
-        case "codex":
-            return Harness(
-                name,
-                _words(*_CODEX.split(), "--model", "{model}", "-"),
-                trace={"format": "codex", "stdout": True},
-                stdin=True,
-                keys=("CODEX_API_KEY",),
-            )
-    return None
+    if name == ECHO:
+        return Harness(name, (("/bin/sh",), ("-c",), (_ECHO,)))
+    preset = _PRESETS.get(name)
+    return None if preset is None else Harness(name, (), preset=preset)
 
 
 @dataclass(slots=True)
@@ -163,9 +156,6 @@ class Harnesses:
             out += f" ({listing(self.unread)} is not read)" if self.unread else ""
             if name in _BY_PROTOCOL:
                 message = f"the harness {show(name)} speaks a protocol over stdio, which is not supported"
-                reader.problem(wanted.node, message, help=out)
-            elif name in _IN_PROCESS:
-                message = f"the harness {show(name)} runs inside of Touchstone, which is not supported"
                 reader.problem(wanted.node, message, help=out)
             else:
                 close, expected = nearest(name, known), f"one of {listing(known)}"

@@ -121,7 +121,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
 async def _run_agent(under_way: CellUnderWay) -> AgentRun:
     agent, directory = under_way.agent, under_way.agent_directory
     context = {"params": dict(under_way.cell.params), "services": under_way.names["services"]}
-    environment = under_way.environment(agent_directory=directory, agent_env=agent.env)
+    environment, gateway = under_way.environment(agent_directory=directory, agent_env=agent.env), under_way.gateway
     task = AgentCall(
         prompt=under_way.prompt,
         environment=without_real_keys(under_way, environment),
@@ -131,6 +131,8 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
         private=under_way.roots.private,
         transcript=bool(agent.trace and agent.trace.stdout),
         stop=under_way.budget_spent,
+        gateways={} if gateway is None else gateway.addresses_of_apis,
+        deny_provider_tools=gateway is not None and gateway.configuration.deny_provider_tools,
     )
     return await run_agent(agent, under_way.sandbox, task)
 

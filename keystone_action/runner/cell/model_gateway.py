@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError, ServiceError
 from keystone_action.runner.cell.layout import run_shielded
+from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keystone_action.evidence.trace import Trace
     from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.spec.models.gateway import Gateway
 
 GRACE_SECONDS = 10.0
 """For an agent that was told that its budget is spent."""
@@ -29,9 +31,11 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
 
     options, network = under_way.run.options, under_way.network
     inside = network if under_way.image is not None else None
+    filled = under_way.fill(gateway)
     configuration = configure(
-        under_way.fill(gateway),
+        filled,
         options.environ,
+        needed=_needed(under_way, filled),
         denied_egress=under_way.spec.network.egress.default == "deny",
         no_secrets_reason=options.no_secrets_reason,
     )
@@ -46,6 +50,26 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
     under_way.gateway = opened
     under_way.stack.push_async_callback(run_shielded, opened.close)
     under_way.names["gateway"] = {name: address.as_mapping() for name, address in opened.addresses.items()}
+
+
+def _needed(under_way: CellUnderWay, gateway: Gateway) -> list[str]:
+    """The providers without which a known agent can't work. Raises HarnessError where there is none of that API."""
+    agent = under_way.cell.agent
+    if not isinstance(agent, PresetAgent):
+        return []
+    from keystone_action.agents.presets.preset import load_preset
+    from keystone_action.gateway.addresses import provider_of_api
+
+    # Its other fields may name services, which are not there yet.
+    named = agent.model_copy(update={"model": agent.model and under_way.fill(agent.model)})
+    preset = load_preset(agent.type)
+    found = {api: provider_of_api(api, gateway.apis) for api in preset.needed(named)}
+    if lacking := [api for api, name in found.items() if name is None]:
+        raise HarnessError(
+            f"{preset.title} needs a provider with the API {lacking[0]}; gateway.providers has "
+            + ", ".join(gateway.provider_names)
+        )
+    return [name for name in found.values() if name is not None]
 
 
 def _ends_soon(event: asyncio.Event) -> Callable[[], None]:

@@ -144,7 +144,7 @@ class CellUnderWay:
     @property
     def gateway_wanted(self) -> Gateway | None:
         """As the spec or an option of the call asks for it, not interpolated; None where none does."""
-        return gateway_of(self.spec, self.run.options)
+        return gateway_of(self.spec, self.cell.agent, self.run.options)
 
     @property
     def light(self) -> bool:

@@ -12,7 +12,7 @@ from keystone_action.spec.loading.diagnostics import nearest, show
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.agents import PRESET_TYPES, AgentOutput, AgentTrace, PresetAgent
+from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
 from keystone_action.spec.models.gateway import Gateway
@@ -29,7 +29,7 @@ _AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
     SecretEntry: {"source": "source", "from_": "from"},
     MockResponse: {"response": "response", "json_body": "json", "file": "file"},
 }
-_UNSUPPORTED_AGENTS = (*PRESET_TYPES, "anthropic", "paragon", "http")
+_UNSUPPORTED_AGENTS = ("anthropic", "paragon", "http")
 _ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
 
@@ -222,7 +222,9 @@ def find_unsupported(scope: Scope) -> Iterator[Problem]:
 def _unsupported_agent(spec: Spec) -> Iterator[Problem]:
     agent = spec.agent
     if agent.type in _UNSUPPORTED_AGENTS:
-        yield _not_yet(("agent", "type"), f"the agent type '{agent.type}'", "use command, cli, python or none")
+        yield _not_yet(
+            ("agent", "type"), f"the agent type '{agent.type}'", "use command, cli, python, none or one like codex"
+        )
     if agent.user != "unprivileged":
         yield _not_yet(("agent", "user"), f"the agent user '{agent.user}'", "only unprivileged is")
 

@@ -70,6 +70,12 @@ class Gateway(StrictModel):
     provider_tools: Literal["allow", "deny"] | None = None
 
     @property
+    def apis(self) -> dict[str, str]:
+        """Of each provider, by its name."""
+        pairs = ((one, one) if isinstance(one, str) else (one.name, one.api) for one in self.providers)
+        return dict(pairs)
+
+    @property
     def provider_names(self) -> tuple[str, ...]:
         """In the order of the spec."""
         return tuple(one if isinstance(one, str) else one.name for one in self.providers)

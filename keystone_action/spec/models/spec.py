@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from keystone_action.spec.models.agents import Agent, PresetAgent
+from keystone_action.spec.models.agents import Agent, AgentBase, PresetAgent
 from keystone_action.spec.models.base import (
     AuthorPath,
     CheckModel,
@@ -184,7 +184,11 @@ class Spec(StrictModel):
     def model_gateway(self) -> Gateway | None:
         """The gateway that this spec asks for (spec.md 1.10); None where it asks for none, or switches it off. Options
         of the call can ask for one besides."""
+        return self.gateway_for(self.agent)
+
+    def gateway_for(self, agent: AgentBase) -> Gateway | None:
+        """The same for cells with another agent: cases of other tools can have several."""
         if isinstance(self.gateway, Gateway):
             return self.gateway
-        needed = isinstance(self.agent, PresetAgent) or self.forbidden.needs_trace
+        needed = isinstance(agent, PresetAgent) or self.forbidden.needs_trace
         return Gateway() if needed and self.gateway is None else None
