@@ -16,11 +16,16 @@ Standard library only, and little of it: this runs before anything else is impor
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+
+TYPE_CHECKING = False  # `typing` takes 5 ms to import
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _HANDED_ON = "KEYSTONE_HANDED_ON"
 """`<descriptor> <signal>…`: where the new process finds its environment, and which signals wait for it."""
@@ -28,6 +33,8 @@ _FIRST_DESCRIPTOR = 10
 _ENV_START = 50 - 3
 """Where /proc/self/stat says, counted from the field after the program's name, at which address the variables stand."""
 _FILE = "keystone-environment"
+_NEVER_RUN = 0x8
+"""MFD_NOEXEC_SEAL, which Python does not name. A kernel may demand it (`vm.memfd_noexec`); older ones refuse it."""
 _STILL_SHOWN = (
     "secrets in Keystone's own environment stay readable in /proc/<pid>/environ, for root and for its own user:"
     " its memory can't be overwritten here, and it could not start anew"
@@ -58,7 +65,8 @@ def take(words: Sequence[str]) -> dict[str, str]:
     """The environment that this program was started with. Afterwards `/proc` shows harmless names alone; `os.environ`
     has these and what libraries look up. Where the program starts anew, with the same arguments, this does not return.
 
-    words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`.
+    words: the program's arguments. Signals that come meanwhile wait for `let_signals_in`. Ends the process with a
+    sentence where it was started anew and can't receive its environment.
     """
     environ = _receive()
     if environ is None:
@@ -66,8 +74,7 @@ def take(words: Sequence[str]) -> dict[str, str]:
         init = [_INIT, "--"] if os.getpid() == 1 and os.access(_INIT, os.X_OK) else []
         # First, since a new start may fail; `os.environ` has the values still.
         erased = _erase_secrets()
-        # Once: a program that could not receive what was handed on would start itself for ever.
-        if (init or not erased) and _HANDED_ON not in environ and _can_be_repeated(words):
+        if (init or not erased) and _can_be_repeated(words):
             with contextlib.suppress(OSError):
                 _start_anew(init)
             let_signals_in()
@@ -128,7 +135,7 @@ def _start_anew(init: Sequence[str]) -> None:
     _waiting[:] = set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     if not hasattr(os, "memfd_create"):
         raise OSError("this system has no files in memory")
-    memory = os.memfd_create(_FILE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    memory = _create_memory()
     with open(memory, "wb", closefd=False) as file:
         file.write(b"\0".join(name + b"=" + value for name, value in os.environb.items()))
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
@@ -147,6 +154,16 @@ def _start_anew(init: Sequence[str]) -> None:
         os.close(memory)
 
 
+def _create_memory() -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(_FILE, flags | _NEVER_RUN)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create(_FILE, flags)
+
+
 def _receive() -> dict[str, str] | None:
     """What the program that started this one handed on; None when there is nothing of the kind."""
     if _HANDED_ON not in os.environ:
@@ -156,17 +173,30 @@ def _receive() -> dict[str, str] | None:
     try:
         descriptor, *signals = map(int, os.environ[_HANDED_ON].split())
         # Only a file in memory has a seal, and ours has this one: nothing else is emptied. `/proc` may not be there.
-        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) != fcntl.F_SEAL_GROW:
-            return None
+        # The kernel may have added one that forbids to run the file.
+        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
+            _end(f"descriptor {descriptor} is not what Keystone hands over")
         os.lseek(descriptor, 0, os.SEEK_SET)
         with os.fdopen(descriptor, "rb") as file:
             content = file.read()
             os.ftruncate(descriptor, 0)  # an init that started us still has the file open
-    except (OSError, ValueError, OverflowError):
-        return None
+    except (OSError, ValueError, OverflowError) as error:
+        _end(str(error))
     del os.environ[_HANDED_ON]
     _waiting[:] = signals
     return dict(_pairs(content))
+
+
+def _end(reason: str) -> NoReturn:
+    """Without its environment a program would take its call for another one; and it would start itself for ever."""
+    from keystone_action.errors import EXIT_ERROR
+
+    if sys.stderr is not None:
+        sys.stderr.write(
+            f"keystone: what Keystone handed over when it started itself anew can't be read: {reason}\n"
+            f"  → {_HANDED_ON} is a variable of Keystone's own; if you set it, don't\n"
+        )
+    sys.exit(EXIT_ERROR)
 
 
 def _pairs(content: bytes) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT
 import keystone_action
 from keystone_action.engine.connect import VARIABLES
 from keystone_action.environment import _HARMLESS, _LOOKED_UP
+from keystone_action.errors import EXIT_ERROR
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing of the kind outside of Linux")
 
@@ -74,6 +76,30 @@ invariants:
   there: {description: It is there, check: {type: file_absent, path: x}}
 """
 
+LOSES_WHAT_IS_HANDED_ON = """
+if "KEYSTONE_HANDED_ON" in os.environ:
+    os.close(int(os.environ["KEYSTONE_HANDED_ON"].split()[0]))
+"""
+
+ONE_SEAL_MORE = """
+import fcntl
+if "KEYSTONE_HANDED_ON" not in os.environ:
+    call = fcntl.fcntl
+    fcntl.fcntl = lambda file, number, argument=0: call(
+        file, number, argument | fcntl.F_SEAL_SEAL if number == fcntl.F_ADD_SEALS else argument
+    )
+"""
+
+OLD_KERNEL = """
+import errno
+created = os.memfd_create
+def create(name, flags):
+    if flags & ~3:
+        raise OSError(errno.EINVAL, "Invalid argument")
+    return created(name, flags)
+os.memfd_create = create
+"""
+
 NO_NEW_START = """
 import os
 def refuse(*arguments):
@@ -86,19 +112,31 @@ def start(
     directory: Path, *words: str, before: str = "", how: str = "file", environ: dict[str, str] | None = None
 ) -> list:
     """What the program tells of itself; `starts` then counts how often it was started."""
+    done = call(directory, *words, before=before, how=how, environ=environ)
+    assert done.returncode == 0, done.stderr
+    return json.loads((directory / "told").read_text())
+
+
+def call(
+    directory: Path,
+    *words: str,
+    before: str = "",
+    how: str = "file",
+    environ: dict[str, str] | None = None,
+    below: tuple[str, ...] = (),
+) -> subprocess.CompletedProcess[bytes]:
+    """below: a command that starts the program."""
     program = directory / "program.py"
     program.write_text(PROGRAM.format(before=before))
     called = {"file": [str(program)], "module": ["-m", "program"], "text": ["-c", program.read_text()]}[how]
-    done = subprocess.run(
-        [sys.executable, *called, *words],
+    return subprocess.run(
+        [*below, sys.executable, *called, *words],
         cwd=directory,
         env={**ENVIRONMENT, **(environ or {})},
         capture_output=True,
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads((directory / "told").read_text())
 
 
 def starts(directory: Path) -> int:
@@ -187,9 +225,44 @@ def test_without_proc_the_program_starts_itself_anew_once(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("before", [CLOSED_MEMORY, CLOSED_PROC])
 def test_a_program_that_was_started_anew_does_not_start_again(tmp_path: Path, before: str) -> None:
-    environ, *_ = start(tmp_path, before=before, environ={"KEYSTONE_HANDED_ON": "99", "A_TOKEN": "x"})
+    done = call(tmp_path, before=before, environ={"KEYSTONE_HANDED_ON": "99", "A_TOKEN": "x"})
+    assert (done.returncode, starts(tmp_path)) == (EXIT_ERROR, 1)
+
+
+def test_a_program_that_cannot_receive_its_environment_ends(tmp_path: Path) -> None:
+    """It would take its call for another one: for one of nobody's workflow."""
+    done = call(tmp_path, before=f"{CLOSED_MEMORY}\n{LOSES_WHAT_IS_HANDED_ON}", environ={"A_TOKEN": "x"})
+    assert (done.returncode, starts(tmp_path)) == (EXIT_ERROR, 2)
+    assert b"what Keystone handed over when it started itself anew can't be read: [Errno 9]" in done.stderr
+    assert not (tmp_path / "told").exists()
+
+
+def test_a_seal_more_is_no_obstacle(tmp_path: Path) -> None:
+    """A kernel may add one of its own."""
+    environ, *_ = start(tmp_path, before=CLOSED_MEMORY + ONE_SEAL_MORE, environ={"A_TOKEN": "x"})
     assert environ["A_TOKEN"] == "x"
-    assert starts(tmp_path) == 1
+    assert starts(tmp_path) == 2
+
+
+def test_a_kernel_that_does_not_know_of_programs_in_memory(tmp_path: Path) -> None:
+    environ, *_ = start(tmp_path, before=CLOSED_MEMORY + OLD_KERNEL, environ={"A_TOKEN": "x"})
+    assert environ["A_TOKEN"] == "x"
+    assert starts(tmp_path) == 2
+
+
+@pytest.mark.parametrize("demand", ["1", "2"])
+def test_a_kernel_that_forbids_programs_in_memory(tmp_path: Path, demand: str) -> None:
+    setting = f'echo {demand} > /proc/sys/vm/memfd_noexec || exit 77; exec "$@"'
+    below = ("unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", setting, "sh")
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*below, "true"], capture_output=True, check=False, timeout=60).returncode != 0
+    ):
+        pytest.skip("no process numbers of one's own here, or a kernel without vm.memfd_noexec")
+    done = call(tmp_path, before=CLOSED_MEMORY, environ={"A_TOKEN": "x"}, below=below)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "told").read_text())[0]["A_TOKEN"] == "x"
+    assert (starts(tmp_path), not_enforced(tmp_path)) == (2, [])
 
 
 @honest("host scripts", "a token of the job is read in /proc/<pid>/environ", sandbox="none")
@@ -312,8 +385,9 @@ def test_what_only_looks_handed_on_is_left_alone(tmp_path: Path, told: str, plac
         file.write(b"not ours")
         file.flush()
         before = f"os.dup2(os.open({file.name!r}, os.O_RDWR), 10)"
-        environ, *_ = start(tmp_path, before=before, environ={"KEYSTONE_HANDED_ON": told, "A_TOKEN": "x"})
-        assert environ["A_TOKEN"] == "x"
+        done = call(tmp_path, before=before, environ={"KEYSTONE_HANDED_ON": told, "A_TOKEN": "x"})
+        assert (done.returncode, starts(tmp_path)) == (EXIT_ERROR, 1)
+        assert b"KEYSTONE_HANDED_ON is a variable of Keystone's own" in done.stderr
         assert Path(file.name).read_bytes() == b"not ours"
 
 
