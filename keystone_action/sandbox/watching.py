@@ -57,7 +57,10 @@ class ProcessWatch:
             count += found.threads
             if sentence := self.judge_processes(count):
                 return sentence  # counting on would only give a bomb time to grow
-        return self._look_at_memory(processes) or self._look_at_disk(processes)
+        try:
+            return self._look_at_memory(processes) or self._look_at_disk(processes)
+        except processtree.TooFast:
+            return "processes: one without its first thread begins and ends others too fast to be watched"
 
     def judge_processes(self, count: int) -> str | None:
         """The sentence if so many processes (and threads) are too many."""
@@ -68,7 +71,7 @@ class ProcessWatch:
     def _look_at_memory(self, processes: list[processtree.Process]) -> str | None:
         if self._memory is None:
             return None
-        resident = sum(found.rss for found in processes)
+        resident = sum(found.rss or _resident_memory(found) for found in processes)
         files = self._files_in_memory(processes)
         if resident + files > self._memory / 2:
             self.interval = _ALERT
@@ -76,20 +79,15 @@ class ProcessWatch:
             return None
         # Pages that several processes share were counted in each: look closer before anyone is killed for it.
         used = self._exact_memory(processes, files)
-        if used is None:
-            used = max(resident, files)
         if used > self._memory:
             return f"memory: {human(used)} used, {human(self._memory)} allowed"
         return None
 
-    def _exact_memory(self, processes: list[processtree.Process], files: int) -> int | None:
+    def _exact_memory(self, processes: list[processtree.Process], files: int) -> int:
         with self._as_user():
-            shares = [processtree.proportional_memory(found.pid) for found in processes]
-        known = [share for share in shares if share is not None]
-        if not known:
-            return None
-        mapped = sum(shared for _, shared in known)
-        return sum(total for total, _ in known) - mapped + max(mapped, files)
+            shares = [processtree.read_of(found, _share_of_memory) or (0, 0) for found in processes]
+        mapped = sum(shared for _, shared in shares)
+        return sum(total for total, _ in shares) - mapped + max(mapped, files)
 
     def _files_in_memory(self, processes: list[processtree.Process]) -> int:
         """memfds, files in /dev/shm and System V segments: memory that no process need have mapped."""
@@ -108,7 +106,7 @@ class ProcessWatch:
         found: dict[tuple[int, int], int] = {}
         with self._as_user():
             for each in processes:
-                found.update(processtree.unlinked_files(each.pid))
+                found.update(processtree.read_of(each, processtree.unlinked_files) or {})
         return found
 
     def _disk_devices(self) -> set[int]:
@@ -165,3 +163,12 @@ class ProcessWatch:
     def _as_user(self) -> contextlib.AbstractContextManager[None]:
         """What /proc tells only to the same user (or to CAP_SYS_PTRACE, which containers lack)."""
         return contextlib.nullcontext() if self._user is None else acting_for(self._user)
+
+
+def _resident_memory(found: processtree.Process) -> int:
+    return (processtree.read_of(found, processtree.resident_memory) or (0, 0))[0]
+
+
+def _share_of_memory(pid: int) -> tuple[int, int] | None:
+    # A process can hide with how many others it shares pages (`PR_SET_DUMPABLE`): then all of them count.
+    return processtree.proportional_memory(pid) or processtree.resident_memory(pid)

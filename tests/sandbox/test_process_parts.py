@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -125,7 +129,70 @@ def test_files_without_names_are_found(tmp_path: Path) -> None:
         after = processtree.unlinked_files(os.getpid())
         assert after.keys() - before.keys() == {(status.st_dev, status.st_ino)}
         assert after[status.st_dev, status.st_ino] >= 50_000
-    assert processtree.unlinked_files(2**22 + 1) == {}
+    assert processtree.unlinked_files(2**22 + 1) is None
+
+
+RELAY = """
+import _thread, ctypes, os, sys, time
+os.setuid(int(sys.argv[1]))
+data, file = b"x" * (50 << 20), os.memfd_create("m")
+os.write(file, b"x" * (1 << 20))
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+def go_on():
+    _thread.start_new_thread(go_on, ())
+go_on()
+print(child, flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(os.uname().machine, 93), 0)  # exit, of this thread alone
+"""
+"""Each thread begins the next one and ends; the first one has ended long ago."""
+
+
+@contextlib.contextmanager
+def relay(user: int) -> Iterator[tuple[int, int]]:
+    """A process whose threads take turns, and its child."""
+    with subprocess.Popen([sys.executable, "-c", RELAY, str(user)], stdout=subprocess.PIPE) as started:
+        try:
+            assert started.stdout is not None
+            child = int(started.stdout.readline())
+            while (found := processtree.process(started.pid)) and found.first_thread_runs:
+                time.sleep(0.01)
+            yield started.pid, child
+            os.kill(child, signal.SIGKILL)
+        finally:
+            started.kill()
+
+
+def test_a_process_whose_threads_take_turns_is_alive_and_has_memory_files_and_children() -> None:
+    with relay(os.geteuid()) as (pid, child):
+        for _ in range(200):
+            found = processtree.process(pid)
+            assert found is not None
+            assert found.alive
+            assert child in processtree.children(pid)
+            with contextlib.suppress(processtree.TooFast):
+                share = processtree.read_of(found, processtree.proportional_memory)
+                resident = processtree.read_of(found, processtree.resident_memory)
+                assert min(share or (0,), resident or (0,))[0] > 20 << 20, (share, resident)
+                files = processtree.read_of(found, processtree.unlinked_files)
+                assert files is not None
+                assert sum(files.values()) >= 1 << 20
+
+
+def test_threads_that_are_never_there_long_enough_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = processtree.Process(1, "Z", 0, 0, 2, 0)
+    numbers = itertools.count(2**22 + 1)
+    monkeypatch.setattr(processtree, "_threads", lambda _pid: [next(numbers)])
+    with pytest.raises(processtree.TooFast):
+        processtree.read_of(found, lambda _thread: "half")
+
+
+def test_a_process_whose_last_threads_are_ending_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = processtree.Process(1, "Z", 0, 0, 2, 0)
+    monkeypatch.setattr(processtree, "_threads", lambda _pid: [2**22 + 1])
+    assert processtree.read_of(found, lambda _thread: "half") is None
 
 
 def test_processes_that_can_not_be_killed_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +305,13 @@ def test_a_user_is_not_left_behind_while_a_process_of_it_runs(abandoned: int) ->
             assert list(users.Users().leases_left_behind()) == []
         finally:
             running.kill()
+
+
+def test_a_user_is_not_left_behind_while_threads_of_it_take_turns(abandoned: int) -> None:
+    with relay(abandoned) as (_, child):
+        os.kill(child, signal.SIGKILL)
+        for _ in range(20):
+            assert list(users.Users().leases_left_behind()) == []
 
 
 def test_a_report_of_failure_is_an_error_and_never_a_result() -> None:

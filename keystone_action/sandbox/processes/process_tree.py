@@ -6,17 +6,24 @@ Only the standard library: the launcher imports this.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+_PASSES = 20
+T = TypeVar("T")
+
+
+class TooFast(Exception):  # noqa: N818 - an outcome
+    """A process begins threads, and ends them, faster than they can be looked at."""
 
 
 class Process(NamedTuple):
-    """One line of /proc/<pid>/stat. pid: a number that /proc tells about it by. rss in bytes."""
+    """A line of /proc/<pid>/stat: of a process, by its first thread. rss: in bytes; 0 when that thread has ended."""
 
     pid: int
     state: str
@@ -26,9 +33,13 @@ class Process(NamedTuple):
     rss: int
 
     @property
-    def alive(self) -> bool:
-        """Whether it is more than an entry that waits to be reaped."""
+    def first_thread_runs(self) -> bool:
         return self.state not in "ZX"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is more than an entry that waits to be reaped: other threads may go on without the first one."""
+        return self.first_thread_runs or self.threads > 1
 
 
 def read_text(path: str) -> str | None:
@@ -47,14 +58,36 @@ def read_text(path: str) -> str | None:
 
 
 def process(pid: int) -> Process | None:
-    """The process, None when there is none of that number.
+    """The process, None when there is none of that number. By the number of a thread: as if that were its first one."""
+    text = read_text(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[17]), int(fields[21]) * PAGE)
 
-    Its first thread may have ended while others run: then it is told by one of those, for without them /proc shows
-    neither its memory nor its files."""
-    found = _thread(pid)
-    if found is None or found.alive or found.threads == 1:
-        return found
-    return next((thread for thread in map(_thread, _threads(pid)) if thread is not None and thread.alive), found)
+
+def read_of(found: Process, read: Callable[[int], T | None]) -> T | None:
+    """What `read` gets from /proc by the number of a process; None when it gets nothing, or the process has ended.
+
+    /proc shows memory and files of a process whose first thread has ended by the numbers of others only; what one of
+    them shows counts if it was there all the while. Raises TooFast when none ever is.
+    """
+    if found.first_thread_runs:
+        return read(found.pid)
+    known: set[int] = set()
+    passes_with_new = 0
+    for _ in range(_PASSES):
+        threads = _threads(found.pid)
+        passes_with_new += bool(known) and not known.issuperset(threads)
+        known.update(threads)
+        for thread in threads:
+            content = read(thread)
+            after = process(thread)
+            if after is not None and after.first_thread_runs and after.rss:  # its memory is the first that it gives up
+                return content
+    if passes_with_new > _PASSES / 2:
+        raise TooFast
+    return None  # its last threads are ending
 
 
 def _threads(pid: int) -> list[int]:
@@ -62,14 +95,6 @@ def _threads(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - called often, on few entries
     except OSError:
         return []
-
-
-def _thread(pid: int) -> Process | None:
-    text = read_text(f"/proc/{pid}/stat")
-    if not text:
-        return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[17]), int(fields[21]) * PAGE)
 
 
 def _children_by_threads(pid: int) -> list[int]:
@@ -116,7 +141,18 @@ def count_of_user(uid: int) -> int:
 def child_lister() -> Callable[[int], list[int]]:
     """A function from a process to its children, those included that wait to be reaped. Use it at once: without the
     kernel's help it is a picture of the moment."""
-    return _children_by_threads if HAS_CHILDREN_FILES else _children_by_parents()
+    if not HAS_CHILDREN_FILES:
+        return _children_by_parents()
+    by_parents = functools.cache(_children_by_parents)
+
+    def list_children(pid: int) -> list[int]:
+        found = process(pid)
+        if found is None or found.first_thread_runs:
+            return _children_by_threads(pid)
+        # A thread hands its children to the first one when it ends, or else to any: then they may be with each in turn.
+        return by_parents()(pid)
+
+    return list_children
 
 
 def children(pid: int) -> list[int]:
@@ -138,25 +174,32 @@ def descendants(root: int, without: frozenset[int] = frozenset()) -> Iterator[in
                 yield child
 
 
+def resident_memory(pid: int) -> tuple[int, int] | None:
+    """(bytes, the part of them that is shared memory): pages shared by n processes count in each."""
+    sizes = _sizes(f"/proc/{pid}/status")
+    return (sizes["VmRSS"], sizes.get("RssShmem", 0)) if "VmRSS" in sizes else None
+
+
 def proportional_memory(pid: int) -> tuple[int, int] | None:
     """(PSS, the part of it that is shared memory) in bytes: pages shared by n processes count 1/n in each."""
-    text = read_text(f"/proc/{pid}/smaps_rollup")
-    if not text:
-        return None
-    values = {}
-    for line in text.splitlines()[1:]:
-        name, _, rest = line.partition(":")
-        values[name] = int(rest.split()[0]) * 1024
-    return values.get("Pss", 0), values.get("Pss_Shmem", 0)
+    sizes = _sizes(f"/proc/{pid}/smaps_rollup")
+    return (sizes.get("Pss", 0), sizes.get("Pss_Shmem", 0)) if sizes else None
 
 
-def unlinked_files(pid: int) -> dict[tuple[int, int], int]:
-    """(device, inode) -> bytes of the regular files without a name that this process holds open, memfds included."""
+def _sizes(path: str) -> dict[str, int]:
+    """The lines `name: number kB` of a file of /proc, in bytes."""
+    lines = (line.partition(":") for line in (read_text(path) or "").splitlines() if line.endswith(" kB"))
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in lines}
+
+
+def unlinked_files(pid: int) -> dict[tuple[int, int], int] | None:
+    """(device, inode) -> bytes of the regular files without a name that this process holds open, memfds included. None
+    when they can't be listed."""
     found: dict[tuple[int, int], int] = {}
     try:
         names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
     except OSError:
-        return found
+        return None
     for name in names:
         try:
             status = os.stat(f"/proc/{pid}/fd/{name}")  # noqa: PTH116
