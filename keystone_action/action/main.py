@@ -348,6 +348,7 @@ def options_of(
         fail_on_skipped=settings.fail_on_skipped,
         gateway=settings.gateway,
         timeout=settings.timeout,
+        max_cost_usd=settings.max_cost_usd,
         judge_fast=settings.judge_fast,
         judge_strong=settings.judge_strong,
         cache_dir=settings.cache_dir,

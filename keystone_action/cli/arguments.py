@@ -161,7 +161,7 @@ def _run(commands: Any) -> None:
         choices=("live", "record", "replay"),
         help="what agents say to models goes through us; replaces gateway.mode (record and replay: not supported yet)",
     )
-    run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop at this cost (not supported yet)")
+    run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop once agents and judges have cost so much")
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
     run.add_argument(
         "--spec-from",

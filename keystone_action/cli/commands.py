@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.cli.streams import give_up
-from keystone_action.errors import EXIT_FAIL, EXIT_PASS, NotSupportedYet, UsageError
+from keystone_action.errors import EXIT_FAIL, EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
     from keystone_action.evaluate import Evaluation
@@ -30,8 +30,6 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     from keystone_action.files.run_lock import run_lock
     from keystone_action.report import console
 
-    if call.max_cost_usd is not None:
-        raise NotSupportedYet("--max-cost-usd")
     options = _options(call, directory, environ)
     kind = _format(call, environ)
     report = sys.stdout if kind == "plain" else None
@@ -122,6 +120,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         fail_on_skipped=call.fail_on_skipped,
         gateway=call.gateway,
         timeout=call.timeout,
+        max_cost_usd=call.max_cost_usd,
         keep=call.keep,
         run_id=new_run_id(),
         registry_mirror=_mirror(environ),

@@ -86,6 +86,7 @@ class Settings:
     summary: bool = True
     summary_template: Path | None = None
     gateway: Literal["live", "record", "replay"] | None = None
+    max_cost_usd: float | None = None
     judge_fast: str | None = None
     judge_strong: str | None = None
     env: tuple[str, ...] = ()
@@ -101,8 +102,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Settings:
-        """Reads all inputs. Raises UsageError that names each wrong input, its value and what was expected;
-        NotSupportedYet when the one thing wrong is a value that this version does not have."""
+        """Reads all inputs. Raises UsageError that names each wrong input, its value and what was expected."""
         reader = InputReader(environ)
         settings = read_settings(reader)
         reader.raise_problems()
@@ -116,8 +116,6 @@ IsCommitted = Callable[[Path, Path], bool]
 def read_settings(reader: InputReader, *, is_committed: IsCommitted = lambda *_: False) -> Settings:
     """Asks the reader for every input there is. What is wrong is in `reader.problems`, with a default in its place.
     is_committed: asked of results that are there already, only to say who has left them."""
-    if (cost := reader.text("max-cost-usd")) is not None:
-        reader.not_yet("max-cost-usd", cost)
     workspace = reader.workspace()
     directory = reader.directory("working-directory", workspace)
     mode: Mode = reader.choice("mode", ("run", "plan", "merge", "comment"))
@@ -149,6 +147,7 @@ def read_settings(reader: InputReader, *, is_committed: IsCommitted = lambda *_:
         summary=reader.boolean("summary", default=True),
         summary_template=reader.path("summary-template", directory, inside=(workspace,)),
         gateway=_gateway(reader),
+        max_cost_usd=reader.number("max-cost-usd", 0, 1e9),
         judge_fast=reader.text("judge-fast"),
         judge_strong=reader.text("judge-strong"),
         env=_variables(reader),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.errors import UsageError
 
 SECRET_INPUTS = frozenset({"github-token", "registry-password", "registry-username"})
 """Inputs whose values no message repeats."""
@@ -175,11 +175,6 @@ class InputReader:
         value = self.text(name) if found is None else found
         shown = " is not set" if value is None else "" if name in SECRET_INPUTS else f" is {_cut(value)!r}"
         self.problems.append(UsageError(f"input {name}{shown}; expected {expected}"))
-
-    def not_yet(self, name: str, value: str) -> None:
-        """Notes that an input asks for what this version does not have."""
-        shown = "" if name in SECRET_INPUTS else f": {value}"
-        self.problems.append(NotSupportedYet(f"input {name}{shown}", help=f"leave the input {name} out"))
 
     def unknown(self) -> tuple[str, ...]:
         """Sentences about inputs that nobody asked for. One that looks like a misspelt input is a problem: a gate

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from keystone_action.judge.answer import BadAnswer, parse_answer
-from keystone_action.judge.base import JudgeCost, JudgeFailed
+from keystone_action.judge.base import JudgeCost, JudgeFailed, Purse
 from keystone_action.judge.client import CallFailed, Client, Feature, JudgeReply, Question, Turn
 from keystone_action.judge.models import Model
 from keystone_action.judge.prompt import Prompt, visible
@@ -22,8 +22,9 @@ BACKOFF_LIMIT = 20.0
 
 @dataclass
 class Tally:
-    """Counts what a judgement costs while it goes; `usage` is the sum so far."""
+    """Counts what a judgement costs while it goes; `usage` is the sum so far. purse: the job's, which pays for it."""
 
+    purse: Purse | None = None
     usage: JudgeCost = field(default_factory=JudgeCost)
 
     def add(self, model: Model, reply: JudgeReply) -> None:
@@ -36,6 +37,8 @@ class Tally:
             cache_read=reply.cache_read_tokens,
             cache_write=reply.cache_write_tokens,
         )
+        if self.purse is not None and cost is not None:
+            self.purse.spend(cost)
         was = self.usage
         self.usage = replace(
             was,
@@ -46,6 +49,10 @@ class Tally:
             cost_usd=None if cost is None or was.cost_usd is None else was.cost_usd + cost,
             requests=was.requests + 1,
         )
+
+    def refusal(self) -> str:
+        """Why the job pays for nothing more; empty while it does."""
+        return "" if self.purse is None else self.purse.refusal()
 
     def add_cached(self) -> None:
         """An answer from the cache: costs nothing, is counted."""
@@ -88,6 +95,8 @@ class Asker:
         tries = 0
         while True:
             question = replace(question, without=self.without.get(model.name, frozenset()))
+            if refusal := self.tally.refusal():
+                raise JudgeFailed(refusal)
             try:
                 reply = await client.ask(question)
             except CallFailed as problem:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from keystone_action import pricing
 from keystone_action.judge import anthropic_client, openai_client
 from keystone_action.judge.asking import Asker, Tally
-from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Opinion
+from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Opinion, Purse
 from keystone_action.judge.cache import AnswerCache, cache_key
 from keystone_action.judge.client import Client, Feature
 from keystone_action.judge.models import Model, Provider, resolve
@@ -58,7 +58,8 @@ class ModelJudge:
 
     environ: our own environment, the only place that keys and base URLs are read from. fast, strong: what the aliases
     mean (inputs); None or empty = `KEYSTONE_JUDGE_FAST`, `KEYSTONE_JUDGE_STRONG`, else our defaults. cache_dir: where
-    answers are kept, None = nowhere. on_note: told once of each thing that people should know.
+    answers are kept, None = nowhere. purse: what the job may spend; under a limit a model without a price is not asked.
+    on_note: told once of each thing that people should know.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ModelJudge:
         fast: str | None = None,
         strong: str | None = None,
         cache_dir: Path | None = None,
+        purse: Purse | None = None,
         on_note: Callable[[str], None] = lambda _: None,
         backoff: float = 0.5,
     ) -> None:
@@ -75,6 +77,7 @@ class ModelJudge:
         self._fast = fast
         self._strong = strong
         self._cache = AnswerCache(cache_dir) if cache_dir is not None else None
+        self._purse = purse
         self._on_note = on_note
         self._backoff = backoff
         self._noted: set[str] = set()
@@ -98,7 +101,7 @@ class ModelJudge:
             self._questions = anyio.CapacityLimiter(QUESTIONS)
         deadline = anyio.current_time() + request.timeout
         asker = Asker(
-            tally=Tally(),
+            tally=Tally(self._purse),
             without=self._without,
             note=self._note,
             backoff=self._backoff,
@@ -133,6 +136,7 @@ class ModelJudge:
 
     def _access(self, model: Model) -> Access:
         module = anthropic_client if model.provider == "anthropic" else openai_client
+        self._refuse_unpriced(model)
         variable = module.KEY_VARIABLE
         if importlib.util.find_spec(module.PACKAGE) is None:
             raise JudgeUnavailable(f"{model.name} needs the package {module.PACKAGE}: pip install {module.PACKAGE}")
@@ -146,6 +150,12 @@ class ModelJudge:
         if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", base_url):
             raise JudgeFailed(f"{url_variable} is no address that can be asked; expected http(s)://host[:port][/path]")
         return Access(key, base_url)
+
+    def _refuse_unpriced(self, model: Model) -> None:
+        if self._purse is None or self._purse.limit is None:
+            return
+        if pricing.cost_of(model.provider, model.name, uncached=0, output=0) is None:
+            raise JudgeUnavailable(f"{model.name} has no price, so max-cost-usd can't count what it costs")
 
     async def _sit(self, request: JudgeRequest, jurors: list[tuple[Model, Access]], asker: Asker) -> _Sitting:
         import anyio

@@ -27,7 +27,8 @@ class RunOptions:
 
     specs: files, directories or globs, relative to `directory`. environ: our own environment, the only place that
     keys and secrets are read from. output: where results go; None = `.keystone/runs/<time>-<id>` below `directory`.
-    shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts.
+    shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts. max_cost_usd: US
+    dollars for agents and judges together; once they are spent no further cell starts and no model is asked.
     tolerate_missing: `specs` are defaults: a missing one is not an error while another one exists.
     dialects: the formats of other tools that specs may be in; None = none. agent: `module:Class` for those of these
     specs that are run with one, in place of what they name.
@@ -58,6 +59,7 @@ class RunOptions:
     fail_on: FailOn = "threshold"
     fail_on_skipped: bool = False
     timeout: float | None = None
+    max_cost_usd: float | None = None
     keep: bool = False
     judge_fast: str | None = None
     judge_strong: str | None = None
@@ -80,6 +82,13 @@ class RunOptions:
     gateway: GatewayMode | None = None
 
     @property
+    def needs_gateway(self) -> str:
+        """The option that switches the gateway on; empty when none does."""
+        if self.gateway is not None:
+            return "--gateway"
+        return "" if self.max_cost_usd is None else "--max-cost-usd"
+
+    @property
     def selection(self) -> Selection:
         """Which cells of the specs are wanted."""
         return Selection(
@@ -91,7 +100,7 @@ def gateway_of(spec: Spec, agent: AgentBase, options: RunOptions) -> Gateway | N
     """The gateway of cells with this agent: as the spec asks for it, else as the call does; None where none does, or
     the spec switches it off."""
     asked = spec.gateway_for(agent)
-    if asked is not None or spec.gateway == "off" or options.gateway is None:
+    if asked is not None or spec.gateway == "off" or not options.needs_gateway:
         return asked
     from keystone_action.spec.models.gateway import Gateway
 

@@ -111,10 +111,10 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
 def _refuse_without_gateway(loaded: LoadedSpec, options: RunOptions) -> None:
     if options.gateway in ("record", "replay"):
         raise NotSupportedYet(f"--gateway {options.gateway}")
-    if options.gateway is not None and loaded.spec.gateway == "off":
+    if (option := options.needs_gateway) and loaded.spec.gateway == "off":
         raise UsageError(
-            f"{loaded.path}: --gateway needs what `gateway: off` switches off",
-            help="leave `gateway` out of the spec, or the option away (in the action: the input gateway)",
+            f"{loaded.path}: {option} needs what `gateway: off` switches off",
+            help=f"leave `gateway` out of the spec, or the option away (in the action: the input {option[2:]})",
         )
 
 

@@ -27,8 +27,10 @@ from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shutdown import Stop, cancellation, only_error
+from keystone_action.runner.spending import Spending
 from keystone_action.runner.start import start_run
 from keystone_action.runner.under_way import RunUnderWay
+from keystone_action.scoring.aggregate import paid, with_money_of
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
@@ -97,6 +99,9 @@ async def run(
                     Reading(options, directory, facilities),
                 )
                 finished: dict[str, JournalEntry] = {}
+                spending = Spending(options.max_cost_usd)
+                before = {} if recorded is None else {entry.cell.id: entry.cell for entry in recorded.entries}
+                spending.spend(sum(paid(cell) for cell in before.values()))
                 if recorded is not None:
                     await identification.read(planned)  # before anything of another run is started
                     finished = earlier_cells(recorded, assembly)
@@ -112,12 +117,13 @@ async def run(
                     run_id=run_id,
                     facilities=facilities,
                     identified=identification.ready,
+                    spending=spending,
                 )
                 await start_run(under_way, stack)
                 assembly.sandbox = under_way.provider
                 if under_way.containers is not None:
                     stop.hurry.append(under_way.containers.hurry)
-                left_out = await _run_cells(under_way, journal, assembly, identification, finished)
+                left_out = await _run_cells(under_way, journal, assembly, identification, finished, before)
     except BaseExceptionGroup as group:
         raise only_error(group) from group
     if stop.so_far is None:  # the results of what is to be resumed are not read yet, and must not be lost
@@ -131,17 +137,26 @@ async def _run_cells(
     assembly: Assembly,
     identification: Identification,
     finished: Mapping[str, JournalEntry],
+    before: Mapping[str, CellResult],
 ) -> list[str]:
-    """Run what is not finished; the sentences for cells that were left out."""
+    """Run what is not finished; the sentences for cells that were left out. before: the results of an earlier call."""
     options, progress, planned = under_way.options, under_way.progress, under_way.planned
+    spending = under_way.spending
     cells = [cell for cell in planned.cells if cell.id not in finished]
     progress.started(
         cells=len(planned.cells), finished=len(finished), output=under_way.directory, notices=assembly.notices()
     )
 
+    async def run_and_pay(cell: Cell) -> CellResult:
+        result = await run_cell(cell, under_way)
+        spending.spend(result.usage.get("spent_usd") or 0)  # judges count by themselves, answer by answer
+        return result
+
     async def entry_of(cell: Cell, result: CellResult) -> JournalEntry:
         await identification.of(cell)
         spec = cell.loaded.spec
+        if cell.id in before:
+            result = with_money_of(result, before[cell.id])
         return JournalEntry(spec.id, cell.loaded.sha256, result, sandbox_of(assembly, spec))
 
     def announce(cell: Cell, result: CellResult) -> None:
@@ -149,18 +164,20 @@ async def _run_cells(
         assembly.isolated[cell.id] = sandbox_of(assembly, cell.loaded.spec)
         progress.cell(cell.loaded.spec.id, result)
 
-    schedule, notices = make_schedule(planned, options, assembly.results)
+    schedule, notices = make_schedule(planned, options, assembly.results, spending.refusal)
     async with anyio.create_task_group() as group:
         if options.resume is None:
             group.start_soon(identification.read, planned)
-        await run_cells(cells, lambda cell: run_cell(cell, under_way), journal, schedule, announce, entry_of)
-    found = [*notices, *fail_fast_notices(schedule)]
+        await run_cells(cells, run_and_pay, journal, schedule, announce, entry_of)
+    found = [*notices, *fail_fast_notices(schedule), *budget_notices(spending, assembly.results.values())]
     for notice in found:
         progress.note(notice)
     return found
 
 
-def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, CellResult]) -> tuple[Schedule, list[str]]:
+def make_schedule(
+    planned: Plan, options: RunOptions, finished: Mapping[str, CellResult], refusal: Callable[[], str] = str
+) -> tuple[Schedule, list[str]]:
     """How the cells are run, and what people should know of it."""
     loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
     specs = {spec_id: one.spec for spec_id, one in loaded.items()}
@@ -184,6 +201,7 @@ def make_schedule(planned: Plan, options: RunOptions, finished: Mapping[str, Cel
         },
         agent_retries={spec_id: one.agent_retries for spec_id, one in loaded.items()},
         deadline=None if options.timeout is None else time.monotonic() + options.timeout,
+        refusal=refusal,
         fail_fast=fail_fast,
         stopped=stopped_before(planned, finished, fail_fast),
     )
@@ -209,6 +227,21 @@ def fail_fast_notices(schedule: Schedule) -> list[str]:
         if names:
             listed = ", ".join(names[:_SHOWN_NAMES])
             notices.append(f"fail_fast: {at} did not pass, so these were not run: {listed}{more}")
+    return notices
+
+
+def budget_notices(spending: Spending, results: Collection[CellResult]) -> list[str]:
+    """What people should know of a run with a limit of money: what it stopped, and what it could not count."""
+    if spending.limit is None:
+        return []
+    notices = []
+    left = sum(result.attempts == 0 for result in results)
+    if left and (why := spending.refusal()):
+        notices.append(f"max-cost-usd: {why}; not run: {left} of {len(results)} cells")
+    if unknown := sum(
+        result.usage.get("spent_usd", 0) is None or result.judge_usage.get("cost_usd", 0) is None for result in results
+    ):
+        notices.append(f"max-cost-usd: what {unknown} of {len(results)} cells cost is unknown, and is not counted")
     return notices
 
 

@@ -14,6 +14,7 @@ import anyio
 
 from keystone_action.runner.parts.journal import Journal
 from keystone_action.runner.parts.recorded import JournalEntry
+from keystone_action.scoring.aggregate import with_money_of
 from keystone_action.scoring.composite import first_line
 from keystone_action.scoring.results import CellResult
 
@@ -29,14 +30,16 @@ class Schedule:
     """How to run. concurrency: cells at a time over all specs; per_spec: by spec id, where a spec asks for fewer.
     retries: by spec id, tries more for a cell in error. agent_retries: by spec id, tries more for a cell whose agent
     failed (raised, ended with another code than 0, took too long). deadline: monotonic seconds after which no cell
-    starts. stopped: specs that start no further cell, with the id of the cell that they stopped at; those of
-    `fail_fast` come in when one of their cells does not pass. left_out: the cells that are not run for that."""
+    starts. refusal: why no further cell starts, the job's money being spent; empty while it is not. stopped: specs that
+    start no further cell, with the id of the cell that they stopped at; those of `fail_fast` come in when one of their
+    cells does not pass. left_out: the cells that are not run for that."""
 
     concurrency: int
     per_spec: Mapping[str, int]
     retries: Mapping[str, int]
     agent_retries: Mapping[str, int] = field(default_factory=dict)
     deadline: float | None = None
+    refusal: Callable[[], str] = str
     fail_fast: frozenset[str] = frozenset()
     stopped: dict[str, str] = field(default_factory=dict)
     left_out: list[Cell] = field(default_factory=list)
@@ -139,13 +142,15 @@ def _stop(cell: Cell, result: CellResult, schedule: Schedule) -> None:
 async def _attempts(cell: Cell, run_cell: RunCell, schedule: Schedule) -> CellResult:
     """A cell whose verdict is `error` is tried again, and one whose agent failed where its spec asks for that; a score
     that is too low never is. What became of earlier attempts is said with the last one's result."""
-    result = not_run(cell, "the run's time was up before this cell could start")
+    result = not_run(cell, _refusal(schedule))
     spec_id = cell.loaded.spec.id
     left = {"error": schedule.retries.get(spec_id, 0), "agent": schedule.agent_retries.get(spec_id, 0)}
     earlier: tuple[str, ...] = ()
-    while schedule.deadline is None or time.monotonic() < schedule.deadline:
+    while not _refusal(schedule):
         attempt = len(earlier) + 1
         found = await run_cell(cell)
+        if attempt > 1:
+            found = with_money_of(found, result)
         result = replace(found, attempts=attempt, notices=(*earlier, *found.notices))
         kind = "error" if result.verdict == "error" else "agent" if _agent_failed(result) else ""
         if not left.get(kind):
@@ -153,6 +158,13 @@ async def _attempts(cell: Cell, run_cell: RunCell, schedule: Schedule) -> CellRe
         left[kind] -= 1
         earlier = (*earlier, f"attempt {attempt}: {_why(result)}")
     return result
+
+
+def _refusal(schedule: Schedule) -> str:
+    """Why no further cell may start; empty while one may."""
+    if schedule.deadline is not None and time.monotonic() >= schedule.deadline:
+        return "the run's time was up before this cell could start"
+    return schedule.refusal()
 
 
 def _agent_failed(result: CellResult) -> bool:

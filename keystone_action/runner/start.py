@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
     from keystone_action.runner.containers import Containers
     from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.runner.spending import Spending
     from keystone_action.services.http_mock.server import MockServer
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.fixtures import SecretEntry
@@ -78,7 +79,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     stack.push_async_callback(run_shielded, run.services.close)
     run.gateways = LazyGateways()
     stack.push_async_callback(run_shielded, run.gateways.close)
-    run.judge = LazyJudge(options, progress)
+    run.judge = LazyJudge(options, progress, run.spending)
     run.company = company(options, run.planned)
     run.light = {loaded.spec.id: is_light(loaded) for loaded in run.specs}
 
@@ -118,8 +119,8 @@ def _containers(run: RunUnderWay) -> Containers | None:
 class LazyJudge:
     """The run's judge, made (and its modules imported) when the first check asks it."""
 
-    def __init__(self, options: RunOptions, progress: Progress) -> None:
-        self._options, self._progress = options, progress
+    def __init__(self, options: RunOptions, progress: Progress, spending: Spending) -> None:
+        self._options, self._progress, self._spending = options, progress, spending
         self._judge: Judge | None = None
 
     async def require(self, models: tuple[str, ...]) -> None:
@@ -140,6 +141,7 @@ class LazyJudge:
                 fast=options.judge_fast,
                 strong=options.judge_strong,
                 cache_dir=options.cache_dir / "judge" if options.cache_dir else None,
+                purse=self._spending,
                 on_note=self._progress.note,
             )
         return self._judge

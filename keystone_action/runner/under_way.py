@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from keystone_action.runner.gateways import LazyGateways
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.service_pool import ServicePool
+    from keystone_action.runner.spending import Spending
     from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.spec.loading.loader import LoadedSpec
 
@@ -145,7 +146,7 @@ class RunUnderWay:
     """What all cells of a run share: what the run was asked for, then what `start.py` makes of it.
 
     directory: for results. facilities: what preflight found. identified: to be awaited before an agent starts, see
-    `parts/identify.py`.
+    `parts/identify.py`. spending: of agents and judges.
 
     roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
     also of the author's own scripts. containers: the engine, where there is one. gateways: those to models.
@@ -163,6 +164,7 @@ class RunUnderWay:
     run_id: str
     facilities: Facilities
     identified: Callable[[], Awaitable[None]]
+    spending: Spending
 
     roots: Roots = field(init=False)
     container_roots: Roots = field(init=False)

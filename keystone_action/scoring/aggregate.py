@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
@@ -125,6 +126,19 @@ def add_usage(usages: Iterable[Mapping[str, float | None]], keys: Sequence[str])
     """Sums over cells. A key that no cell has is 0; what is unknown (None) of one cell is unknown of all of them."""
     found = list(usages)
     return {key: _sum([usage.get(key, 0) for usage in found], money=key.endswith("usd")) for key in keys}
+
+
+def with_money_of(result: CellResult, earlier: CellResult) -> CellResult:
+    """The result of a cell, with what an earlier attempt at it was paid for too: it was spent all the same."""
+    spent = add_usage([earlier.usage, result.usage], ("spent_usd",))
+    judged = [earlier.judge_usage, result.judge_usage]
+    names = dict.fromkeys(name for usage in judged for name in usage)
+    return replace(result, usage=result.usage | spent, judge_usage=add_usage(judged, tuple(names)))
+
+
+def paid(cell: CellResult) -> float:
+    """US dollars for the agent and the judges of a cell, as far as they are known."""
+    return (cell.usage.get("spent_usd") or 0) + (cell.judge_usage.get("cost_usd") or 0)
 
 
 def _sum(amounts: Sequence[float | None], *, money: bool) -> float | None:

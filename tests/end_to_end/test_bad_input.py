@@ -89,9 +89,14 @@ def test_fields_of_the_contract_that_are_not_there_yet(tmp_path):
     assert called.err.count("not supported yet") == 3, called.err
 
 
-@pytest.mark.parametrize("words", [["--max-cost-usd", "1"]])
+@pytest.mark.parametrize("words", [["--gateway", "record"], ["--gateway", "replay"]])
 def test_options_of_the_contract_that_are_not_there_yet(tmp_path, words):
     sentence(run_spec(tmp_path, spec(), *words), 2, "not supported yet", words[0])
+
+
+@pytest.mark.parametrize("amount", ["-0.01", "nan", "inf", "1e400", "free", ""])
+def test_an_amount_that_is_none(tmp_path, amount):
+    sentence(run_spec(tmp_path, spec(), f"--max-cost-usd={amount}"), 2, "--max-cost-usd", "an amount from 0")
 
 
 def test_all_errors_of_a_file_at_once(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Barrier, Lock
 
 import anyio
@@ -9,8 +10,9 @@ import pytest
 from support.judging import ask
 from support.model_server import ModelServer, Received, Reply, answer, error
 
-from keystone_action.judge.base import JudgeFailed, JudgeRequest
+from keystone_action.judge.base import JudgeFailed, JudgeRequest, JudgeUnavailable
 from keystone_action.judge.model_judge import QUESTIONS, ModelJudge
+from keystone_action.runner.spending import Spending
 
 
 def test_a_jury_is_the_mean_of_its_jurors_means() -> None:
@@ -116,3 +118,42 @@ def test_one_judge_serves_many_judgements_at_once() -> None:
 
     with ModelServer(reply) as server:
         assert anyio.run(many, ModelJudge(server.environ())) == {number: number / 100 for number in range(30)}
+
+
+def test_what_judges_cost_is_spent_with_each_answer() -> None:
+    spending = Spending(10)
+    replies = [Reply("no score", usage=(100_000, 0)), Reply(answer(0.5).text, usage=(100_000, 0))]
+    with ModelServer(replies) as server:
+        usage = ask(server, models=("claude-opus-4-8",), purse=spending).usage
+    assert usage.cost_usd == spending.spent == pytest.approx(1.0)
+
+
+def test_a_judge_is_not_asked_once_the_money_is_spent() -> None:
+    """An answer under way is the last, of several attempts at one too."""
+    spending = Spending(0.5)
+    with ModelServer([Reply("no score", usage=(100_000, 4_000))] * 3) as server:
+        with pytest.raises(JudgeFailed, match=r"^stopped at \$0\.60 of \$0\.50$") as problem:
+            ask(server, models=("claude-opus-4-8",), purse=spending)
+        assert len(server.requests) == 1
+        with pytest.raises(JudgeFailed, match=r"stopped at \$0\.60"):
+            ask(server, models=("claude-opus-4-8",), purse=spending)
+        assert len(server.requests) == 1
+    assert problem.value.usage.cost_usd == pytest.approx(0.6)
+
+
+def test_a_kept_answer_is_free_when_the_money_is_spent(tmp_path: Path) -> None:
+    spending = Spending(0.001)
+    with ModelServer([Reply(answer(0.5).text, usage=(100_000, 0))]) as server:
+        for _ in range(2):
+            assert ask(server, models=("claude-opus-4-8",), purse=spending, cache_dir=tmp_path).score == 0.5
+    assert len(server.requests) == 1
+
+
+def test_under_a_limit_a_judge_without_a_price_is_skipped_by_name() -> None:
+    with ModelServer([answer(0.5)]) as server:
+        with pytest.raises(JudgeUnavailable, match="our-own has no price, so max-cost-usd can't count what it costs"):
+            ask(server, models=("openai:our-own",), purse=Spending(1))
+        assert ask(server, models=("openai:our-own",), purse=Spending()).usage.cost_usd is None
+        jury = ask(server, models=("openai:our-own", "claude-opus-4-8"), purse=Spending(1))
+    assert [opinion.model for opinion in jury.opinions] == ["claude-opus-4-8"]
+    assert "our-own has no price" in jury.notes[0]

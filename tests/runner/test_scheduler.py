@@ -20,6 +20,8 @@ from keystone_action.runner import scheduler
 from keystone_action.runner.parts.journal import Journal
 from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
+from keystone_action.runner.spending import Spending
+from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import CellResult
 from keystone_action.spec.loading.loader import load
 
@@ -202,3 +204,52 @@ def test_only_a_cell_in_error_is_tried_again(tmp_path: Path, verdict: Any, attem
 
     run(tmp_path, [cell], schedule(retries={"a": 2}), run_cell)
     assert len(begun) == attempts
+
+
+def test_cells_that_the_money_was_spent_for_are_errors(tmp_path: Path) -> None:
+    spending = Spending(0.5)
+    results: dict[str, CellResult] = {}
+
+    async def run_cell(cell: Cell) -> CellResult:
+        spending.spend(0.3)
+        return replace(not_run(cell, ""), verdict="pass", composite=1.0, error=None)
+
+    async def kept(cell: Cell, result: CellResult) -> JournalEntry:
+        results[cell.id] = result
+        return await entry_of(cell, result)
+
+    async def main() -> None:
+        async with Journal(tmp_path) as journal:
+            how = schedule(concurrency=1, refusal=spending.refusal)
+            await run_cells(cells_of(tmp_path, a=4), run_cell, journal, how, lambda *_: None, kept)
+
+    anyio.run(main)
+    assert [result.verdict for result in results.values()] == ["pass", "pass", "error", "error"]
+    assert results["a.r2"].error == "not run: stopped at $0.60 of $0.50"
+    assert [result.attempts for result in results.values()] == [1, 1, 0, 0]
+
+
+def test_what_all_attempts_cost_is_paid_and_no_further_one_starts(tmp_path: Path) -> None:
+    spending = Spending(0.5)
+    results: list[CellResult] = []
+
+    async def run_cell(cell: Cell) -> CellResult:
+        spending.spend(0.2)
+        used = {**nothing_used(), "input_tokens": 7, "cost_usd": 0.15, "spent_usd": 0.15}
+        return replace(not_run(cell, "it broke"), usage=used, judge_usage={"cost_usd": 0.05, "requests": 1})
+
+    async def kept(cell: Cell, result: CellResult) -> JournalEntry:
+        results.append(result)
+        return await entry_of(cell, result)
+
+    async def main() -> None:
+        async with Journal(tmp_path) as journal:
+            how = schedule(concurrency=1, retries={"a": 9}, refusal=spending.refusal)
+            await run_cells(cells_of(tmp_path, a=1), run_cell, journal, how, lambda *_: None, kept)
+
+    anyio.run(main)
+    (result,) = results
+    assert (result.attempts, result.error) == (3, "not run: it broke")
+    assert result.usage["spent_usd"] == pytest.approx(0.45)
+    assert (result.usage["cost_usd"], result.usage["input_tokens"]) == (0.15, 7), "of the attempt that counts"
+    assert result.judge_usage == {"cost_usd": pytest.approx(0.15), "requests": 3}

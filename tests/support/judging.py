@@ -19,6 +19,6 @@ def ask(server: ModelServer, *, judged: str = "a haiku of mine", **more: Any) ->
     """One judgement by a judge of its own; `notes` collects what it noted."""
     notes = more.pop("notes", [])
     environ = server.environ(**more.pop("environ", {}))
-    cache, backoff = more.pop("cache_dir", None), more.pop("backoff", 0.001)
-    judge = ModelJudge(environ, on_note=notes.append, cache_dir=cache, backoff=backoff)
+    cache, backoff, purse = more.pop("cache_dir", None), more.pop("backoff", 0.001), more.pop("purse", None)
+    judge = ModelJudge(environ, on_note=notes.append, cache_dir=cache, backoff=backoff, purse=purse)
     return anyio.run(judge.judge, JudgeRequest(criteria="Is it good?", judged=judged, **more))
