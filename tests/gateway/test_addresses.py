@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keystone_action.gateway.addresses import ModelAddress, agent_variables
+from keystone_action.gateway.addresses import ModelAddress, agent_variables, provider_of_api
 
 
 def address(name: str) -> ModelAddress:
@@ -29,8 +29,12 @@ def test_every_client_finds_what_it_looks_for() -> None:
 
 def test_of_two_providers_with_one_api_that_with_its_name_is_meant_else_the_first() -> None:
     apis = {"router": "openai", "other": "openai", "openai": "openai"}
-    addresses = {name: address(name) for name in apis}
-    assert agent_variables(addresses, apis)["OPENAI_BASE_URL"].endswith("/openai")
-    del addresses["openai"]
-    assert agent_variables(addresses, apis)["OPENAI_BASE_URL"].endswith("/router")
-    assert "ANTHROPIC_API_KEY" not in agent_variables(addresses, apis)
+    assert found(apis)["OPENAI_BASE_URL"].endswith("/openai")
+    del apis["openai"]
+    assert found(apis)["OPENAI_BASE_URL"].endswith("/router")
+    assert "ANTHROPIC_API_KEY" not in found(apis)
+    assert provider_of_api("gemini", apis) is None
+
+
+def found(apis: dict[str, str]) -> dict[str, str]:
+    return agent_variables({name: address(name) for name in apis}, apis)
