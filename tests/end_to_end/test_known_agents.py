@@ -1,0 +1,74 @@
+"""Known agents by `keystone run`: the real programs, behind the gateway, in front of a model that follows a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent_clients import CLIENTS, Client, installed
+from support.command_line import Called
+from support.hostile import everything_written
+from support.model_agents import REAL_KEY, run, trace_events
+from support.scripted_models import ScriptedModel, Turn
+from support.scripted_provider import ScriptedProvider, provider
+
+from keystone_action.gateway.upstreams import VARIABLES
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> Client:
+    return CLIENTS[request.param]
+
+
+def called_with(folder: Path, client: Client, turns: list[Turn], **fields: Any) -> tuple[Called, ScriptedModel]:
+    """One run of a spec whose agent is this one, as users write it."""
+    place, model = installed(client.kind), ScriptedModel(turns)
+    agent = {"type": client.kind, "model": client.model, "binary": str(place.program), "timeout": "2m"}
+    spec = {
+        "version": 1,
+        "id": "known",
+        "task": {"prompt": "Write hello.txt."},
+        "agent": agent,
+        "resources": {"readable": [str(place.folder)]},
+        "invariants": {"written": {"check": {"type": "file_content", "path": "hello.txt", "contains": "hello"}}},
+        **fields,
+    }
+    with provider(model.answer) as behind:
+        return run(folder, spec, environ(client, behind)), model
+
+
+def environ(client: Client, behind: ScriptedProvider) -> dict[str, str]:
+    key, base = VARIABLES[client.api]
+    return {key: REAL_KEY, base: behind.url + ("/v1" if client.api == "openai" else "")}
+
+
+def test_it_does_its_task_and_all_that_is_told_is_what_the_provider_said(tmp_path: Path, client: Client) -> None:
+    turns = [client.runs("echo hello > hello.txt"), *client.ends]
+    called, model = called_with(tmp_path, client, turns)
+    assert called.code == 0, called.err + called.out
+    (cell,) = called.cells
+    assert cell["trace"] == {"source": "gateway", "replayed": None}
+    told = [event["payload"] for event in trace_events(called) if event["type"] == "tool_call"]
+    told = [call for call in told if "told_by" not in call]
+    assert [(call["raw_name"], call["input"]) for call in told] == [(name, dict(given)) for name, given in model.calls]
+    read, cached, written = (sum(getattr(turn, name) for turn in model.said) for name in ("read", "cached", "written"))
+    usage = cell["usage"]
+    assert (usage["input_tokens"], usage["cache_read_tokens"]) == (read - cached, cached)
+    assert (usage["output_tokens"], usage["requests"]) == (written, len(model.said))
+    assert usage["cost_usd"] > 0
+    assert cell["notices"] == []
+    assert [where for where, data in everything_written(called).items() if REAL_KEY.encode() in data] == []
+
+
+def test_the_budget_of_an_endless_loop_bites(tmp_path: Path, client: Client) -> None:
+    loops = [client.runs("echo hello >> hello.txt")]
+    called, model = called_with(tmp_path, client, loops, gateway={"budget": {"max_tool_calls": 3}})
+    (cell,) = called.cells
+    assert cell["agent"]["stopped"] == "budget", (cell["agent"], called.err)
+    assert "stopped at 3 of 3 tool calls" in cell["agent"]["note"]
+    assert cell["usage"]["tool_calls"] == len(model.calls) == 3
+    # It is graded on what it left.
+    assert cell["verdict"] == "pass"
