@@ -87,7 +87,8 @@ class KeptRuns:
 def _kind(options: GatedOptions) -> str:
     asked = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _OF_ONE_STEP}
     if options.base is not None and not (options.directory / ".git").exists():
-        asked["base"] = "some commit"  # with which nothing can be compared
+        # Nothing can be compared with it: only what is told of it counts.
+        asked["base"] = options.base.sha, options.base.name, options.base.incomplete
     there = {str(path.relative_to(options.directory)): path.read_bytes() for path in _files(options.directory)}
     environ = {name: value for name, value in options.environ.items() if name != "HOME"}
     text = repr((asked, there, environ)).replace(str(options.directory), "")
