@@ -1,8 +1,8 @@
 """Runs for steps whose point is what is told of them: the first of a kind is a real one, and what it left is told and
 laid out again for the next, in whatever worker that is.
 
-Of a kind are runs of the same files with the same options: what the event, the inputs or the product make different is
-run.
+Of a kind are runs with equal options on equal trees, told of one base commit: what the event, the inputs or the product
+make different is run. Runs in a git checkout always are, and those that may read what is not below their directory.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class KeptRuns:
         self._evaluate = evaluate
 
     def __call__(self, options: GatedOptions, progress: Progress) -> Evaluation:
-        kept = self._place / _kind(options)
+        kind = _kind(options)
+        if kind is None:
+            return self._evaluate(options, progress)
+        kept = self._place / kind
         with kept.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if kept.exists():
@@ -84,15 +87,29 @@ class KeptRuns:
         return result
 
 
-def _kind(options: GatedOptions) -> str:
+def _kind(options: GatedOptions) -> str | None:
+    """None for a run that depends on more than its options and what is below its directory."""
+    directory, base = options.directory, options.base
+    checkouts = [folder for folder in (directory, *directory.parents) if (folder / ".git").exists()]
+    is_a_part = base is not None and base.workspace not in (None, directory)
+    entries = sorted(directory.rglob("*"))
+    leading = [*(directory / one for one in options.specs), *(path for path in entries if path.is_symlink())]
+    leads_out = any(not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)) for path in leading)
+    if checkouts or is_a_part or leads_out or options.resume is not None:
+        return None
     asked = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _OF_ONE_STEP}
-    if options.base is not None and not (options.directory / ".git").exists():
-        # Nothing can be compared with it: only what is told of it counts.
-        asked["base"] = options.base.sha, options.base.name, options.base.incomplete
-    there = {str(path.relative_to(options.directory)): path.read_bytes() for path in _files(options.directory)}
+    # In no checkout nothing can be fetched: of the base commit only what is told of it counts.
+    asked["base"] = base and (base.sha, base.name, base.incomplete)
+    there = {str(path.relative_to(directory)): _entry(path) for path in entries}
     environ = {name: value for name, value in options.environ.items() if name != "HOME"}
-    text = repr((asked, there, environ)).replace(str(options.directory), "")
+    text = repr((asked, there, environ)).replace(str(directory), "")
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _entry(path: Path) -> tuple[int, str | bytes]:
+    """What an agent may see of a file, a folder or a link."""
+    content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+    return path.lstat().st_mode, content
 
 
 def _files(directory: Path) -> Iterator[Path]:
