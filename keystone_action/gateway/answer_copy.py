@@ -7,73 +7,100 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from keystone_action.gateway.event_stream import EventStream
+from keystone_action.gateway.event_stream import Event, EventStream
 from keystone_action.gateway.exchange import Answer, AnswerReader, Provider
 
 READ_LIMIT = 32 << 20
-"""Bytes of an answer in one piece that are read; a longer one is passed on all the same, and is estimated."""
+"""Bytes of an answer in one piece, or of one event of a stream. A longer one is cut: it can't be read in bounded
+memory, and what we did not read must not reach the agent."""
+
+
+class TooLong(Exception):  # noqa: N818 - an outcome
+    """READ_LIMIT is reached."""
 
 
 class AnswerCopy:
-    """What is read of an answer while it passes. without_usage: the client did not ask for the event with usage."""
+    """What is read of an answer while it passes.
+
+    without_usage: the client did not ask for the event with usage. lost: why the answer did not come to its end; empty
+    when it did. is_answer: whether its status says that it is one, no error.
+    """
 
     def __init__(self, provider: Provider, *, without_usage: bool) -> None:
         self._provider, self._without_usage = provider, without_usage
         self._reader: AnswerReader | None = None
         self._events = EventStream()
+        self._read = 0
         self._whole = bytearray()
         self._answer: Answer | None = None
-        self.is_answer = self.broken = False
+        self.is_answer = False
+        self.lost = ""
 
     def start(self, status: int, content_type: str) -> None:
+        """Its head has come."""
         self.is_answer = 200 <= status < 300
-        if content_type.lower().startswith("text/event-stream"):
+        if self.is_answer and content_type.lower().startswith("text/event-stream"):
             self._reader = self._provider.reader()
 
     def feed(self, piece: bytes) -> bytes:
-        """What the client gets of it."""
+        """What the client gets of it. Raises TooLong."""
+        if not self.is_answer:
+            return piece
         if self._reader is None:
-            if len(self._whole) <= READ_LIMIT:
-                self._whole += piece
+            self._whole += piece
+            if len(self._whole) > READ_LIMIT:
+                raise TooLong
             return piece
         passed = bytearray()
         for event in self._events.feed(piece):
-            data = event.json()
-            if data is not None:
-                self._reader.event(data)
+            data = self._take(self._reader, event)
             if not (self._without_usage and data is not None and _is_usage_alone(data)):
                 passed += event.raw
+        if self._events.waiting > READ_LIMIT:
+            raise TooLong
         return bytes(passed) if self._without_usage else piece
 
     def end(self) -> bytes:
         """What stood after the last whole event and was not passed on yet."""
         return self._events.rest if self._without_usage else b""
 
+    def so_far(self) -> Answer:
+        """What came of a stream by now."""
+        return self._reader.answer() if self._reader is not None else Answer()
+
     def answer(self) -> Answer:
+        """What came; there will be no more."""
         if self._answer is None:
-            self._answer = self._reader.answer() if self._reader is not None else self._read_whole()
+            self._answer = self._read_stream(self._reader) if self._reader is not None else self._read_whole()
+            self._whole.clear()
         return self._answer
 
+    def _take(self, reader: AnswerReader, event: Event) -> Mapping[str, Any] | None:
+        data = event.json()
+        if data is not None:
+            self._read += 1
+            reader.event(data)
+        return data
+
+    def _read_stream(self, reader: AnswerReader) -> Answer:
+        rest = self._events.last()
+        self._take(reader, rest)
+        if not self._read and rest.raw:
+            with contextlib.suppress(ValueError, RecursionError):
+                return self._provider.whole(json.loads(rest.raw))
+        return reader.answer()
+
     def _read_whole(self) -> Answer:
+        content = bytes(self._whole)
         with contextlib.suppress(ValueError, RecursionError):
-            return self._provider.whole(json.loads(bytes(self._whole)))
-        return Answer(problem="its answer is no JSON")
+            return self._provider.whole(json.loads(content))
+        # A client that asked for a stream reads one, whatever the answer calls itself.
+        reader = self._provider.reader()
+        for event in self._events.feed(content):
+            self._take(reader, event)
+        self._take(reader, self._events.last())
+        return reader.answer() if self._read else Answer(problem="its answer is not JSON", unread=len(content))
 
 
 def _is_usage_alone(data: Mapping[str, Any]) -> bool:
     return data.get("choices") == [] and isinstance(data.get("usage"), dict)
-
-
-def with_usage(body: bytes) -> tuple[bytes, bool]:
-    """The body of a streamed chat with `stream_options.include_usage`; and whether that was added."""
-    parsed = json.loads(body)
-    options = parsed.get("stream_options")
-    if isinstance(options, dict) and options.get("include_usage") is True:
-        return body, False
-    if options is None and "stream_options" not in parsed:
-        # All other bytes stay: a provider's cache of prompts goes by them.
-        place = body.index(b"{") + 1
-        comma = b"," if parsed else b""
-        return body[:place] + b'"stream_options":{"include_usage":true}' + comma + body[place:], True
-    parsed["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    return json.dumps(parsed).encode(), True

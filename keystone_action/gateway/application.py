@@ -1,64 +1,79 @@
-"""The gateway of one cell as an ASGI application: lets requests through, passes answers on, reads a copy of both."""
+"""The gateway of one cell as an ASGI application: says which requests pass, and writes each into the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
+import re
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
-from keystone_action.gateway.answer_copy import AnswerCopy, with_usage
+from keystone_action.gateway.answer_copy import AnswerCopy
 from keystone_action.gateway.conversation import Receive, Reply, Request, Scope, Send
-from keystone_action.gateway.exchange import Asked, Provider
+from keystone_action.gateway.exchange import Asked
 from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
+from keystone_action.gateway.relay import Lost, Relay, failure_of
+from keystone_action.gateway.request_body import parsed_body, with_usage
 from keystone_action.gateway.routes import SHOWN, Route, provider_for, route_of
-from keystone_action.gateway.secret_bytes import SecretBytes
-from keystone_action.gateway.upstreams import Client, Upstream, answer_headers
+from keystone_action.gateway.secret_bytes import shapes_of
+from keystone_action.gateway.upstreams import Client, Upstream
 
 AT_ONCE = 32
 """Requests of a cell under way; only these can exceed a limit."""
-_AFTER_LEAVING_SECONDS = 60.0
+AFTER_LEAVING_SECONDS = 60.0
 """For the rest of an answer whose client has left: it is billed all the same."""
+_TARGET_LIMIT = 8 << 10
+"""Characters of a path and a query."""
+_VISIBLE = re.compile(r"[!-~]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Of one cell. key: the worthless one that its agent has. upstreams: by the name that stands first in a path.
     deny_tools_of_provider: `provider_tools: deny`. missing_key: by name, what to say where a provider has none. admits:
-    says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends."""
+    says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends. patience:
+    seconds for the rest of an answer whose client has left."""
 
-    key: str
+    key: str = field(repr=False)
     upstreams: Mapping[str, Upstream]
     ledger: Ledger
     deny_tools_of_provider: bool = False
     missing_key: Mapping[str, str] = field(default_factory=dict)
     admits: Callable[[str], bool] = lambda _peer: True
     on_spent: Callable[[], None] = lambda: None
+    patience: float = AFTER_LEAVING_SECONDS
 
 
 class Application:
     """See the module. client: asks providers."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
-        self._settings, self._client = settings, client
+        self._settings, self._ledger = settings, settings.ledger
         self._slots = asyncio.Semaphore(AT_ONCE)
-        keys = {
-            upstream.key.encode(): settings.key.encode() for upstream in settings.upstreams.values() if upstream.key
-        }
-        self._keys = keys
+        keys = [upstream.key for upstream in settings.upstreams.values()]
+        self._relay = Relay(client, shapes_of(keys, settings.key))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         reply = Reply(send)
-        peer = (scope.get("client") or ("",))[0]
-        if not self._settings.admits(peer):
+        try:
+            await self._answer(scope, receive, reply)
+        except Exception as error:  # noqa: BLE001 - our own defect, told to the thread, which keeps it for the run
+            reply.is_cut = True
+            told = {"message": "the gateway", "exception": RuntimeError(_place(error))}
+            asyncio.get_running_loop().call_exception_handler(told)
+            await reply.json(500, {"error": {"message": "the gateway is broken"}})
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+        if not self._settings.admits((scope.get("client") or ("",))[0]):
             await reply.json(403, {"error": {"message": "this gateway is another cell's"}})
             return
-        method, path = scope["method"], scope["raw_path"].decode("latin-1").partition("?")[0]
+        method, path = scope["method"], scope["raw_path"].decode("latin-1")
         name, _, rest = path.lstrip("/").partition("/")
         upstream = self._settings.upstreams.get(name)
         if method in {"GET", "HEAD"} and (path == "/" or (upstream is not None and rest == "")):
@@ -68,51 +83,55 @@ class Application:
             known = ", ".join(f"/{one}" for one in self._settings.upstreams)
             await reply.json(404, {"error": {"message": f"there is nothing at {path[:200]}; there is {known}"}})
             return
-        refuse = provider_for(upstream.api).refusal
         try:
             await self._handle(Request(scope, receive, upstream, f"/{rest}"), reply)
         except Refusal as refusal:
             if refusal.spent:
                 self._settings.on_spent()
-            await reply.json(refusal.status, refuse(refusal.status, refusal.sentence))
+            await reply.json(refusal.status, provider_for(upstream.api).refusal(refusal.status, refusal.sentence))
 
     async def _handle(self, request: Request, reply: Reply) -> None:
         """Raises Refusal."""
+        route = self._route(request)
+        # Before the body is read: bodies that wait for a slot would fill our memory.
+        async with self._slots:
+            body = await request.body() if request.method == "POST" else None
+            if route.provider is None or body is None:
+                await self._pass_without_reading(request, route, body, reply)
+                return
+            parsed = parsed_body(body)
+            asked = self._allowed(route.provider.asked(parsed, request.path))
+            sent, added = body, False
+            if route.provider.title.endswith("Chat Completions") and asked.streams:
+                sent, added = with_usage(body, parsed)
+            copy = AnswerCopy(route.provider, without_usage=added)
+            exchange = self._ledger.open(request.upstream.api, request.path, asked, body, copy.so_far)
+            del parsed, body
+            await self._exchange(request, route, exchange, copy, sent, reply)
+
+    def _route(self, request: Request) -> Route:
+        """Raises Refusal."""
         upstream = request.upstream
-        if request.header("upgrade").lower() == "websocket":
-            raise Refusal(426, "this gateway speaks HTTP alone, no WebSockets")
-        if not any(hmac.compare_digest(key.encode(), self._settings.key.encode()) for key in request.given_keys()):
-            self._settings.ledger.refused.append(f"{upstream.name}: a request without this cell's key")
-            raise Refusal(401, "this key is none of this cell's; the gateway's stands in its environment")
+        if request.header(b"upgrade").lower() == "websocket":
+            raise Refusal(426, "this gateway speaks HTTP only, no WebSockets")
+        given = request.given_keys()
+        if not any(hmac.compare_digest(key.encode(), self._settings.key.encode()) for key in given):
+            self._ledger.refuse(f"{upstream.name}: a request with {'another' if given else 'no'} key")
+            raise Refusal(401, "this key is not this cell's; the gateway's stands in its environment")
+        if len(request.path) + len(request.query) > _TARGET_LIMIT:
+            raise Refusal(414, f"a path and its query may have {_TARGET_LIMIT:,} characters")
         route = route_of(upstream.api, request.method, request.path)
         if route is None:
-            raise Refusal(
-                404, f"there is no {request.method} {request.path[:200]} here; there is {SHOWN[upstream.api]}"
-            )
+            shown = SHOWN[upstream.api]
+            raise Refusal(404, f"there is no {request.method} {request.path[:200]} here; there is {shown}")
         if why := self._settings.missing_key.get(upstream.name):
             raise Refusal(401, why)
-        if request.method == "GET":
-            await self._pass_on(request, route, None, reply)
-            await reply.end()
-            return
-        body = await request.body()
-        if route.provider is None:
-            await self._pass_on(request, route, body, reply)
-            await reply.end()
-            return
-        asked = self._read(request, route.provider, body)
-        async with self._slots:
-            exchange = self._settings.ledger.open(upstream.api, request.path, asked, body)
-            await self._exchange(request, route, exchange, body, reply)
+        if not _VISIBLE.fullmatch(upstream.key):
+            raise Refusal(401, f"the key of {upstream.name} has characters that can't stand in a header")
+        return route
 
-    def _read(self, request: Request, provider: Provider, body: bytes) -> Asked:
-        try:
-            parsed = json.loads(body)
-        except (ValueError, RecursionError):
-            parsed = None
-        if not isinstance(parsed, dict):
-            raise Refusal(400, "the body is no JSON object")
-        asked = provider.asked(parsed, request.path)
+    def _allowed(self, asked: Asked) -> Asked:
+        """Raises Refusal."""
         if asked.background:
             raise Refusal(400, "background: true is not let through: nobody would see what it came to")
         if asked.run_by_provider and self._settings.deny_tools_of_provider:
@@ -120,99 +139,65 @@ class Application:
             raise Refusal(400, f"tools that the provider runs are not let through (provider_tools: deny): {tools}")
         return asked
 
-    async def _exchange(self, request: Request, route: Route, exchange: Exchange, body: bytes, reply: Reply) -> None:
-        """One request of a model, from its first byte to the last of its answer."""
-        assert route.provider is not None
-        adds_usage = route.provider.title.endswith("Chat Completions") and exchange.asked.streams
-        sent, added = with_usage(body) if adds_usage else (body, False)
-        copy = AnswerCopy(route.provider, without_usage=added)
+    async def _pass_without_reading(self, request: Request, route: Route, body: bytes | None, reply: Reply) -> None:
+        """What costs nothing: counting tokens, lists of models."""
+        try:
+            async with self._while_wanted(request, reply, 0):
+                await self._relay.pass_on(request, route, body, reply)
+            await reply.end()
+        except Lost as lost:
+            raise _bad_gateway(lost) from None
+        except TimeoutError:
+            return
+
+    async def _exchange(
+        self, request: Request, route: Route, exchange: Exchange, copy: AnswerCopy, body: bytes, reply: Reply
+    ) -> None:
+        """One request of a model, from its first byte to the last of its answer. The ledger gets it however it ends:
+        also when the client leaves, or the server is stopped."""
         started = time.monotonic()
         failure, status = "", None
         try:
-            status = await self._pass_on(request, route, sent, reply, copy)
-            failure = _failure(status, copy)
-        except _Lost as lost:
+            async with self._while_wanted(request, reply, self._settings.patience):
+                status = await self._relay.pass_on(request, route, body, reply, copy)
+            failure = failure_of(status, copy)
+        except Lost as lost:
             failure = lost.why
-            raise Refusal(502, f"the provider's answer did not come: {lost.why}") from None
+            raise _bad_gateway(lost) from None
+        except TimeoutError:
+            pass  # the client left, and the rest of its answer did not come in time
         finally:
             answer = copy.answer() if copy.is_answer else None
             seconds = time.monotonic() - started
-            self._settings.ledger.close(exchange, status=status, answer=answer, failure=failure, seconds=seconds)
+            self._ledger.close(
+                exchange, status=status or reply.status or None, answer=answer, failure=failure, seconds=seconds
+            )
         # Only now: the next request of this client finds this one counted.
         await reply.end()
 
-    async def _pass_on(
-        self, request: Request, route: Route, body: bytes | None, reply: Reply, copy: AnswerCopy | None = None
-    ) -> int:
-        """The provider's status. Raises _Lost where no answer came."""
-        import httpx
+    @asynccontextmanager
+    async def _while_wanted(self, request: Request, reply: Reply, patience: float) -> AsyncIterator[None]:
+        """Raises TimeoutError in its block when the client has left so many seconds ago."""
+        loop = asyncio.get_running_loop()
 
-        upstream = request.upstream
-        url = upstream.url(route.below, request.query)
-        masked = SecretBytes(self._keys)
-        try:
-            async with self._client.stream(request.method, url, upstream.headers(request.headers), body) as response:
-                status = response.status_code
-                if 300 <= status < 400:
-                    raise _Lost("it answered with a redirect, which is not followed")
-                headers = [
-                    (name, masked.replace(value.encode("latin-1")).decode("latin-1"))
-                    for name, value in answer_headers(response.headers.multi_items())
-                ]
-                await reply.start(status, headers)
-                if copy is not None:
-                    copy.start(status, response.headers.get("content-type", ""))
-                await self._stream(response, masked, reply, copy)
-                return status
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-            if copy is not None:
-                copy.broken = True
-            if reply.started:
-                reply.is_cut = True
-                return reply.status
-            raise _Lost(_why(error)) from None
+        async def watch() -> None:
+            await request.left()
+            reply.is_gone = True
+            limit.reschedule(loop.time() + patience)
 
-    async def _stream(self, response: Any, masked: SecretBytes, reply: Reply, copy: AnswerCopy | None) -> None:
-        async for piece in _pieces(response, reply):
-            content = masked.feed(piece)
-            await reply.body(copy.feed(content) if copy is not None else content)
-        rest = masked.end()
-        await reply.body((copy.feed(rest) + copy.end()) if copy is not None else rest)
+        async with asyncio.timeout(None) as limit:
+            watching = loop.create_task(watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
 
 
-async def _pieces(response: Any, reply: Reply) -> AsyncIterator[bytes]:
-    """What comes; once the client has left, for a while only."""
-    left: float | None = None
-    async for piece in response.aiter_raw():
-        yield piece
-        if reply.is_gone:
-            left = left or time.monotonic()
-            if time.monotonic() - left > _AFTER_LEAVING_SECONDS:
-                return
+def _bad_gateway(lost: Lost) -> Refusal:
+    return Refusal(502, f"the provider's answer did not come: {lost.why}")
 
 
-class _Lost(Exception):  # noqa: N818 - an outcome
-    """No answer came. why: in words without an address or a key."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-
-def _why(error: Exception) -> str:
-    import httpx
-
-    if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
-        return "it could not be reached"
-    if isinstance(error, httpx.TimeoutException):
-        return "it took too long"
-    return "the connection was lost"
-
-
-def _failure(status: int, copy: AnswerCopy) -> str:
-    """Why an answer is none that counts; empty when it is one, or when the request was at fault."""
-    if status in {401, 403, 429} or status >= 500:
-        return str(status)
-    if copy.broken:
-        return "the connection was lost"
-    return copy.answer().problem if copy.is_answer else ""
+def _place(error: Exception) -> str:
+    """Where an error of ours came from. Its text may hold what it was about, a header with a key for one."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{type(error).__name__}" + "".join(f" at {Path(one.filename).name}:{one.lineno}" for one in last)

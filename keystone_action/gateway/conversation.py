@@ -10,12 +10,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from keystone_action.gateway.ledger import Refusal
-from keystone_action.gateway.upstreams import Upstream
+from keystone_action.gateway.upstreams import Headers, Upstream
 
 BODY_LIMIT = 32 << 20
 """Bytes of a request."""
-_SLOW_SECONDS = 60.0
-"""Without a byte of a request that is being sent."""
+_BODY_SECONDS = 120.0
+"""For all of them."""
+_UNREAD_SECONDS = 60.0
+"""For a client to read what it was sent; one that doesn't is as good as gone."""
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -40,49 +42,50 @@ class Request:
         return str(self.scope["query_string"].decode("latin-1"))
 
     @property
-    def headers(self) -> list[tuple[str, str]]:
-        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.scope["headers"]]
+    def headers(self) -> Headers:
+        return list(self.scope["headers"])
 
-    def header(self, name: str) -> str:
-        return next((value for one, value in self.headers if one.lower() == name), "")
+    def header(self, name: bytes) -> str:
+        """The first one's value."""
+        return next((value.decode("latin-1") for one, value in self.headers if one.lower() == name), "")
 
     def given_keys(self) -> Sequence[str]:
         """Wherever an API may have its key."""
-        bearer = self.header("authorization")
-        in_query = [value for name, value in parse_qsl(self.query) if name == "key"]
-        scheme, _, token = bearer.partition(" ")
-        return [
-            *filter(
-                None,
-                [
-                    token.strip() if scheme.lower() == "bearer" else "",
-                    self.header("x-api-key"),
-                    self.header("x-goog-api-key"),
-                ],
-            ),
-            *in_query,
+        scheme, _, token = self.header(b"authorization").partition(" ")
+        in_headers = [
+            token.strip() if scheme.lower() == "bearer" else "",
+            self.header(b"x-api-key"),
+            self.header(b"x-goog-api-key"),
         ]
+        in_query = [value for name, value in parse_qsl(self.query) if name == "key"]
+        return [key for key in (*in_headers, *in_query) if key]
 
     async def body(self) -> bytes:
         """Raises Refusal."""
         content = bytearray()
-        while True:
-            try:
-                async with asyncio.timeout(_SLOW_SECONDS):
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                while True:
                     message = await self.receive()
-            except TimeoutError:
-                raise Refusal(408, "the request did not come to its end") from None
-            if message["type"] == "http.disconnect":
-                raise Refusal(400, "the client left")
-            content += message.get("body", b"")
-            if len(content) > BODY_LIMIT:
-                raise Refusal(413, f"a request may have {BODY_LIMIT:,} bytes")
-            if not message.get("more_body"):
-                return bytes(content)
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "the client left")
+                    content += message.get("body", b"")
+                    if len(content) > BODY_LIMIT:
+                        raise Refusal(413, f"a request may have {BODY_LIMIT:,} bytes")
+                    if not message.get("more_body"):
+                        return bytes(content)
+        except TimeoutError:
+            raise Refusal(408, "the request did not come to its end") from None
+
+    async def left(self) -> None:
+        """Returns when the client has hung up. Only after `body`."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
 
 
 class Reply:
-    """The answer to an agent. is_gone: it hung up. is_cut: the provider's ended in the middle, and so does ours."""
+    """The answer to an agent. is_gone: nobody reads it any more. is_cut: the provider's answer ended in the middle, and
+    so does ours."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -90,30 +93,35 @@ class Reply:
         self.status = 0
 
     async def json(self, status: int, document: Mapping[str, Any]) -> None:
+        """A reply of our own, unless there is one already."""
         if self.started:
             return
-        await self.start(status, [("content-type", "application/json")])
-        await self.body(json.dumps(document).encode())
+        content = json.dumps(document).encode()
+        length = str(len(content)).encode()
+        await self.start(status, [(b"content-type", b"application/json"), (b"content-length", length)])
+        await self.body(content)
         await self.end()
 
-    async def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+    async def start(self, status: int, headers: Headers) -> None:
+        """Its head."""
         self.started, self.status = True, status
-        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        await self._sent({"type": "http.response.start", "status": status, "headers": encoded})
+        await self._sent({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, piece: bytes) -> None:
+        """The next piece of it."""
         if piece:
             await self._sent({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self) -> None:
-        if self.is_cut:
-            return
-        await self._sent({"type": "http.response.body", "body": b"", "more_body": False})
+        """It is complete. One that was cut, or that nobody reads, is left as it is: the server hangs up."""
+        if not self.is_cut and not self.is_gone:
+            await self._sent({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _sent(self, message: dict[str, Any]) -> None:
         if self.is_gone:
             return
         try:
-            await self._send(message)
-        except OSError:
+            async with asyncio.timeout(_UNREAD_SECONDS):
+                await self._send(message)
+        except (TimeoutError, OSError):
             self.is_gone = True

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-EVENT_LIMIT = 64 << 20
-"""Bytes of one event; a longer one is passed on and not read."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""A stream may begin with it."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -44,6 +44,15 @@ class EventStream:
         """What came after the last whole event."""
         return bytes(self._kept)
 
+    @property
+    def waiting(self) -> int:
+        """How many bytes that is."""
+        return len(self._kept)
+
+    def last(self) -> Event:
+        """What came after the last whole event, as one: some clients take it for one."""
+        return Event(self.rest, _data(self.rest))
+
     def feed(self, piece: bytes) -> Iterator[Event]:
         """The events that end in this piece."""
         self._kept += piece
@@ -51,7 +60,7 @@ class EventStream:
             raw = bytes(self._kept[:end])
             del self._kept[:end]
             self._line = self._searched = 0
-            yield Event(raw, _data(raw) if len(raw) <= EVENT_LIMIT else None)
+            yield Event(raw, _data(raw))
 
     def _end(self) -> int | None:
         """Where the first event ends: after its first empty line."""
@@ -67,6 +76,12 @@ class EventStream:
 
 
 def _data(raw: bytes) -> str | None:
-    lines = raw.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = (
+        raw.removeprefix(_BYTE_ORDER_MARK)
+        .decode("utf-8", "replace")
+        .replace("\r\n", "\n")
+        .replace("\r", "\n")
+        .split("\n")
+    )
     values = [line[5:].removeprefix(" ") for line in lines if line == "data" or line.startswith("data:")]
     return "\n".join(values) if values else None

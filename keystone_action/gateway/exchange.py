@@ -62,7 +62,8 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a model answered. finished: the answer came to its end. problem: what the provider said went wrong in the
-    middle of it. stop: why the model stopped, in that API's word."""
+    middle of it. stop: why the model stopped, in that API's word. unread: characters of it that no other field has, for
+    an estimate."""
 
     model: str = ""
     text: str = ""
@@ -72,6 +73,7 @@ class Answer:
     stop: str = ""
     problem: str = ""
     finished: bool = False
+    unread: int = 0
 
 
 class AnswerReader(ABC):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from keystone_action.evidence.audit import now
 from keystone_action.gateway.exchange import Answer, Asked, Tokens
+from keystone_action.gateway.results_sent import OpenCalls
 from keystone_action.pricing import Price, cost_of
 
 CHARACTERS_A_TOKEN = 4
 """For what a provider did not count, since its answer broke off."""
-
-
+REQUESTS_LIMIT = 20_000
+"""Of one cell, whatever its budget: each is kept until the cell is graded."""
+_REFUSED_LIMIT = 1_000
+_OFFERS_LIMIT = 1_000
+"""Different lists of tools that are kept."""
 NOTHING = Tokens(0, 0, 0, 0)
 
 
@@ -47,21 +52,29 @@ class Spent:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request that was let through. status: of its answer, None while there is none. failure: why it is none that
-    counts; empty for one that does. estimated: its tokens are. digest: of API, path and body: equal for retries."""
+    """One request that was let through, with its retries: of the last try are all fields but `tries`, `estimated`,
+    `tokens` and `cost_usd`, which are of all.
+
+    asked: of its results, those that answer a call that a provider made. digest: of API, path and body: equal for
+    retries. ts: when it came. status: of its answer, None while there is none. failure: why it is none that counts;
+    empty for one that does. estimated: its tokens are. cost_usd: None = nobody knows. characters: of the request's
+    body, for an estimate.
+    """
 
     api: str
     path: str
     asked: Asked
     digest: str
+    ts: str = ""
     status: int | None = None
     answer: Answer | None = None
     failure: str = ""
     estimated: bool = False
     seconds: float = 0.0
     tries: int = 1
+    tokens: Tokens = NOTHING
+    cost_usd: float | None = 0.0
     characters: int = field(default=0, repr=False)
-    """Of the request's body, for an estimate."""
 
     @property
     def model(self) -> str:
@@ -88,11 +101,16 @@ class Ledger:
     ) -> None:
         self._limits, self._prices, self._models = limits or Limits(), prices or {}, models
         self._lock = threading.Lock()
-        self._exchanges: list[Exchange] = []
+        self._exchanges: dict[int, Exchange] = {}
+        """By the order in which they came."""
+        self._failed: dict[str, int] = {}
+        """By digest, where the request stands that a retry continues."""
+        self._under_way: dict[int, Callable[[], Answer]] = {}
+        """By the ids of exchanges, what came of their answers by now."""
+        self._calls = OpenCalls()
+        self._offers: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._spent = Spent()
-        self._under_way = 0
-        self.refused: list[str] = []
-        """Sentences, one for each request that was not let through."""
+        self._refused: list[str] = []
         self.stopped = ""
         """The sentence of the limit that was reached; empty when none was."""
 
@@ -103,62 +121,104 @@ class Ledger:
             return self._spent
 
     @property
+    def refused(self) -> tuple[str, ...]:
+        """Sentences, one for each request that was not let through; the first thousand."""
+        with self._lock:
+            return tuple(self._refused)
+
+    @property
     def under_way(self) -> int:
         """Requests whose answers have not ended."""
         with self._lock:
-            return self._under_way
+            return len(self._under_way)
 
     @property
     def answered(self) -> bool:
         """Whether a provider answered."""
         with self._lock:
-            return any(one.answer is not None for one in self._exchanges)
+            return any(one.answer is not None for one in self._exchanges.values())
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """In the order in which the requests came; the retries of a failed one are one with it."""
+        """In the order in which the requests came; the retries of a failed one are one with it, where the last came."""
         with self._lock:
-            return tuple(replace(one) for one in _folded(self._exchanges))
+            return tuple(replace(one) for one in self._exchanges.values())
 
-    def open(self, api: str, path: str, asked: Asked, body: bytes) -> Exchange:
-        """Let a request through, or raise Refusal. Whoever opens one closes it."""
+    def refuse(self, sentence: str) -> None:
+        """A request was not let through."""
         with self._lock:
-            try:
+            if len(self._refused) < _REFUSED_LIMIT:
+                self._refused.append(sentence)
+
+    def open(self, api: str, path: str, asked: Asked, body: bytes, so_far: Callable[[], Answer] = Answer) -> Exchange:
+        """Let a request through, or raise Refusal. Whoever opens one closes it. so_far: what came of its answer, to be
+        asked until it is closed."""
+        try:
+            with self._lock:
                 self._admit(api, asked)
-            except Refusal as refusal:
-                self.refused.append(refusal.sentence)
-                self.stopped = self.stopped or (refusal.sentence if refusal.spent else "")
-                raise
-            digest = hashlib.sha256(b"\0".join([api.encode(), path.encode("utf-8", "replace"), body])).hexdigest()
-            exchange = Exchange(api, path, asked, digest, characters=len(body))
-            self._exchanges.append(exchange)
-            self._under_way += 1
-            self._spent = replace(self._spent, requests=self._spent.requests + 1)
-            return exchange
+                exchange = self._opened(api, path, asked, body)
+                self._under_way[id(exchange)] = so_far
+                self._spent = replace(self._spent, requests=self._spent.requests + 1)
+                return exchange
+        except Refusal as refusal:
+            self.refuse(refusal.sentence)
+            self.stopped = self.stopped or (refusal.sentence if refusal.spent else "")
+            raise
+
+    def _opened(self, api: str, path: str, asked: Asked, body: bytes) -> Exchange:
+        """Equal requests whose answers failed are one request with retries (contract, 5.6 "What counts")."""
+        digest = hashlib.sha256(b"\0".join([api.encode(), path.encode("utf-8", "replace"), body])).hexdigest()
+        exchange = Exchange(api, path, asked, digest, now(), characters=len(body))
+        results = self._calls.take(api, asked.results, (so_far() for so_far in self._under_way.values()))
+        earlier = self._exchanges.pop(self._failed.pop(digest, -1), None)
+        if earlier is not None:
+            exchange.tries, exchange.estimated = earlier.tries + 1, earlier.estimated
+            exchange.tokens, exchange.cost_usd = earlier.tokens, earlier.cost_usd
+            results = (*earlier.asked.results, *results)
+        exchange.asked = replace(asked, results=results, tools=self._offer(asked.tools))
+        self._exchanges[self._spent.requests] = exchange
+        return exchange
+
+    def _offer(self, tools: tuple[str, ...]) -> tuple[str, ...]:
+        """Kept once: a client offers the same tools in each request."""
+        if tools not in self._offers and len(self._offers) >= _OFFERS_LIMIT:
+            return tools[:1]
+        return self._offers.setdefault(tools, tools)
 
     def close(
         self, exchange: Exchange, *, status: int | None, answer: Answer | None, failure: str, seconds: float
     ) -> None:
         """The answer has ended. failure: why it is none that counts: `429`, `the connection was lost`."""
         with self._lock:
-            self._under_way -= 1
+            self._under_way.pop(id(exchange), None)
             exchange.status, exchange.failure, exchange.seconds = status, failure, seconds
             exchange.answer = answer
-            if answer is None:
+            if failure:
+                places = (place for place, one in reversed(self._exchanges.items()) if one is exchange)
+                self._failed[exchange.digest] = next(places)
+            if answer is not None:
+                self._calls.add(exchange.api, answer)
+                tokens, is_estimate = _counted(exchange, answer)
+                exchange.answer = replace(answer, tokens=tokens)
+            elif status is None and not failure:  # the client left first, and the answer is billed all the same
+                tokens, is_estimate = _counted(exchange, Answer())
+            else:
                 return
-            tokens, exchange.estimated = _counted(exchange, answer)
-            exchange.answer = replace(answer, tokens=tokens)
-            self._spent = self._with(exchange, tokens, len(answer.calls))
+            exchange.estimated = exchange.estimated or is_estimate
+            self._spend(exchange, tokens, len(answer.calls) if answer is not None else 0)
 
-    def _with(self, exchange: Exchange, tokens: Tokens, calls: int) -> Spent:
-        was, cost = self._spent, self._cost(exchange.api, exchange.model, tokens)
+    def _spend(self, exchange: Exchange, tokens: Tokens, calls: int) -> None:
+        cost = self._cost(exchange.api, exchange.model, tokens)
         if cost is None:  # a provider may name the model that answered more exactly than its price does
             cost = self._cost(exchange.api, exchange.asked.model, tokens)
-        return replace(
+        exchange.tokens = _sum(exchange.tokens, tokens)
+        exchange.cost_usd = _both(exchange.cost_usd, cost)
+        was = self._spent
+        self._spent = replace(
             was,
             tokens=_sum(was.tokens, tokens),
             tool_calls=was.tool_calls + calls,
-            cost_usd=None if cost is None or was.cost_usd is None else was.cost_usd + cost,
+            cost_usd=_both(was.cost_usd, cost),
         )
 
     def _cost(self, api: str, model: str, tokens: Tokens) -> float | None:
@@ -181,10 +241,13 @@ class Ledger:
             if self._cost(api, asked.model, NOTHING) is None:
                 raise Refusal(400, f"the model {asked.model or '(none)'} has no price; add one to gateway.prices")
             if spent.cost_usd is not None and spent.cost_usd >= limits.max_cost_usd:
-                raise Refusal(400, f"stopped at ${spent.cost_usd:.2f} of ${limits.max_cost_usd:.2f}", spent=True)
+                digits = 2 if round(limits.max_cost_usd, 2) == limits.max_cost_usd else 6
+                sentence = f"stopped at ${spent.cost_usd:.{digits}f} of ${limits.max_cost_usd:.{digits}f}"
+                raise Refusal(400, sentence, spent=True)
         for found, limit, noun in (
             (spent.all_tokens, limits.max_tokens, "tokens"),
             (spent.requests, limits.max_requests, "requests"),
+            (spent.requests, REQUESTS_LIMIT, "requests"),
             (spent.tool_calls, limits.max_tool_calls, "tool calls"),
         ):
             if limit is not None and found >= limit:
@@ -193,27 +256,11 @@ class Ledger:
     def provider_failure(self) -> str:
         """Why the provider is at fault when the agent then failed (contract, 5.6 "Fault"); empty when it is not."""
         exchanges = self.exchanges
-        working = [one for one in exchanges if one.asked.tools] or list(exchanges)
+        working = [one for one in exchanges if one.asked.tools] or exchanges
         if not working or not working[-1].failure:
             return ""
         last = working[-1]
         return f"the provider failed: {last.failure} after {last.tries} {'try' if last.tries == 1 else 'tries'}"
-
-
-def _folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Equal requests whose answers failed are one request with retries: the last of them."""
-    folded: list[Exchange] = []
-    failed: dict[str, int] = {}
-    for exchange in exchanges:
-        place = failed.pop(exchange.digest, None)
-        if place is None:
-            place = len(folded)
-            folded.append(exchange)
-        else:
-            folded[place] = replace(exchange, tries=folded[place].tries + 1)
-        if exchange.failure:
-            failed[exchange.digest] = place
-    return folded
 
 
 def _counted(exchange: Exchange, answer: Answer) -> tuple[Tokens, bool]:
@@ -221,7 +268,8 @@ def _counted(exchange: Exchange, answer: Answer) -> tuple[Tokens, bool]:
     told = answer.tokens
     if told.uncached is not None and told.output is not None and answer.finished:
         return told, False
-    said = len(answer.text) + len(answer.thought) + sum(len(str(call.arguments or "")) for call in answer.calls)
+    arguments = sum(len(str(call.arguments or "")) for call in answer.calls)
+    said = len(answer.text) + len(answer.thought) + arguments + answer.unread
     guessed = max(told.output or 0, -(-said // CHARACTERS_A_TOKEN))
     asked = told.uncached
     if asked is None:
@@ -239,3 +287,7 @@ def _sum(one: Tokens, other: Tokens) -> Tokens:
         both(one.cache_write, other.cache_write),
         both(one.output, other.output),
     )
+
+
+def _both(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other

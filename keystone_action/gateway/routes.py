@@ -22,7 +22,7 @@ _OPENAI = (
 _GEMINI = (
     ("POST", rf"/v1(alpha|beta)?/models/{_SEGMENT}:(generateContent|streamGenerateContent)", "generate"),
     ("POST", rf"/v1(alpha|beta)?/models/{_SEGMENT}:countTokens", ""),
-    ("GET", rf"/v1(alpha|beta)?/models(/{_SEGMENT})?", ""),
+    ("GET", r"/v1(alpha|beta)?/models(/[A-Za-z0-9._~@+-]+)?", ""),
 )
 ROUTES = {"anthropic": _ANTHROPIC, "openai": _OPENAI, "gemini": _GEMINI}
 SHOWN = {

@@ -5,29 +5,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import ServiceError
 from keystone_action.gateway.application import Application, Settings
-from keystone_action.gateway.upstreams import Client
-from keystone_action.services.accepting import no_port
+from keystone_action.gateway.upstreams import SILENT_SECONDS, Client
+from keystone_action.services.accepting import accept, no_port
 from keystone_action.services.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    import uvicorn
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
 
 _BACKLOG = 256
-_CLOSE_SECONDS = 2.0
-_START_SECONDS = 10.0
+_CONNECTIONS = 256
+"""Of a cell at the same time; further ones wait until one is over."""
+_IDLE_SECONDS = 120
+"""Of a connection between two requests: longer than clients keep one, so that none is closed while it is used."""
 
 
 class Gateways:
-    """Opens and closes the gateways of cells. `start` before, `stop` after; both may be called from any thread."""
+    """Opens and closes the gateways of cells. `start` before, `stop` after; both may be called from any thread.
 
-    def __init__(self, trust: str | None = None) -> None:
+    trust: a bundle of certificates, None = the usual ones. silent: seconds that a provider may think.
+    """
+
+    def __init__(self, trust: str | None = None, silent: float = SILENT_SECONDS) -> None:
         self._thread = LoopThread("keystone-gateway", "the model gateway")
-        self._trust = trust
+        self._trust, self._silent = trust, silent
         self._client: Client | None = None
         self._open: set[OpenGateway] = set()
 
@@ -49,13 +54,13 @@ class Gateways:
         return await self._thread.call(self._opened(settings, address))
 
     async def close(self, gateway: OpenGateway) -> None:
-        """It answers nobody any more. What is under way ends."""
+        """It answers nobody any more. What is under way ends, and is counted as far as it came."""
         await self._thread.call(self._closed(gateway))
 
     async def _opened(self, settings: Settings, address: str) -> OpenGateway:
-        self._client = self._client or Client(self._trust)
+        self._client = self._client or Client(self._trust, self._silent)
         gateway = OpenGateway(Application(settings, self._client), address)
-        await gateway.start()
+        gateway.start()
         self._open.add(gateway)
         return gateway
 
@@ -77,20 +82,23 @@ class OpenGateway:
         self._application = application
         self.address = address
         self.port = 0
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._state: ServerState | None = None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Raises ServiceError."""
         import uvicorn
+        from uvicorn.server import ServerState
 
         # It tells of clients that hang up, at length; what is ours to tell, `Gateways.defects` has.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
         try:
-            listening = socket.create_server((self.address, 0), backlog=_BACKLOG)
+            self._listening = socket.create_server((self.address, 0), backlog=_BACKLOG)
         except OSError as error:
             raise no_port(self.address, error) from error
-        self.port = listening.getsockname()[1]
+        self._listening.setblocking(False)
+        self.port = self._listening.getsockname()[1]
         config = uvicorn.Config(
             self._application,
             http="httptools",
@@ -98,27 +106,36 @@ class OpenGateway:
             lifespan="off",
             log_config=None,
             access_log=False,
-            server_header=False,
-            date_header=False,
             proxy_headers=False,  # a cell's address is never what a header says
-            timeout_graceful_shutdown=1,
+            timeout_keep_alive=_IDLE_SECONDS,
         )
-        self._server = uvicorn.Server(config)
-        self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listening]))
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._server.started:
-            if self._serving.done() or time.monotonic() > deadline:
-                await self.stop()
-                raise ServiceError("the model gateway did not start")
-            await asyncio.sleep(0)
+        config.load()
+        self._state = ServerState()
+        accepting = self._accept(self._listening, config, self._state)
+        self._accepting = asyncio.get_running_loop().create_task(accepting)
+
+    async def _accept(self, listening: socket.socket, config: Config, state: ServerState) -> None:
+        from keystone_action.gateway.connection import Connection
+
+        loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(_CONNECTIONS)
+        async for accepted, _ in accept(listening, slots):
+            try:
+                await loop.connect_accepted_socket(partial(Connection, config, state, slots.release), accepted)
+            except OSError:  # it was closed at once
+                accepted.close()
+                slots.release()
 
     async def stop(self) -> None:
-        """Harmless when repeated."""
-        server, serving, self._server, self._serving = self._server, self._serving, None, None
-        if server is None or serving is None:
+        """Ends every connection at once; what was under way is counted as far as it came. Harmless when repeated."""
+        if self._accepting is None or self._listening is None or self._state is None:
             return
-        server.should_exit = True
-        await asyncio.wait([serving], timeout=_CLOSE_SECONDS)
-        server.force_exit = True
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        accepting, self._accepting = self._accepting, None
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        self._listening.close()
+        under_way = list(self._state.tasks)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for connection in list(self._state.connections):
+            connection.transport.abort()

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from keystone_action.evidence.trace import GATEWAY, Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
-from keystone_action.gateway.exchange import ToolResult
+from keystone_action.evidence.trace_readers.values import MalformedTrace
+from keystone_action.gateway.exchange import ModelCall, ToolResult
 from keystone_action.gateway.ledger import Exchange, Spent
+from keystone_action.gateway.results_sent import Key, key_of, keys_of
 
 
 def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
@@ -26,7 +28,7 @@ def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
         builder.message("thought", answer.thought)
         builder.message("assistant", answer.text)
         for call in answer.calls:
-            builder.call(open_calls.add(exchange.api, call.id, call.name), call.name, call.arguments)
+            _add(builder, open_calls.add(exchange.api, call), call)
     builder.usage = _usage(spent, len(exchanges))
     last = [one.answer for one in _with_tools(exchanges) if one.answer is not None][-1:]
     for answer in last:
@@ -35,28 +37,39 @@ def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
     return builder.finish()
 
 
+def _add(builder: TraceBuilder, place: str, call: ModelCall) -> None:
+    try:
+        builder.call(place, call.name, call.arguments)
+    except MalformedTrace:  # nested too deep
+        builder.call(place, call.name, None)
+        builder.skip("tool call whose arguments could not be kept")
+
+
 class _OpenCalls:
-    """Calls without a result. Each has a name of its own here: ids may come again, and some APIs have none."""
+    """Calls without a result, by what that is found by. Each has a name of its own here: its id, or its tool's name in
+    an API without ids; with a number where that came before."""
 
     def __init__(self) -> None:
-        self._made = 0
-        self._open: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._names: dict[str, int] = {}
+        self._open: dict[Key, list[str]] = defaultdict(list)
 
-    def add(self, api: str, call: str, name: str) -> str:
+    def add(self, api: str, call: ModelCall) -> str:
         """A call was made; its name here."""
-        place = f"{call or name}#{self._made}"
-        self._made += 1
-        self._open[api, call or f"tool {name}"].append(place)
-        return place
+        name = told = call.id or call.name
+        while name in self._names:
+            self._names[told] += 1
+            name = f"{told}#{self._names[told]}"
+        self._names[name] = 1
+        self._open[key_of(api, call)].append(name)
+        return name
 
     def ended_by(self, exchange: Exchange) -> Iterator[tuple[str, ToolResult]]:
-        """The calls that a request has results for. It repeats all earlier ones, and may invent some."""
+        """The calls that a request has results for."""
         for result in exchange.asked.results:
-            waiting = self._open.get((exchange.api, result.call)) or self._open.get(
-                (exchange.api, f"tool {result.name}")
-            )
-            if waiting:
-                yield waiting.pop(0), result
+            for key in keys_of(exchange.api, result):
+                if waiting := self._open[key]:
+                    yield waiting.pop(0), result
+                    break
 
 
 def _with_tools(exchanges: Iterable[Exchange]) -> list[Exchange]:

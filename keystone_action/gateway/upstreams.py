@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 if TYPE_CHECKING:
     import httpx
 
-Headers = list[tuple[str, str]]
+Headers = list[tuple[bytes, bytes]]
+"""Names and values, as they stand in a request or an answer."""
 
 DEFAULT_BASES: Mapping[str, str] = {
     "anthropic": "https://api.anthropic.com",
@@ -24,25 +27,27 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL"),
 }
 """Of each API: the variables of our own environment with its key and with where it is."""
-CREDENTIALS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "proxy-authorization", "cookie"})
+CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"proxy-authorization", b"cookie"})
 _OF_THE_CONNECTION = frozenset(
     {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
+        b"connection",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
     }
 )
 """Headers of one hop (RFC 9110, 7.6.1) and those that are set anew for the next."""
-_OF_THE_ANSWER = _OF_THE_CONNECTION | {"content-encoding", "set-cookie", "alt-svc", "strict-transport-security"}
+_OF_THE_ANSWER = _OF_THE_CONNECTION | {b"content-encoding", b"set-cookie", b"alt-svc", b"strict-transport-security"}
+_CLEAN = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+"""A value that an HTTP server passes on; others are left out."""
 _CONNECT_SECONDS = 30.0
-_SILENT_SECONDS = 600.0
+SILENT_SECONDS = 600.0
 """How long a provider may think before its next byte: as long as its own clients wait."""
 
 
@@ -57,58 +62,67 @@ class Upstream:
 
     def url(self, path: str, query: str) -> str:
         """Of a request for this path below the base. A key in the query is ours, too."""
-        pairs = parse_qsl(query, keep_blank_values=True)
-        if any(name == "key" for name, _ in pairs):
-            query = urlencode([(name, value) for name, value in pairs if name != "key"])
-        return f"{self.base.rstrip('/')}{path}" + (f"?{query}" if query else "")
+        kept = "&".join(pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]) != "key")
+        return f"{self.base.rstrip('/')}{path}" + (f"?{kept}" if kept else "")
 
-    def headers(self, headers: Iterable[tuple[str, str]]) -> Headers:
+    def headers(self, headers: Headers) -> Headers:
         """Those of an agent's request as the provider gets them: every credential is replaced."""
-        sent = list(headers)
-        named = {
-            name.strip().lower() for key, value in sent if key.lower() == "connection" for name in value.split(",")
-        }
-        dropped = CREDENTIALS | _OF_THE_CONNECTION | named | {"accept-encoding"}
-        kept = [(name, value) for name, value in sent if name.lower() not in dropped]
-        kept.append(("accept-encoding", "identity"))
+        dropped = CREDENTIALS | _OF_THE_CONNECTION | _named_by_connection(headers) | {b"accept-encoding"}
+        kept = [(name, value) for name, value in headers if name.lower() not in dropped]
+        # We read the answer, and no client depends on its being compressed.
+        kept.append((b"accept-encoding", b"identity"))
         if self.key:
-            bearer = any(name.lower() == "authorization" for name, _ in sent)
-            kept.append(_credential(self.api, self.key, bearer=bearer))
+            bearer = any(name.lower() == b"authorization" for name, _ in headers)
+            kept.append(_credential(self.api, self.key.encode("ascii"), bearer=bearer))
         return kept
 
 
-def _credential(api: str, key: str, *, bearer: bool) -> tuple[str, str]:
+def _credential(api: str, key: bytes, *, bearer: bool) -> tuple[bytes, bytes]:
     if api == "gemini":
-        return ("x-goog-api-key", key)
+        return (b"x-goog-api-key", key)
     if api == "anthropic" and not bearer:
-        return ("x-api-key", key)
-    return ("authorization", f"Bearer {key}")
+        return (b"x-api-key", key)
+    return (b"authorization", b"Bearer " + key)
 
 
-def answer_headers(headers: Iterable[tuple[str, str]]) -> Headers:
+def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
+    return {
+        one.strip().lower() for name, value in headers if name.lower() == b"connection" for one in value.split(b",")
+    }
+
+
+def answer_headers(headers: Headers) -> Headers:
     """Those of a provider's answer as the agent gets them."""
-    return [(name, value) for name, value in headers if name.lower() not in _OF_THE_ANSWER]
+    dropped = _OF_THE_ANSWER | _named_by_connection(headers)
+    return [(name, value) for name, value in headers if name.lower() not in dropped and _CLEAN.fullmatch(value)]
 
 
 class Client:
-    """Asks providers. Lives in one event loop. trust: a bundle of certificates, None = the usual ones."""
+    """Asks providers. Lives in one event loop. trust: a bundle of certificates, None = the usual ones. silent: seconds
+    that a provider may think before its next byte."""
 
-    def __init__(self, trust: str | None = None) -> None:
+    def __init__(self, trust: str | None = None, silent: float = SILENT_SECONDS) -> None:
         import ssl
 
         import httpx
 
-        timeout = httpx.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS)
+        # They would tell of headers and of what a provider answered, whoever listens to loggers.
+        for name in ("httpx", "httpcore"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self._timeout = {"connect": _CONNECT_SECONDS, "read": silent, "write": silent, "pool": silent}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         context = ssl.create_default_context(cafile=trust)
-        self._client = httpx.AsyncClient(verify=context, timeout=timeout, limits=limits, follow_redirects=False)
+        self._client = httpx.AsyncClient(verify=context, limits=limits, follow_redirects=False)
 
     @asynccontextmanager
     async def stream(
         self, method: str, url: str, headers: Headers, body: bytes | None
     ) -> AsyncIterator[httpx.Response]:
-        """Its answer, the body still to be read. Raises httpx.HTTPError."""
-        request = self._client.build_request(method, url, headers=headers, content=body)
+        """Its answer, the body still to be read. Raises httpx.HTTPError, httpx.InvalidURL."""
+        import httpx
+
+        # Made here, not by the client, which would add cookies of earlier answers and headers of its own.
+        request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": self._timeout})
         response = await self._client.send(request, stream=True)
         try:
             yield response

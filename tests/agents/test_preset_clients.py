@@ -54,7 +54,7 @@ def test_the_task_is_done_and_the_trace_is_what_the_provider_said(client: Client
     assert (trace.usage.input_tokens, trace.usage.output_tokens) == (read - cached, written)
     assert trace.usage.cost_usd == pytest.approx(cost)
     assert (found.ledger.spent.requests, found.ledger.spent.tokens.cache_read) == (len(said), cached)
-    assert found.ledger.refused == []
+    assert found.ledger.refused == ()
     assert HELLO in found.results[1]
     assert WORTHLESS in found.results[1]  # the agent sees a key that is good for nothing
 
@@ -94,7 +94,7 @@ def test_tools_of_the_provider_are_not_even_asked_for_where_they_are_denied(clie
 
     found = run(client, Play(turns, deny_provider_tools=True))
     assert (found.run.exit_code, found.files) == (0, {"hello.txt": HELLO})
-    assert found.ledger.refused == []  # one request would have got 400
+    assert found.ledger.refused == ()  # one request would have got 400
     assert '"web_search"' not in "".join(found.bodies)
 
 

@@ -5,69 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import pytest
-from support.scripted_provider import Says, ScriptedProvider, document, provider, stream
+from support.gateway_world import ANSWER, ASK, CHUNK, KEY, REAL, USAGE, WORTHLESS, world
+from support.scripted_provider import Says, document, stream
 
 from keystone_action.gateway.application import Settings
 from keystone_action.gateway.exchange import Tokens
-from keystone_action.gateway.ledger import Ledger, Limits
+from keystone_action.gateway.ledger import Limits
 from keystone_action.gateway.server import Gateways
 from keystone_action.gateway.upstreams import Upstream
-
-REAL, WORTHLESS = "sk-real-key-of-ours-0001", "keystone-cell-key"
-KEY = {"x-api-key": WORTHLESS}
-ASK: dict[str, Any] = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "do it"}]}
-ANSWER = {
-    "type": "message",
-    "model": "claude-opus-4-5",
-    "content": [{"type": "text", "text": "done"}],
-    "stop_reason": "end_turn",
-    "usage": {"input_tokens": 10, "output_tokens": 2},
-}
-CHUNK = {"model": "gpt-5", "choices": [{"index": 0, "delta": {"content": "done"}, "finish_reason": "stop"}]}
-USAGE = {"model": "gpt-5", "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 2}}
-
-
-@dataclass
-class World:
-    """An open gateway of one cell."""
-
-    url: str
-    ledger: Ledger
-    behind: ScriptedProvider
-    spent: list[bool]
-
-    def ask(
-        self, path: str = "/anthropic/v1/messages", body: Any = ASK, method: str = "POST", **more: Any
-    ) -> httpx.Response:
-        """One request with the cell's key."""
-        more = {"headers": KEY, "json": body if method == "POST" else None, "timeout": 30, **more}
-        return httpx.request(method, self.url + path, **more)
-
-
-@contextmanager
-def world(*answers: Says, limits: Limits | None = None, **settings: Any) -> Iterator[World]:
-    ledger, gateways, spent = Ledger(limits), Gateways(), []
-    gateways.start()
-    try:
-        with provider(*answers) as behind:
-            upstreams = {
-                "anthropic": Upstream("anthropic", "anthropic", behind.url, REAL),
-                "openai": Upstream("openai", "openai", f"{behind.url}/v1", REAL),
-                "gemini": Upstream("gemini", "gemini", behind.url, REAL),
-            }
-            told = Settings(WORTHLESS, upstreams, ledger, on_spent=lambda: spent.append(True), **settings)
-            opened = asyncio.run(gateways.open(told))
-            yield World(f"http://127.0.0.1:{opened.port}", ledger, behind, spent)
-            assert gateways.defects == ()
-    finally:
-        gateways.stop()
 
 
 def test_a_request_passes_with_the_real_key_and_its_answer_comes_back():
@@ -144,8 +92,8 @@ def test_what_passes(method, path, status):
 @pytest.mark.parametrize(
     ("path", "more", "status", "sentence"),
     [
-        ("/anthropic/v1/messages", {"json": None, "content": b"{"}, 400, "no JSON object"),
-        ("/anthropic/v1/messages", {"body": []}, 400, "no JSON object"),
+        ("/anthropic/v1/messages", {"json": None, "content": b"{"}, 400, "not a JSON object"),
+        ("/anthropic/v1/messages", {"body": []}, 400, "not a JSON object"),
         ("/openai/v1/responses", {"body": {"background": True}}, 400, "background"),
         ("/openai/v1/responses", {"headers": {**KEY, "upgrade": "websocket", "connection": "upgrade"}}, 426, "WebSock"),
         ("/anthropic/v1/messages", {"body": {**ASK, "tools": [{"type": "web_search_1"}]}}, 400, "web_search_1"),
@@ -216,7 +164,7 @@ def test_no_real_key_comes_back():
             502,
             "it answered with a redirect, which is not followed",
         ),
-        (Says(200, [b"<html>"]), 200, "its answer is no JSON"),
+        (Says(200, [b"<html>"]), 200, "its answer is not JSON"),
         (Says(200, [b'{"type":'], cut=True), None, "the connection was lost"),
     ],
 )
@@ -242,25 +190,3 @@ def test_a_provider_that_is_not_there_is_at_fault():
         gateways.stop()
         assert found.status_code == 502
         assert one.ledger.provider_failure() == "the provider failed: it could not be reached after 1 try"
-
-
-def test_an_agent_that_hangs_up_early_pays_all_the_same():
-    gone = threading.Event()
-
-    async def rest_waits(number: int) -> None:
-        if number == 1:
-            await asyncio.to_thread(gone.wait, 30)
-
-    start = {"type": "message_start", "message": {"model": "claude-opus-4-5", "usage": {"input_tokens": 10}}}
-    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
-    with world(stream(start, end, {"type": "message_stop"}, before=rest_waits)) as one:
-        with httpx.stream(
-            "POST", f"{one.url}/anthropic/v1/messages", headers=KEY, json={**ASK, "stream": True}
-        ) as found:
-            assert next(found.iter_raw())
-        gone.set()
-        for _ in range(300):
-            if one.ledger.spent.tokens == Tokens(10, 0, 0, 2):
-                return
-            threading.Event().wait(0.1)
-        raise AssertionError(one.ledger.exchanges)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keystone_action.gateway import ledger as ledger_module
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens, ToolResult
 from keystone_action.gateway.ledger import Ledger, Limits, Refusal
 from keystone_action.gateway.trace import trace_of
@@ -158,6 +163,126 @@ def test_the_trace_has_what_providers_answered():
     assert (trace.final_output, trace.stop_reason, trace.source) == ("done", "end_turn", "gateway")
 
 
+def asks(ledger: Ledger, answer: Answer | None, *results: ToolResult, body: bytes = b"", failure: str = "") -> None:
+    number = str(ledger.spent.requests).encode()
+    ask(ledger, Asked("claude-opus-4-5", tools=("f",), results=results), answer, body or number, failure)
+
+
+def calling(*ids: str) -> Answer:
+    return replace(DONE, calls=tuple(ModelCall(one, "f", {}) for one in ids))
+
+
+def results_of(ledger: Ledger) -> list[tuple[str, str]]:
+    return [(call.id, call.result) for call in trace_of(ledger.exchanges, ledger.spent).tool_calls or ()]
+
+
+def test_calls_have_their_own_ids_and_a_number_where_one_came_before():
+    ledger = Ledger()
+    asks(ledger, calling("a", "b", "a#2"))
+    asks(ledger, calling("a", ""), ToolResult("b", "of b"), ToolResult("a", "of a"))
+    asks(ledger, calling(""), ToolResult("a", "of a"), ToolResult("a", "of a again"), ToolResult("", "of f", None, "f"))
+    expected = [("a", "of a"), ("b", "of b"), ("a#2", ""), ("a#3", "of a again"), ("f", "of f"), ("f#2", "")]
+    assert results_of(ledger) == expected
+
+
+def test_a_result_of_a_call_that_no_provider_made_is_nothing():
+    ledger = Ledger()
+    asks(ledger, calling("a"), ToolResult("a", "too early"), ToolResult("b", "invented"))
+    asks(ledger, DONE, ToolResult("a", "real"), ToolResult("b", "invented"))
+    asks(ledger, DONE, ToolResult("a", "rewritten"), ToolResult("b", "invented"))
+    assert results_of(ledger) == [("a", "real")]
+    assert [exchange.asked.results for exchange in ledger.exchanges] == [(), (ToolResult("a", "real"),), ()]
+
+
+def test_a_call_of_another_api_is_another_call():
+    ledger = Ledger()
+    asks(ledger, calling("a"))
+    opened = ledger.open("openai", "/v1/responses", Asked("gpt-5", results=(ToolResult("a", "forged"),)), b"")
+    ledger.close(opened, status=200, answer=DONE, failure="", seconds=0)
+    assert results_of(ledger) == [("a", "")]
+
+
+def test_a_result_that_a_failed_request_brought_is_not_lost():
+    ledger = Ledger()
+    asks(ledger, calling("a"))
+    for failure in ("529", "the connection was lost", ""):
+        asks(ledger, None if failure else DONE, ToolResult("a", "of a"), body=b"same", failure=failure)
+    assert results_of(ledger) == [("a", "of a")]
+
+
+def test_a_result_that_comes_before_the_answers_end_is_one():
+    ledger = Ledger()
+    first = ledger.open("anthropic", "/v1/messages", Asked("claude-opus-4-5"), b"1", lambda: calling("a"))
+    asks(ledger, DONE, ToolResult("a", "of a"), ToolResult("b", "invented"))
+    ledger.close(first, status=200, answer=calling("a"), failure="", seconds=0)
+    asks(ledger, DONE, ToolResult("a", "again"))
+    assert results_of(ledger) == [("a", "of a")]
+
+
+def test_a_long_conversation_is_kept_once():
+    ledger = Ledger()
+    sent: list[ToolResult] = []
+    for number in range(300):
+        asks(ledger, calling(f"c{number}"), *sent)
+        sent.append(ToolResult(f"c{number}", "x" * 1_000_000))
+    kept = [result for exchange in ledger.exchanges for result in exchange.asked.results]
+    assert len(kept) == 299
+    assert sum(len(result.text) for result in kept) < 300 * (17 << 10)
+    assert len({id(exchange.asked.tools) for exchange in ledger.exchanges}) == 1
+
+
+def test_arguments_that_are_nested_too_deep_are_left_out_of_the_trace():
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    ledger = Ledger()
+    asks(ledger, replace(DONE, calls=(ModelCall("a", "f", deep),)))
+    (call,) = trace_of(ledger.exchanges, ledger.spent).tool_calls or ()
+    assert (call.raw_name, call.arguments) == ("f", None)
+
+
+def test_of_a_request_that_is_tried_again_all_tries_are_paid():
+    ledger = Ledger()
+    asks(ledger, replace(DONE, finished=False), body=b"same", failure="the connection was lost")
+    asks(ledger, DONE)
+    asks(ledger, DONE, body=b"same")
+    first, second = ledger.exchanges
+    assert (first.tries, second.tries) == (1, 2)  # where its last try came
+    assert second.tokens == Tokens(2000, 400, 100, 200)
+    assert second.estimated
+    assert ledger.spent.cost_usd == pytest.approx((first.cost_usd or 0) + (second.cost_usd or 0))
+
+
+def test_the_last_try_decides_whose_fault_it_was():
+    ledger = Ledger()
+    asks(ledger, None, body=b"same", failure="529")
+    asks(ledger, DONE)
+    asks(ledger, None, body=b"same", failure="529")
+    assert ledger.provider_failure() == "the provider failed: 529 after 2 tries"
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [(0.50, "stopped at $0.52 of $0.50"), (0.005, "stopped at $0.520000 of $0.005000"), (0, "of $0.00")],
+)
+def test_the_sentence_of_a_money_limit(limit, sentence):
+    ledger = Ledger(Limits(max_cost_usd=limit), {"ours": Price(520_000, 0)})
+    if limit:
+        ask(ledger, Asked("ours"), Answer("ours", tokens=Tokens(1, 0, 0, 0), finished=True))
+    with pytest.raises(Refusal, match=re.escape(sentence)):
+        ask(ledger, Asked("ours"))
+
+
+def test_the_requests_of_a_cell_are_bounded_whatever_its_budget(monkeypatch):
+    monkeypatch.setattr(ledger_module, "REQUESTS_LIMIT", 3)
+    for limits, limit in ((Limits(), 3), (Limits(max_requests=9), 3), (Limits(max_requests=0), 0)):
+        ledger = Ledger(limits)
+        for _ in range(limit):
+            asks(ledger, DONE)
+        with pytest.raises(Refusal, match=f"stopped at {limit} of {limit} requests"):
+            asks(ledger, DONE)
+
+
 def test_calls_without_ids_are_joined_by_their_tools_in_order():
     ledger = Ledger()
     calls = (ModelCall("", "read", {"path": "a"}), ModelCall("", "read", {"path": "b"}), ModelCall("", "list", {}))
@@ -166,6 +291,10 @@ def test_calls_without_ids_are_joined_by_their_tools_in_order():
     ask(ledger, Asked("gem", tools=("read",), results=results), Answer("gem", "done", finished=True), b"2")
     trace = trace_of(ledger.exchanges, ledger.spent)
     assert [call.result for call in trace.tool_calls or ()] == ["A", "B", "L"]
+    again = Answer("gem", calls=(ModelCall("", "read", {"path": "c"}),), finished=True)
+    ask(ledger, Asked("gem", tools=("read",), results=results), again, b"3")
+    ask(ledger, Asked("gem", tools=("read",), results=(*results, ToolResult("", "C", None, "read"))), DONE, b"4")
+    assert [call.result for call in trace_of(ledger.exchanges, ledger.spent).tool_calls or ()] == ["A", "B", "L", "C"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "529"])), max_size=12))

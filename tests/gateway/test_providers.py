@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.api_streams import CALL, STREAMS, anthropic_events, chat_events, gemini_events, responses_events
 
 from keystone_action.gateway.event_stream import EventStream
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Provider, Tokens, ToolResult
@@ -23,94 +24,6 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
-CALL = ModelCall("call_1", "write", {"path": "a.txt"})
-
-
-def anthropic_events() -> list[dict[str, Any]]:
-    usage = {"input_tokens": 7, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 3, "output_tokens": 1}
-    return [
-        {"type": "message_start", "message": {"model": "opus", "usage": usage}},
-        {"type": "ping"},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "I "}},
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "write"}},
-        {"type": "content_block_stop", "index": 1},
-        {
-            "type": "content_block_start",
-            "index": 2,
-            "content_block": {"type": "tool_use", "id": "call_1", "name": "write", "input": {}},
-        },
-        {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": '{"path":'}},
-        {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": '"a.txt"}'}},
-        {"type": "content_block_stop", "index": 2},
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 60}},
-        {"type": "message_stop"},
-    ]
-
-
-def responses_events() -> list[dict[str, Any]]:
-    items = [
-        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
-        {"type": "message", "content": [{"type": "output_text", "text": "I write"}]},
-        {"type": "function_call", "call_id": "call_1", "name": "write", "arguments": '{"path": "a.txt"}'},
-    ]
-    usage = {"input_tokens": 10, "input_tokens_details": {"cached_tokens": 3}, "output_tokens": 60}
-    return [
-        {"type": "response.created", "response": {"model": "gpt", "status": "in_progress", "usage": None}},
-        {"type": "response.output_item.done", "item": items[0]},
-        {"type": "response.output_text.delta", "delta": "I write"},
-        *({"type": "response.output_item.done", "item": item} for item in items[1:]),
-        {
-            "type": "response.completed",
-            "response": {"model": "gpt", "status": "completed", "output": items, "usage": usage},
-        },
-    ]
-
-
-def chat_events() -> list[dict[str, Any]]:
-    def piece(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {"model": "gpt", "choices": [{"index": 0, "delta": delta, **more}]}
-
-    def call(arguments: str, **more: Any) -> dict[str, Any]:
-        function = {"arguments": arguments, **({"name": more.pop("name")} if "name" in more else {})}
-        return piece({"tool_calls": [{"index": 0, "function": function, **more}]})
-
-    usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens": 60}
-    return [
-        piece({"role": "assistant", "content": "", "reasoning_content": "hm"}),
-        piece({"content": "I "}),
-        piece({"content": "write"}),
-        call("", id="call_1", name="write"),
-        call('{"path":'),
-        call('"a.txt"}'),
-        piece({}, finish_reason="tool_calls"),
-        {"model": "gpt", "choices": [], "usage": usage},
-    ]
-
-
-def gemini_events() -> list[dict[str, Any]]:
-    def piece(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
-        usage = {"promptTokenCount": 10, "cachedContentTokenCount": 3}
-        return {
-            "modelVersion": "gem",
-            "candidates": [{"content": {"role": "model", "parts": list(parts)}, **more}],
-            "usageMetadata": usage,
-        }
-
-    last = piece({"functionCall": {"id": "call_1", "name": "write", "args": {"path": "a.txt"}}}, finishReason="STOP")
-    last["usageMetadata"] |= {"candidatesTokenCount": 50, "thoughtsTokenCount": 10}
-    return [piece({"text": "hm", "thought": True}), piece({"text": "I "}), piece({"text": "write"}), last]
-
-
-STREAMS: list[tuple[Provider, list[dict[str, Any]], Tokens, str, str]] = [
-    (Anthropic(), anthropic_events(), Tokens(7, 3, 5, 60), "opus", "tool_use"),
-    (OpenAiResponses(), responses_events(), Tokens(7, 3, None, 60), "gpt", "completed"),
-    (OpenAiChat(), chat_events(), Tokens(7, 3, None, 60), "gpt", "tool_calls"),
-    (Gemini(), gemini_events(), Tokens(7, 3, None, 60), "gem", "STOP"),
-]
 BY_NAME = pytest.mark.parametrize(
     ("provider", "events", "tokens", "model", "stop"), STREAMS, ids=[one[0].title for one in STREAMS]
 )
@@ -139,11 +52,22 @@ def test_a_cut_stream_has_what_came_and_is_not_finished(provider, events, tokens
             assert call.arguments in ({"path": "a.txt"}, None, {}), end
 
 
-def test_arguments_that_did_not_arrive_whole_are_none():
-    calls = [read(Anthropic(), anthropic_events()[:end]).calls for end in (11, 12, 13)]
-    assert [call.arguments for (call,) in calls] == [None, None, {"path": "a.txt"}]
-    (call,) = read(OpenAiChat(), chat_events()[:5]).calls
-    assert call == ModelCall("call_1", "write", None)
+def test_a_call_whose_arguments_did_not_arrive_whole_does_not_count():
+    cut = [read(Anthropic(), anthropic_events()[:end]) for end in (11, 12, 13)]
+    assert [answer.calls for answer in cut] == [(), (), (CALL,)]
+    assert [answer.unread for answer in cut] == [8, 16, 0]
+    cut = [read(OpenAiChat(), chat_events()[:end]) for end in (5, 6)]
+    assert [answer.calls for answer in cut] == [(), (CALL,)]
+    assert [answer.unread for answer in cut] == [8, 0]
+
+
+def test_arguments_that_are_not_an_object_are_none():
+    ends = piece_of_chat({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "write", "arguments": "[1"}}]})
+    assert read(OpenAiChat(), [ends]).calls == (ModelCall("c", "write", None),)
+
+
+def piece_of_chat(delta: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "gpt", "choices": [{"index": 0, "delta": delta, "finish_reason": "length"}]}
 
 
 WHOLE = {
@@ -187,6 +111,42 @@ WHOLE = {
 def test_an_answer_in_one_piece_says_what_its_stream_says(streamed, whole):
     provider, events, *_ = streamed
     assert provider.whole(whole) == read(provider, events)
+
+
+USAGES: list[tuple[Provider, dict[str, Any], Tokens]] = [
+    (
+        OpenAiResponses(),
+        {"usage": {"input_tokens": 10, "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 4}}},
+        Tokens(3, 3, 4, None),
+    ),
+    (
+        OpenAiResponses(),
+        {"usage": {"input_tokens": 10, "output_tokens": 6, "total_tokens": 16}},
+        Tokens(10, None, None, 6),
+    ),
+    (
+        OpenAiChat(),
+        {"usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 20}, "completion_tokens": 1}},
+        Tokens(0, 20, None, 1),
+    ),
+    (  # reasoning stands in the total alone
+        OpenAiChat(),
+        {"usage": {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 61}},
+        Tokens(10, None, None, 51),
+    ),
+    (
+        Gemini(),
+        {"usageMetadata": {"promptTokenCount": 10, "toolUsePromptTokenCount": 4, "thoughtsTokenCount": 7}},
+        Tokens(14, None, None, 7),
+    ),
+    (Anthropic(), {"usage": {"input_tokens": -1, "output_tokens": True}}, Tokens()),
+]
+
+
+@pytest.mark.parametrize(("provider", "body", "tokens"), USAGES)
+def test_counts_are_taken_apart(provider, body, tokens):
+    body = body if isinstance(provider, Gemini) else {**body, "output": []}
+    assert provider.whole(body).tokens == tokens
 
 
 ERRORS = [

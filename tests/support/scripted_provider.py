@@ -35,12 +35,13 @@ class Asked:
 @dataclass
 class Says:
     """One answer. pieces: sent one by one, each after `before`, if there is one, has let it. cut: the connection ends
-    after them, without the end of the answer."""
+    after them, without the end of the answer. raw: the pieces are all that is sent, the answer's head included."""
 
     status: int = 200
     pieces: Sequence[bytes] = (b"{}",)
     headers: Sequence[tuple[str, str]] = (("content-type", "application/json"),)
     cut: bool = False
+    raw: bool = False
     before: Callable[[int], Awaitable[None]] | None = None
 
 
@@ -66,6 +67,9 @@ class ScriptedProvider:
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
     serving: set[asyncio.Task[Any]] = field(default_factory=set)
+    at_once: int = 0
+    most_at_once: int = 0
+    """Requests that were being answered at the same time."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
@@ -75,7 +79,12 @@ class ScriptedProvider:
         task.add_done_callback(self.serving.discard)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
-                await self._answer(head, reader, writer)
+                self.at_once += 1
+                self.most_at_once = max(self.most_at_once, self.at_once)
+                try:
+                    await self._answer(head, reader, writer)
+                finally:
+                    self.at_once -= 1
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
@@ -90,13 +99,14 @@ class ScriptedProvider:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         says = answer if isinstance(answer, Says) else answer(self.asked[-1])
         told = "".join(f"{name}: {value}\r\n" for name, value in says.headers)
-        writer.write(f"HTTP/1.1 {says.status} X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
+        if not says.raw:
+            writer.write(f"HTTP/1.1 {says.status} X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
         for number, piece in enumerate(says.pieces):
             if says.before is not None:
                 await says.before(number)
-            writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            writer.write(piece if says.raw else f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             await writer.drain()
-        if says.cut:
+        if says.cut or says.raw:
             raise ConnectionAbortedError
         writer.write(b"0\r\n\r\n")
         await writer.drain()

@@ -8,11 +8,10 @@ from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
-from keystone_action.gateway.providers.values import count, names_of
+from keystone_action.gateway.providers.values import Pieces, count, model_of, names_of, present, typed_otherwise
 
-_RUN_BY_PROVIDER = ("web_search", "web_fetch", "code_execution", "mcp_toolset")
-"""How the types of tools begin that the provider runs. Others with types of Anthropic's (`bash_…`, `text_editor_…`,
-`computer_…`, `memory_…`) are run by the client."""
+_OF_CLIENTS = ("custom", "bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_")
+"""How the types of tools begin that the client runs. (A search among the request's own tools goes nowhere.)"""
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 426: "upgrade_required"}
 
 
@@ -24,14 +23,12 @@ class Anthropic(Provider):
 
     def asked(self, body: Mapping[str, Any], path: str) -> Asked:  # noqa: ARG002 - its model stands in the body
         tools = objects(body, "tools")
-        theirs = [kind for tool in tools if (kind := text(tool, "type")).startswith(_RUN_BY_PROVIDER)]
-        theirs += ["mcp_servers"] if body.get("mcp_servers") else []
         messages = objects(body, "messages")
         return Asked(
-            model=text(body, "model"),
+            model=model_of(body),
             streams=body.get("stream") is True,
             tools=names_of(tools),
-            run_by_provider=tuple(theirs),
+            run_by_provider=(*typed_otherwise(tools, _OF_CLIENTS), *present(body, "mcp_servers")),
             results=tuple(_result(block) for message in messages for block in _results(message)),
             conversation=len(messages),
         )
@@ -61,12 +58,11 @@ class _Block:
     id: str = ""
     name: str = ""
     arguments: Any = None
-    pieces: list[str] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=Pieces)
     ended: bool = False
 
     def call(self) -> ModelCall:
-        sent = "".join(self.pieces)
-        arguments = as_arguments(sent) if sent and self.ended else self.arguments if not sent else None
+        arguments = as_arguments(self.pieces.text) if self.pieces.size else self.arguments
         return ModelCall(self.id, self.name, arguments if isinstance(arguments, dict) else None)
 
 
@@ -88,7 +84,7 @@ class _Reader(AnswerReader):
             case "content_block_delta" if block := self._blocks.get(_key(data.get("index"))):
                 delta = mapping(data, "delta")
                 piece = text(delta, {"tool_use": "partial_json", "thinking": "thinking"}.get(block.kind, "text"))
-                block.pieces.append(piece)
+                block.pieces.add(piece)
             case "content_block_stop" if block := self._blocks.get(_key(data.get("index"))):
                 block.ended = True
             case "message_delta":
@@ -104,24 +100,25 @@ class _Reader(AnswerReader):
     def add(self, block: Mapping[str, Any]) -> None:
         """A block that came in one piece."""
         added = self._start(len(self._blocks), block)
-        added.pieces = [] if added.kind == "tool_use" else [text(block, added.kind)]
+        added.pieces = Pieces("" if added.kind == "tool_use" else text(block, added.kind))
         added.ended = True
 
     def _start(self, index: Any, block: Mapping[str, Any]) -> _Block:
         kind = text(block, "type")
         started = _Block(kind, text(block, "id"), text(block, "name"), block.get("input"))
-        if kind != "tool_use" and (first := text(block, kind)):
-            started.pieces.append(first)
+        if kind != "tool_use":
+            started.pieces.add(text(block, kind))
         self._blocks[_key(index)] = started
         return started
 
     def answer(self) -> Answer:
         blocks = [*self._blocks.values()]
+        calls = [block for block in blocks if block.kind == "tool_use"]
         return Answer(
             model=self._model,
-            text="".join(piece for block in blocks if block.kind == "text" for piece in block.pieces),
-            thought="".join(piece for block in blocks if block.kind == "thinking" for piece in block.pieces),
-            calls=tuple(block.call() for block in blocks if block.kind == "tool_use"),
+            text="".join(block.pieces.text for block in blocks if block.kind == "text"),
+            thought="".join(block.pieces.text for block in blocks if block.kind == "thinking"),
+            calls=tuple(block.call() for block in calls if block.ended),
             tokens=Tokens(
                 uncached=count(self._usage, "input_tokens"),
                 cache_read=count(self._usage, "cache_read_input_tokens"),
@@ -131,6 +128,7 @@ class _Reader(AnswerReader):
             stop=self.stop,
             problem=self._problem,
             finished=self.finished and not self._problem,
+            unread=sum(block.pieces.size for block in calls if not block.ended),
         )
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import as_text, mapping, objects, text
+from keystone_action.evidence.trace_readers.values import NAME_LIMIT, as_text, mapping, objects, text
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
-from keystone_action.gateway.providers.values import count, names_of, without
+from keystone_action.gateway.providers.values import Pieces, count, names_of, present, without
 
 _MODEL = re.compile(r"/models/([^/:]+):(\w+)\Z")
 _CLIENT_TOOLS = {"functionDeclarations", "function_declarations", "computerUse", "computer_use"}
@@ -31,10 +31,13 @@ class Gemini(Provider):
         parts = [part for content in contents for part in objects(content, "parts")]
         responses = [response for part in parts if (response := _either(part, "functionResponse"))]
         return Asked(
-            model=model,
+            model=model[:NAME_LIMIT],
             streams=method == "streamGenerateContent",
             tools=names_of(declared),
-            run_by_provider=tuple(name for tool in tools for name in tool if name not in _CLIENT_TOOLS),
+            run_by_provider=(
+                *(name[:NAME_LIMIT] for tool in tools for name in tool if name not in _CLIENT_TOOLS),
+                *present(body),
+            ),
             results=tuple(_result(response) for response in responses),
             conversation=len(contents),
         )
@@ -57,8 +60,7 @@ class Gemini(Provider):
 class _Reader(AnswerReader):
     def __init__(self) -> None:
         self._model = self._stop = self._problem = ""
-        self._text: list[str] = []
-        self._thought: list[str] = []
+        self._text, self._thought = Pieces(), Pieces()
         self._calls: list[ModelCall] = []
         self._usage: dict[str, Any] = {}
 
@@ -74,7 +76,7 @@ class _Reader(AnswerReader):
                 self._part(part)
 
     def _part(self, part: Mapping[str, Any]) -> None:
-        (self._thought if part.get("thought") is True else self._text).append(text(part, "text"))
+        (self._thought if part.get("thought") is True else self._text).add(text(part, "text"))
         if call := _either(part, "functionCall"):
             arguments = call.get("args", {})
             name = text(call, "name")
@@ -87,8 +89,8 @@ class _Reader(AnswerReader):
         of_tools = count(self._usage, "toolUsePromptTokenCount")
         return Answer(
             model=self._model,
-            text="".join(self._text),
-            thought="".join(self._thought),
+            text=self._text.text,
+            thought=self._thought.text,
             calls=tuple(self._calls),
             tokens=Tokens(
                 uncached=None if prompt is None else (without(prompt, cached) or 0) + (of_tools or 0),

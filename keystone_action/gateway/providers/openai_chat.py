@@ -7,9 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
-from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, ToolResult
 from keystone_action.gateway.providers.openai_errors import refusal
-from keystone_action.gateway.providers.values import count, names_of, without
+from keystone_action.gateway.providers.values import (
+    Pieces,
+    count,
+    model_of,
+    names_of,
+    openai_tokens,
+    present,
+    typed_otherwise,
+)
+
+_OF_CLIENTS = ("function", "custom")
+"""The types of tools that the client runs."""
+_SEARCHES = ("web_search_options", "search_parameters", "plugins")
+"""How OpenAI, xAI and OpenRouter are told to search the web."""
 
 
 class OpenAiChat(Provider):
@@ -23,10 +36,10 @@ class OpenAiChat(Provider):
         messages, tools = objects(body, "messages"), objects(body, "tools")
         functions = [mapping(tool, "function") or mapping(tool, "custom") or tool for tool in tools]
         return Asked(
-            model=text(body, "model"),
+            model=model_of(body),
             streams=body.get("stream") is True,
             tools=names_of([*functions, *objects(body, "functions")]),
-            run_by_provider=("web_search_options",) if isinstance(body.get("web_search_options"), dict) else (),
+            run_by_provider=(*typed_otherwise(tools, _OF_CLIENTS), *present(body, *_SEARCHES)),
             results=tuple(
                 ToolResult(text(message, "tool_call_id"), as_text(message.get("content")))
                 for message in messages
@@ -49,19 +62,22 @@ class OpenAiChat(Provider):
         return refusal(status, sentence)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call:
     id: str = ""
     name: str = ""
-    pieces: list[str] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=Pieces)
     is_text: bool = False
+
+    def made(self) -> ModelCall:
+        sent = self.pieces.text
+        return ModelCall(self.id, self.name, {"input": sent} if self.is_text else as_arguments(sent))
 
 
 class _Reader(AnswerReader):
     def __init__(self) -> None:
         self._model = self._stop = self._problem = ""
-        self._text: list[str] = []
-        self._thought: list[str] = []
+        self._text, self._thought = Pieces(), Pieces()
         self._calls: dict[tuple[Any, Any], _Call] = {}
         self._usage: Mapping[str, Any] = {}
 
@@ -78,8 +94,8 @@ class _Reader(AnswerReader):
         number = count(choice, "index") or 0
         self._stop = text(choice, "finish_reason") or self._stop
         if number == 0:
-            self._text.append(text(delta, "content"))
-            self._thought.append(text(delta, "reasoning_content") or text(delta, "reasoning"))
+            self._text.add(text(delta, "content"))
+            self._thought.add(text(delta, "reasoning_content") or text(delta, "reasoning"))
         for place, told in enumerate(objects(delta, "tool_calls")):
             index = count(told, "index")
             call = self._calls.setdefault((number, place if index is None else index), _Call())
@@ -87,26 +103,21 @@ class _Reader(AnswerReader):
             function = mapping(told, "custom") or mapping(told, "function")
             call.id = text(told, "id") or call.id
             call.name += text(function, "name")
-            call.pieces.append(text(function, "input") if call.is_text else text(function, "arguments"))
+            call.pieces.add(text(function, "input") if call.is_text else text(function, "arguments"))
 
     def answer(self) -> Answer:
-        cached = count(mapping(self._usage, "prompt_tokens_details"), "cached_tokens")
+        finished = bool(self._stop) and not self._problem
+        calls = [*self._calls.values()]
+        # Nothing says that a call is complete, but that its arguments can be read or the answer has ended.
+        whole = [call for call in calls if finished or call.made().arguments is not None]
         return Answer(
             model=self._model,
-            text="".join(self._text),
-            thought="".join(self._thought),
-            calls=tuple(_frozen(call) for call in self._calls.values()),
-            tokens=Tokens(
-                uncached=without(count(self._usage, "prompt_tokens"), cached),
-                cache_read=cached,
-                output=count(self._usage, "completion_tokens"),
-            ),
+            text=self._text.text,
+            thought=self._thought.text,
+            calls=tuple(call.made() for call in whole),
+            tokens=openai_tokens(self._usage, "prompt_tokens", "completion_tokens"),
             stop=self._stop,
             problem=self._problem,
-            finished=bool(self._stop) and not self._problem,
+            finished=finished,
+            unread=sum(call.pieces.size for call in calls if call not in whole),
         )
-
-
-def _frozen(call: _Call) -> ModelCall:
-    sent = "".join(call.pieces)
-    return ModelCall(call.id, call.name, {"input": sent} if call.is_text else as_arguments(sent))

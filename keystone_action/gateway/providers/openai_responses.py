@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
-from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, ToolResult
 from keystone_action.gateway.providers.openai_errors import refusal
-from keystone_action.gateway.providers.values import count, names_of, without
+from keystone_action.gateway.providers.values import Pieces, model_of, names_of, openai_tokens, present, typed_otherwise
 
-_RUN_BY_PROVIDER = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp")
-"""How the types of tools begin that the provider runs."""
+_OF_CLIENTS = ("function", "custom", "namespace", "local_shell", "apply_patch", "computer", "tool_search")
+"""How the types of tools begin that the client runs. `shell` is run where its environment says."""
 _ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -26,13 +26,13 @@ class OpenAiResponses(Provider):
         tools = list(
             _all_tools([*objects(body, "tools"), *(tool for item in items for tool in objects(item, "tools"))])
         )
-        kinds = [text(tool, "type") for tool in tools]
+        elsewhere = [tool for tool in tools if not _is_local_shell(tool)]
         return Asked(
-            model=text(body, "model"),
+            model=model_of(body),
             streams=body.get("stream") is True,
-            background=body.get("background") is True,
+            background=body.get("background") not in (None, False),
             tools=names_of(tools),
-            run_by_provider=tuple(kind for kind in kinds if kind.startswith(_RUN_BY_PROVIDER)),
+            run_by_provider=(*typed_otherwise(elsewhere, _OF_CLIENTS), *present(body)),
             results=tuple(
                 ToolResult(text(item, "call_id"), as_text(item.get("output")))
                 for item in items
@@ -61,7 +61,7 @@ class _Reader(AnswerReader):
 
     def __init__(self) -> None:
         self._items: list[Mapping[str, Any]] = []
-        self._deltas: list[str] = []
+        self._deltas = Pieces()
         self._response: Mapping[str, Any] = {}
         self._problem = ""
         self._finished = False
@@ -72,7 +72,7 @@ class _Reader(AnswerReader):
             self._items.append(mapping(data, "item"))
             self._deltas.clear()
         elif kind == "response.output_text.delta":
-            self._deltas.append(text(data, "delta"))
+            self._deltas.add(text(data, "delta"))
         elif kind in {"response.created", "response.in_progress"}:
             self._response = mapping(data, "response")
         elif kind in _ENDS:
@@ -86,9 +86,8 @@ class _Reader(AnswerReader):
 
     def answer(self) -> Answer:
         usage = mapping(self._response, "usage")
-        cached = count(mapping(usage, "input_tokens_details"), "cached_tokens")
         spoken = [_spoken(item, "content", "text") for item in self._items if text(item, "type") == "message"]
-        spoken += [] if self._finished else ["".join(self._deltas)]
+        spoken += [] if self._finished else [self._deltas.text]
         thoughts = [_spoken(item, "summary", "text") for item in self._items if text(item, "type") == "reasoning"]
         reason = text(mapping(self._response, "incomplete_details"), "reason")
         return Answer(
@@ -96,15 +95,15 @@ class _Reader(AnswerReader):
             text="".join(spoken),
             thought="\n".join(filter(None, thoughts)),
             calls=tuple(call for item in self._items if (call := _call(item)) is not None),
-            tokens=Tokens(
-                uncached=without(count(usage, "input_tokens"), cached),
-                cache_read=cached,
-                output=count(usage, "output_tokens"),
-            ),
+            tokens=openai_tokens(usage, "input_tokens", "output_tokens"),
             stop=reason or (text(self._response, "status") if self._finished else ""),
             problem=self._problem,
             finished=self._finished and not self._problem,
         )
+
+
+def _is_local_shell(tool: Mapping[str, Any]) -> bool:
+    return text(tool, "type") == "shell" and text(mapping(tool, "environment"), "type") == "local"
 
 
 def _all_tools(tools: list[Mapping[str, Any]], depth: int = 8) -> list[Mapping[str, Any]]:

@@ -1,0 +1,236 @@
+"""Providers that fail, in every way we know of: what the agent gets, what counts, and whose fault it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import resource
+import threading
+import zlib
+
+import httpx
+import pytest
+from support.gateway_world import ANSWER, ASK, KEY, STREAM, world
+from support.scripted_provider import Says, document, stream
+
+from keystone_action.gateway import answer_copy
+from keystone_action.gateway.exchange import Tokens
+
+STREAMED = {**ASK, "stream": True}
+JSON, EVENTS = ("content-type", "application/json"), ("content-type", "text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "failure"),
+    [
+        (429, [JSON, ("retry-after", "7"), ("x-should-retry", "true")], "429"),
+        (429, [JSON], "429"),
+        (500, [JSON, ("request-id", "req_1")], "500"),
+        (503, [JSON], "503"),
+        (529, [JSON], "529"),
+        (401, [JSON], "401"),
+        (403, [JSON], "403"),
+        (400, [JSON], ""),
+        (404, [JSON], ""),
+        (413, [JSON], ""),
+        (422, [JSON], ""),
+    ],
+)
+def test_an_error_passes_as_it_is_and_costs_nothing(status, headers, failure):
+    error = {"type": "error", "error": {"type": "some_error", "message": "no"}}
+    with world(Says(status, [json.dumps(error).encode()], headers)) as one:
+        found = one.ask()
+        assert (found.status_code, found.json()) == (status, error)
+        assert all(found.headers[name] == value for name, value in headers)
+        (exchange,) = one.ledger.exchanges
+        assert (exchange.status, exchange.failure, exchange.answer) == (status, failure, None)
+        assert one.ledger.spent.all_tokens == 0
+        assert one.ledger.provider_failure() == (f"the provider failed: {failure} after 1 try" if failure else "")
+
+
+def test_retries_are_folded_into_one_request():
+    failing = [Says(529, [b"{}"]), Says(200, [b'{"type":'], [JSON], cut=True), Says(429, [b"{}"])]
+    with world(*failing, document(ANSWER)) as one:
+        for _ in range(4):
+            try:
+                one.ask()
+            except httpx.RemoteProtocolError:
+                assert len(one.behind.asked) == 2
+        (exchange,) = one.ledger.exchanges
+        assert (exchange.tries, exchange.failure, exchange.status) == (4, "", 200)
+        assert one.ledger.spent.requests == 4
+        assert exchange.tokens == one.ledger.spent.tokens
+        assert one.ledger.provider_failure() == ""
+
+
+@pytest.mark.parametrize(
+    ("says", "failure"),
+    [
+        (Says(302, [b""], [("location", "http://elsewhere/")]), "it answered with a redirect, which is not followed"),
+        (Says(308, [b""], [("location", "/v1/messages")]), "it answered with a redirect, which is not followed"),
+        (Says(304, [b""]), "it answered with a redirect, which is not followed"),
+        (Says(999, [b""]), "it answered with the status 999"),
+        (Says(raw=True, pieces=[b"HTTP/1.1 101 Go\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"]), None),
+        (Says(raw=True, pieces=[b"garbage\r\n\r\n"]), "the connection was lost"),
+        (Says(raw=True, pieces=[b""]), "the connection was lost"),
+        (Says(raw=True, pieces=[b"HTTP/1.1 200 OK\r\ncontent-le"]), "the connection was lost"),
+        (Says(200, [b"{}"], [("content-encoding", "br")]), "it answered in an encoding that was not asked for"),
+        (Says(200, [b"{}"], [("content-encoding", "gzip, gzip")]), "it answered in an encoding that was not asked for"),
+    ],
+)
+def test_what_is_no_answer_is_a_502_in_that_apis_form(says, failure):
+    with world(says) as one:
+        found = one.ask()
+        assert (found.status_code, found.json()["type"]) == (502, "error")
+        assert "location" not in found.headers
+        (exchange,) = one.ledger.exchanges
+        assert exchange.failure == failure or failure is None
+        assert one.ledger.provider_failure().startswith("the provider failed: ")
+        assert len(one.behind.asked) == 1
+
+
+def test_a_provider_that_takes_too_long_is_at_fault():
+    async def never(_number: int) -> None:
+        await asyncio.sleep(30)
+
+    with world(document(ANSWER, before=never), silent=0.3) as one:
+        with pytest.raises(httpx.RemoteProtocolError):
+            one.ask()  # its head came
+        assert one.ledger.provider_failure() == "the provider failed: it took too long after 1 try"
+
+
+@pytest.mark.parametrize(
+    ("says", "failure"),
+    [
+        (Says(200, [b'{"type":'], cut=True), "the connection was lost"),
+        (stream(*STREAM[:3], cut=True), "the connection was lost"),
+        (Says(raw=True, pieces=[b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"]), "the connection was lost"),
+        (Says(200, [b"no gzip"], [("content-encoding", "gzip")]), "its answer could not be decoded"),
+    ],
+)
+def test_an_answer_that_is_cut_is_cut_for_the_agent_too(says, failure):
+    with world(says) as one:
+        with pytest.raises(httpx.RemoteProtocolError):
+            one.ask(body=STREAMED)
+        assert one.ledger.provider_failure() == f"the provider failed: {failure} after 1 try"
+        (exchange,) = one.settled()
+        assert exchange.estimated
+
+
+@pytest.mark.parametrize(
+    ("says", "failure"),
+    [
+        (Says(200, [b"<html>"]), "its answer is not JSON"),
+        (Says(200, [b""]), "its answer is not JSON"),
+        (Says(200, [b"\xff\xfe\0"], [EVENTS]), "its answer broke off"),
+        (stream(*STREAM[:3]), "its answer broke off"),
+        (stream(*STREAM[:3], {"type": "error", "error": {"message": "Over\nloaded " + "x" * 999}}), "Over loaded "),
+    ],
+)
+def test_what_arrives_whole_and_is_not_an_answer_passes_and_is_the_providers_failure(says, failure):
+    with world(says) as one:
+        assert one.ask(body=STREAMED).status_code == 200
+        (exchange,) = one.settled()
+        assert exchange.failure.startswith(failure)
+        assert len(exchange.failure) <= 300
+        assert exchange.estimated
+
+
+ENDED = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in STREAM)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        document(ANSWER),
+        Says(200, [ENDED], [EVENTS]),
+        Says(200, [ENDED], [JSON]),  # a stream that calls itself otherwise
+        Says(200, [json.dumps(ANSWER).encode()], [EVENTS]),
+        Says(200, [ENDED[:-2]], [EVENTS]),  # no empty line behind the last event
+        Says(200, [b"\xef\xbb\xbf" + ENDED], [EVENTS]),
+        Says(200, [ENDED.replace(b"\n", b"\r\n")], [("content-type", "Text/Event-Stream; charset=utf-8")]),
+        Says(200, [gzip.compress(ENDED)], [EVENTS, ("content-encoding", "gzip")]),
+        Says(200, [zlib.compress(ENDED)], [EVENTS, ("content-encoding", "deflate")]),
+        Says(200, [gzip.compress(json.dumps(ANSWER).encode())], [JSON, ("Content-Encoding", "GZIP")]),
+        Says(raw=True, pieces=[b"HTTP/1.1 200 OK\r\n\r\n" + json.dumps(ANSWER).encode()]),
+    ],
+)
+def test_an_answer_is_read_however_it_comes(says):
+    with world(says) as one:
+        found = one.ask(body=STREAMED, headers={**KEY, "accept-encoding": "br, zstd"})
+        assert "content-encoding" not in found.headers
+        assert b"done" in found.content
+        (exchange,) = one.settled()
+        assert exchange.answer is not None
+        assert (exchange.answer.text, exchange.failure, exchange.estimated) == ("done", "", False)
+        assert one.ledger.spent.tokens == Tokens(10, 0, 0, 2)
+
+
+def test_headers_that_a_server_can_not_pass_on_are_left_out():
+    headers = [JSON, ("x-one", "caf\xe9"), ("x-two", "\x01"), ("x-three", "3"), ("connection", "x-three")]
+    with world(Says(200, [json.dumps(ANSWER).encode()], headers)) as one:
+        found = one.ask()
+        assert found.headers.encoding  # it has one
+        assert "x-one" in found.headers
+        assert not {"x-two", "x-three"} & {*found.headers}
+
+
+def test_an_answer_that_is_too_long_to_be_read_is_cut(monkeypatch):
+    monkeypatch.setattr(answer_copy, "READ_LIMIT", 1 << 20)
+    for says in (Says(200, [b"x" * 65536] * 100), Says(200, [b"data: " + b"x" * 65536] * 100, [EVENTS])):
+        with world(says) as one:
+            with pytest.raises(httpx.RemoteProtocolError):
+                one.ask()
+            (exchange,) = one.settled()
+            assert "is longer than" in exchange.failure
+
+
+def test_a_hundred_megabytes_of_events_pass_in_bounded_memory():
+    piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 50_000}}
+    call = [
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "c", "name": "f"}},
+        {"type": "content_block_stop", "index": 1},
+    ]
+    says = stream(*STREAM[:2], *[piece] * 2_000, *call, *STREAM[4:])
+    with world(says) as one:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with httpx.stream("POST", f"{one.url}/anthropic/v1/messages", headers=KEY, json=STREAMED) as found:
+            passed = sum(len(part) for part in found.iter_raw())
+        assert passed == sum(len(part) for part in says.pieces) > 100_000_000
+        (exchange,) = one.settled()
+        assert exchange.answer is not None
+        assert len(exchange.answer.text) < 9 << 20
+        assert [one.name for one in exchange.answer.calls] == ["f"]
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
+
+
+def test_an_error_of_any_length_passes():
+    with world(Says(500, [b"x" * 65536] * 1_000)) as one:
+        assert len(one.ask().content) == 65_536_000
+
+
+def test_counting_tokens_and_lists_of_models_cost_nothing_and_fail_without_fault():
+    with world(Says(200, [b"{}"]), Says(500, [b"{}"]), Says(302, [b""]), Says(200, [b"{"], cut=True)) as one:
+        assert one.ask("/anthropic/v1/messages/count_tokens").status_code == 200
+        assert one.ask("/anthropic/v1/models", method="GET").status_code == 500
+        assert one.ask("/anthropic/v1/models", method="GET").status_code == 502
+        with pytest.raises(httpx.RemoteProtocolError):
+            one.ask("/anthropic/v1/models", method="GET")
+        assert one.ledger.exchanges == ()
+        assert one.ledger.provider_failure() == ""
+
+
+def test_what_an_agent_breaks_itself_is_not_the_providers_failure():
+    waits = threading.Event()
+
+    async def before(_number: int) -> None:
+        await asyncio.to_thread(waits.wait, 10)
+
+    with world(stream(*STREAM, before=before), patience=0.2) as one:
+        with httpx.stream("POST", f"{one.url}/anthropic/v1/messages", headers=KEY, json=STREAMED):
+            pass
+        (exchange,) = one.settled()
+        waits.set()
+        assert (exchange.failure, exchange.estimated) == ("", True)
+        assert one.ledger.provider_failure() == ""

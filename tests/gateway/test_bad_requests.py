@@ -1,0 +1,279 @@
+"""Requests that are not what they should be: what each gets, and that nobody is asked or failed for them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from support.gateway_world import ANSWER, ASK, REAL, WORTHLESS, world
+from support.process_world import eventually
+from support.scripted_provider import document
+
+from keystone_action.gateway import connection, conversation
+from keystone_action.gateway.ledger import Limits
+
+HEAD = ("POST /anthropic/v1/messages HTTP/1.1", "host: x", f"x-api-key: {WORTHLESS}")
+BODY = json.dumps(ASK).encode()
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ((*HEAD, f"content-length: {len(BODY)}", "content-length: 5"), 400),
+        ((*HEAD, f"content-length: {len(BODY)}", "transfer-encoding: chunked"), 400),
+        ((*HEAD, "content-length: -1"), 400),
+        ((*HEAD, "content-length: 5, 5"), 400),
+        ((*HEAD, "transfer-encoding: chunked, identity"), 400),
+        ((*HEAD, "x-a: b\n", "content-length: 5"), 400),
+        ((*HEAD, "x-a: b\rx-b: c"), 400),
+        ((*HEAD, "x-a: b\0c"), 400),
+        ((*HEAD, "x a: b"), 400),
+        ((*HEAD, " folded: b"), 400),
+        (("POST /anthropic/v1/messages", "host: x"), 401),
+        (("garbage",), 400),
+        (("CONNECT elsewhere:443 HTTP/1.1", "host: x"), 400),
+        (("OPTIONS * HTTP/1.1", "host: x"), 400),
+        (("PRI * HTTP/2.0", ""), 400),
+    ],
+)
+def test_what_is_not_one_clear_request_is_refused(lines, status):
+    with world() as one:
+        found = one.say(*lines, body=BODY)
+        assert found.startswith(f"HTTP/1.1 {status} ".encode())
+        assert one.behind.asked == []
+        assert one.ledger.exchanges == ()
+
+
+def test_no_header_is_made_up_by_one_that_holds_a_line_end():
+    with world(document(ANSWER)) as one:
+        one.say(
+            *HEAD, "x-a: b%0d%0ax-api-key: c", "x-b: é", f"content-length: {len(BODY)}", "connection: close", body=BODY
+        )
+        (asked,) = one.behind.asked
+        assert asked.header("x-a") == "b%0d%0ax-api-key: c"
+        assert asked.header("x-b") == "é"
+        assert [value for name, value in asked.headers if name == "x-api-key"] == [REAL]
+
+
+def test_of_credentials_that_stand_twice_none_is_passed_on():
+    headers = [
+        ("x-api-key", WORTHLESS),
+        ("x-api-key", "another"),
+        ("X-Goog-Api-Key", "a third"),
+        ("Authorization", "Bearer a fourth"),
+        ("authorization", "Bearer a fifth"),
+        ("proxy-authorization", "Basic x"),
+        ("cookie", "session=x"),
+    ]
+    with world(document(ANSWER)) as one:
+        assert one.ask(headers=headers).status_code == 200
+        (asked,) = one.behind.asked
+        kept = [(name, value) for name, value in asked.headers if name in dict(headers) or "auth" in name]
+        assert kept == [("authorization", f"Bearer {REAL}")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/anthropic/v1/messages/..",
+        "/anthropic/../openai/v1/models",
+        "/anthropic/v1/models/%2e%2e",
+        "/anthropic/v1/models/a%2fb",
+        "/anthropic/v1/models/a%5cb",
+        "/anthropic/v1/models/a\\b",
+        "/anthropic/v1/models/a;b",
+        "/anthropic//v1/models",
+        "//anthropic/v1/files",
+        "/anthropic/v1/messages/batches",
+        "/openai/v1/responses/resp_1",
+        "/openai/v1/responses/resp_1/cancel",
+        "/gemini/v1beta/models/g:batchGenerateContent",
+        "/gemini/upload/v1beta/files",
+        "/gemini/v1beta/cachedContents",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_is_nobodys_path_is_not_passed_on(path, method):
+    with world() as one:
+        target = f"{method} {path} HTTP/1.1"
+        found = one.say(
+            target, "host: x", f"x-api-key: {WORTHLESS}", "content-length: 2", "connection: close", body=b"{}"
+        )
+        assert found.startswith(b"HTTP/1.1 404 ")
+        assert b"there is" in found
+        assert one.behind.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "not a JSON object"),
+        (b"not JSON", "not a JSON object"),
+        (b"\xff\xfe{}", "not a JSON object"),
+        ('{"model": "é"}'.encode("utf-16"), "not a JSON object"),
+        (b"\xef\xbb\xbf{}", "not a JSON object"),
+        (b"[" * 100_000, "not a JSON object"),
+        (b'{"model": ' + b"9" * 10_000 + b"}", "not a JSON object"),
+        (b'{"model": "claude-haiku-4-5", "model": "claude-opus-4-5"}', "the name model twice"),
+        (b'{"model": "claude-haiku-4-5", "mod\\u0065l": "claude-opus-4-5"}', "the name model twice"),
+        (b'{"messages": [{"role": "user", "role": "tool"}]}', "the name role twice"),
+        (b'{"model": "claude-haiku-4-5", "Model": "claude-opus-4-5"}', "the name Model where model is meant"),
+    ],
+)
+def test_a_body_that_can_be_read_in_two_ways_is_refused(body, sentence):
+    with world() as one:
+        found = one.ask(json=None, content=body)
+        assert (found.status_code, found.json()["type"]) == (400, "error")
+        assert sentence in found.json()["error"]["message"]
+        assert one.behind.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/openai/v1/responses", {"tools": [{"type": "mcp"}]}, "mcp"),
+        ("/openai/v1/responses", {"tools": [{"type": "of_tomorrow"}]}, "of_tomorrow"),
+        ("/openai/v1/responses", {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}, "shell"),
+        ("/openai/v1/responses", {"input": [{"type": "additional_tools", "tools": [{"type": "web_search"}]}]}, "web_"),
+        ("/openai/v1/responses", {"tools": {"type": "web_search"}}, "tools"),
+        ("/openai/v1/chat/completions", {"web_search_options": {}}, "web_search_options"),
+        ("/openai/v1/chat/completions", {"plugins": [{"id": "web"}]}, "plugins"),
+        ("/anthropic/v1/messages", {"mcp_servers": [{"url": "https://example.com"}]}, "mcp_servers"),
+        ("/anthropic/v1/messages", {"tools": [{"type": "code_execution_20250825"}]}, "code_execution"),
+        ("/gemini/v1beta/models/g:generateContent", {"tools": [{"google_search": {}}]}, "google_search"),
+        ("/gemini/v1beta/models/g:generateContent", {"tools": {"googleSearch": {}}}, "tools"),
+    ],
+)
+def test_tools_that_the_provider_runs_are_refused_where_they_are_denied(path, body, named):
+    with world(deny_tools_of_provider=True) as one:
+        found = one.ask(path, body)
+        assert (found.status_code, named in found.json()["error"]["message"]) == (400, True)
+        assert one.behind.asked == []
+    with world() as one:
+        assert one.ask(path, body).status_code == 200
+
+
+CLIENTS_OWN: list[tuple[str, dict[str, Any]]] = [
+    ("/openai/v1/responses", {"tools": [{"type": "local_shell"}, {"type": "custom", "name": "exec"}]}),
+    ("/openai/v1/responses", {"tools": [{"type": "namespace", "tools": [{"type": "function", "name": "f"}]}]}),
+    ("/openai/v1/responses", {"tools": [{"type": "shell", "environment": {"type": "local"}}]}),
+    ("/openai/v1/chat/completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+    ("/anthropic/v1/messages", {"tools": [{"name": "f"}, {"type": "bash_20250124"}, {"type": "text_editor_20250728"}]}),
+    ("/gemini/v1beta/models/g:generateContent", {"tools": [{"functionDeclarations": [{"name": "f"}]}]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), CLIENTS_OWN)
+def test_tools_that_the_client_runs_always_pass(path, body):
+    with world(deny_tools_of_provider=True) as one:
+        assert one.ask(path, body).status_code == 200
+
+
+@pytest.mark.parametrize("background", [True, 1, "true"])
+def test_nothing_is_done_in_the_background(background):
+    with world() as one:
+        assert one.ask("/openai/v1/responses", {"background": background}).status_code == 400
+        assert one.ask("/openai/v1/responses", {"background": False}).status_code == 200
+
+
+def test_an_unknown_model_is_the_providers_to_refuse_and_not_its_failure():
+    missing = {"type": "error", "error": {"type": "not_found_error", "message": "model: x"}}
+    with world(document(missing, 404)) as one:
+        found = one.ask(body={**ASK, "model": "x" * 10_000})
+        assert (found.status_code, found.json()) == (404, missing)
+        (exchange,) = one.ledger.exchanges
+        assert len(exchange.model) == 200
+        assert one.ledger.provider_failure() == ""
+        assert (one.ledger.spent.requests, one.ledger.spent.cost_usd) == (1, 0.0)
+
+
+def test_under_a_money_limit_a_model_without_a_price_is_not_asked():
+    with world(limits=Limits(max_cost_usd=1)) as one:
+        found = one.ask(body={**ASK, "model": "our-own"})
+        assert (found.status_code, "gateway.prices" in found.text) == (400, True)
+        assert (one.behind.asked, one.spent) == ([], [])
+
+
+def test_a_very_long_target_is_the_agents_fault():
+    with world() as one:
+        found = one.ask("/anthropic/v1/messages?" + "a" * 20_000)
+        assert found.status_code == 414
+        assert one.ledger.exchanges == ()
+
+
+def test_ten_megabytes_of_a_tools_result_pass_and_are_not_kept():
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "x" * (10 << 20)}
+    call = {"type": "tool_use", "id": "c1", "name": "read", "input": {}}
+    body = {**ASK, "messages": [{"role": "user", "content": [result]}]}
+    with world(document({**ANSWER, "content": [call]}), document(ANSWER)) as one:
+        one.ask()
+        assert one.ask(body=body).status_code == 200
+        assert one.behind.asked[1].document == body
+        kept = one.ledger.exchanges[1].asked.results
+        assert [len(one.text) for one in kept] == [(16 << 10) + 1]
+
+
+@pytest.mark.parametrize("part", ["nothing", "head", "body"])
+def test_a_slow_request_ends(part, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(conversation, "_BODY_SECONDS", 0.3)
+    with world() as one, socket.create_connection(("127.0.0.1", one.opened.port), timeout=10) as slow:
+        if part != "nothing":
+            lines = (*HEAD, "content-length: 10", *([""] if part == "body" else []))
+            slow.sendall("".join(f"{line}\r\n" for line in lines).encode())
+        found = b""
+        try:
+            while b"408" not in found and (piece := slow.recv(65536)):
+                found += piece
+        except ConnectionResetError:
+            pass
+        assert (b"HTTP/1.1 408" in found) is (part == "body")
+        assert one.behind.asked == []
+
+
+@pytest.mark.parametrize("head", [b"GET /" + b"a" * (1 << 20), b"GET / HTTP/1.1\r\nx: " + b"a" * (1 << 20)])
+def test_a_head_without_end_is_not_kept(head):
+    with world() as one, socket.create_connection(("127.0.0.1", one.opened.port), timeout=10) as sending:
+        with pytest.raises(OSError):  # noqa: PT012 - which of both notices is the kernel's affair
+            sending.sendall(head)
+            sending.sendall(head)
+            assert sending.recv(1) != b""
+            raise OSError
+        assert eventually(lambda: one.ask("/", method="GET").status_code == 200)
+
+
+def test_another_protocol_after_an_upgrade_is_not_spoken():
+    upgrade = ("upgrade: websocket", "connection: upgrade", "sec-websocket-key: x", "sec-websocket-version: 13")
+    with world() as one:
+        found = one.say("GET /openai/v1/responses HTTP/1.1", "host: x", *upgrade)
+        assert found.startswith(b"HTTP/1.1 426 ")
+        found = one.say("GET / HTTP/1.1", "host: x", "upgrade: h2c", "connection: upgrade, close")
+        assert found.startswith(b"HTTP/1.1 200 ")
+        assert one.behind.asked == []
+
+
+def test_a_cell_on_another_network_is_not_answered():
+    with world(admits=lambda peer: peer != "127.0.0.1") as one:
+        assert one.ask().status_code == 403
+        assert one.ask("/", method="GET").status_code == 403
+        assert one.behind.asked == []
+
+
+def test_another_cells_key_is_recorded_and_a_flood_of_them_is_bounded():
+    with world() as one:
+        for key in ("another-cells", ""):
+            assert one.ask(headers={"x-api-key": key} if key else {}).status_code == 401
+        assert one.ledger.refused == ("anthropic: a request with another key", "anthropic: a request with no key")
+        for _ in range(2_000):
+            one.ledger.refuse("again")
+        assert len(one.ledger.refused) == 1_000
+
+
+def test_without_a_key_of_its_own_a_provider_is_not_asked():
+    with world(missing_key={"anthropic": "there is no key for anthropic"}) as one:
+        found = one.ask()
+        assert (found.status_code, found.json()["error"]["message"]) == (401, "there is no key for anthropic")
+        assert one.ask("/openai/v1/responses", {}).status_code == 200
+        assert len(one.behind.asked) == 1

@@ -1,0 +1,221 @@
+"""Clients that leave, do not read, come in crowds, and the end of the gateway itself: all of it is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from support.gateway_world import ANSWER, ASK, KEY, STREAM, WORTHLESS, World, world
+from support.process_world import eventually
+from support.scripted_provider import Says, document, stream
+
+from keystone_action.gateway import conversation
+from keystone_action.gateway.application import AT_ONCE
+from keystone_action.gateway.exchange import Tokens
+from keystone_action.gateway.ledger import Limits
+from keystone_action.gateway.upstreams import Client
+
+STREAMED = {**ASK, "stream": True}
+
+
+class Gate:
+    """Lets the pieces of an answer through when it is opened. after: how many pass anyway."""
+
+    def __init__(self, after: int = 0) -> None:
+        self._after, self._opened = after, threading.Event()
+
+    async def __call__(self, number: int) -> None:
+        while number >= self._after and not self._opened.is_set():  # noqa: ASYNC110 - of another thread
+            await asyncio.sleep(0.01)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+def hang_up(one: World, body: dict[str, Any] = STREAMED) -> None:
+    """Ask, read one piece, and leave."""
+    with httpx.stream("POST", f"{one.url}/anthropic/v1/messages", headers=KEY, json=body) as found:
+        assert next(found.iter_raw())
+
+
+def test_an_agent_that_hangs_up_early_pays_all_the_same():
+    gate = Gate(1)
+    with world(stream(*STREAM, before=gate)) as one:
+        hang_up(one)
+        assert one.ledger.spent.all_tokens == 0
+        gate.open()
+        (exchange,) = one.settled()
+        assert exchange.answer is not None
+        assert (exchange.answer.text, exchange.estimated) == ("done", False)
+        assert one.ledger.spent.tokens == Tokens(10, 0, 0, 2)
+
+
+def test_it_pays_as_well_when_it_does_not_wait_for_the_first_byte():
+    gate = Gate()
+    with world(document(ANSWER, before=gate)) as one:
+        with pytest.raises(httpx.ReadTimeout):
+            one.ask(timeout=0.3)
+        gate.open()
+        one.settled()
+        assert one.ledger.spent.tokens == Tokens(10, 0, 0, 2)
+
+
+def test_where_the_rest_does_not_come_in_time_its_cost_is_estimated():
+    with world(stream(*STREAM, before=Gate(3)), patience=0.3) as one:
+        hang_up(one, {**STREAMED, "pad": "x" * 4_000})
+        (exchange,) = one.settled()
+        assert (exchange.estimated, exchange.tokens) == (True, Tokens(10, 0, 0, 1))
+        assert exchange.failure == ""
+
+
+def test_an_answer_that_never_began_is_estimated_too():
+    with world(Says(raw=True, before=Gate()), patience=0.3) as one:
+        with pytest.raises(httpx.ReadTimeout):
+            one.ask(body={**ASK, "pad": "x" * 4_000}, timeout=0.3)
+        (exchange,) = one.settled()
+        assert (exchange.status, exchange.answer, exchange.estimated) == (None, None, True)
+        assert exchange.tokens.uncached is not None
+        assert exchange.tokens.uncached > 1_000
+        assert one.ledger.spent.cost_usd == exchange.cost_usd != 0
+        assert not one.ledger.answered
+
+
+def test_a_call_that_arrived_before_the_client_left_counts():
+    use = {"type": "tool_use", "id": "c1", "name": "write", "input": {}}
+    events = [
+        STREAM[0],
+        {"type": "content_block_start", "index": 0, "content_block": use},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"a": 1}'}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {**use, "id": "c2"}},
+        {"type": "message_stop"},
+    ]
+    with world(stream(*events, before=Gate(5)), patience=0.2) as one:
+        with httpx.stream("POST", f"{one.url}/anthropic/v1/messages", headers=KEY, json=STREAMED) as found:
+            pieces = found.iter_raw()
+            while b"c2" not in next(pieces):
+                pass
+        (exchange,) = one.settled()
+        assert exchange.answer is not None
+        assert [(call.id, call.arguments) for call in exchange.answer.calls] == [("c1", {"a": 1})]
+
+
+def test_a_client_that_does_not_read_does_not_hold_an_answer_up(monkeypatch):
+    monkeypatch.setattr(conversation, "_UNREAD_SECONDS", 0.5)
+    much = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 1_000_000}}
+    with world(stream(*STREAM[:2], *[much] * 30, *STREAM[3:])) as one:
+        body = json.dumps(STREAMED).encode()
+        head = f"POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: {WORTHLESS}\r\ncontent-length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", one.opened.port)) as deaf:
+            deaf.sendall(head.encode() + body)
+            assert eventually(lambda: one.ledger.spent.requests == 1)
+            (exchange,) = one.settled()
+        assert (exchange.estimated, one.ledger.spent.tokens) == (False, Tokens(10, 0, 0, 2))
+
+
+def test_what_is_under_way_when_the_gateway_is_closed_is_counted_as_far_as_it_came():
+    with world(stream(*STREAM, before=Gate(3))) as one:
+        with httpx.stream("POST", f"{one.url}/anthropic/v1/messages", headers=KEY, json=STREAMED) as found:
+            pieces = found.iter_raw()
+            while b"text_delta" not in next(pieces):
+                pass
+            one.close()
+            with pytest.raises(httpx.RemoteProtocolError):
+                list(pieces)
+        assert one.ledger.under_way == 0
+        (exchange,) = one.ledger.exchanges
+        assert exchange.answer is not None
+        assert (exchange.answer.text, exchange.estimated, exchange.tokens.uncached) == ("done", True, 10)
+        with pytest.raises(httpx.ConnectError):
+            one.ask()
+        one.close()  # again
+
+
+def test_when_the_whole_server_stops_the_ledger_is_closed_as_well():
+    with world(stream(*STREAM, before=Gate(1))) as one:
+        with httpx.stream("POST", f"{one.url}/anthropic/v1/messages", headers=KEY, json=STREAMED) as found:
+            pieces = found.iter_raw()
+            assert next(pieces)
+            one.gateways.stop()
+            with pytest.raises(httpx.RemoteProtocolError):
+                list(pieces)
+        assert one.ledger.under_way == 0
+        assert one.ledger.spent.tokens.uncached == 10
+
+
+def test_two_hundred_streams_at_once_are_answered_thirty_two_at_a_time():
+    gate = Gate(1)
+    with world(stream(*STREAM, before=gate)) as one, ThreadPoolExecutor(200) as pool:
+        asking = [pool.submit(one.ask, body={**STREAMED, "number": number}, timeout=60) for number in range(200)]
+        assert eventually(lambda: one.behind.at_once == AT_ONCE)
+        assert one.ledger.spent.requests == AT_ONCE
+        gate.open()
+        assert {found.result().status_code for found in asking} == {200}
+        assert one.behind.most_at_once == AT_ONCE
+        assert one.ledger.spent.tokens == Tokens(2_000, 0, 0, 400)
+
+
+def test_only_what_is_under_way_can_exceed_a_limit():
+    gate = Gate()
+    with world(document(ANSWER, before=gate), limits=Limits(max_tokens=12)) as one, ThreadPoolExecutor(50) as pool:
+        asking = [pool.submit(one.ask, body={**ASK, "number": number}, timeout=60) for number in range(50)]
+        assert eventually(lambda: one.behind.at_once == AT_ONCE)
+        gate.open()
+        statuses = sorted(found.result().status_code for found in asking)
+        assert statuses == [200] * AT_ONCE + [400] * (50 - AT_ONCE)
+        assert one.ledger.spent.tokens == Tokens(320, 0, 0, 64)
+        assert one.ledger.stopped.endswith(" of 12 tokens")
+        assert len(one.spent) == 50 - AT_ONCE
+
+
+def test_a_client_that_left_while_it_waited_for_its_turn_is_not_asked_for():
+    gate = Gate()
+    with world(document(ANSWER, before=gate)) as one, ThreadPoolExecutor(AT_ONCE) as pool:
+        asking = [pool.submit(one.ask, body={**ASK, "number": number}, timeout=60) for number in range(AT_ONCE)]
+        assert eventually(lambda: one.behind.at_once == AT_ONCE)
+        with pytest.raises(httpx.ReadTimeout):
+            one.ask(body={**ASK, "number": -1}, timeout=0.3)
+        gate.open()
+        assert {found.result().status_code for found in asking} == {200}
+        one.settled()
+        assert len(one.behind.asked) == AT_ONCE
+
+
+def test_more_connections_than_there_are_slots_for_wait_their_turn():
+    with world(document(ANSWER)) as one:
+        idle = [socket.create_connection(("127.0.0.1", one.opened.port)) for _ in range(256)]
+        with pytest.raises(httpx.ReadTimeout):
+            one.ask(timeout=0.3)
+        for connection in idle:
+            connection.close()
+        assert one.ask().status_code == 200
+
+
+def test_pipelined_requests_are_answered_in_turn():
+    body = json.dumps(ASK).encode()
+    head = f"POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: {WORTHLESS}\r\ncontent-length: {len(body)}\r\n\r\n"
+    with world(document(ANSWER)) as one:
+        found = one.say(body=(head.encode() + body) * 5, end=False)
+        assert found.count(b"HTTP/1.1 200 ") == 5
+        assert one.behind.most_at_once == 1
+        assert len(one.ledger.exchanges) == 5
+
+
+def test_our_own_defect_is_kept_and_never_tells_what_it_was_about(monkeypatch):
+    def broken(*_: Any) -> None:
+        raise ValueError("about sk-real-key-of-ours-0001")
+
+    monkeypatch.setattr(Client, "stream", broken)
+    with world(is_broken=True) as one:
+        found = one.ask()
+        assert (found.status_code, found.json()) == (500, {"error": {"message": "the gateway is broken"}})
+        (defect,) = one.gateways.defects
+        assert "ValueError at test_leaving.py:" in defect
+        assert "sk-real" not in defect
+        assert one.ledger.under_way == 0
