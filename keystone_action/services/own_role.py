@@ -7,6 +7,7 @@ The role is made when the agent has ended, and its name is random, so nothing co
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import secrets
 import threading
@@ -14,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from keystone_action.evidence.model import QueryFailed
@@ -73,13 +75,14 @@ class OwnRole(ABC):
             ) from None
 
     def drop(self) -> None:
-        """What is still there, of queries that were cut off. Never raises: what can't be dropped now is dropped when
-        this database is next used, six hours later or more."""
+        """What is still there, of queries that were cut off. Never raises: what can't be dropped in `_RETRY_SECONDS` is
+        dropped when this database is next used, six hours later or more."""
         with self._lock:
             left = list(self._roles)
-        for name in left:
-            with contextlib.suppress(*self.errors):
-                self._drop(name)
+        deadline = time.monotonic() + _RETRY_SECONDS
+        with contextlib.suppress(*self.errors):
+            for name in left:
+                self.retry(partial(self._drop, name), deadline - time.monotonic())
                 self._roles.discard(name)
 
     @contextmanager
@@ -93,23 +96,30 @@ class OwnRole(ABC):
                 self._roles.discard(name)
 
     def _make_one(self) -> tuple[str, str]:
-        def make() -> tuple[str, str]:
-            name, password = new_name(), secrets.token_urlsafe(32)
-            with self._lock:
-                self._roles.add(name)
-            try:
-                self._make(name, password)
-            except RefusedError:
-                self._roles.discard(name)
-                raise
-            return name, password
+        name, password = new_name(), secrets.token_urlsafe(32)
+        with self._lock:
+            self._roles.add(name)
+        tried = False
 
-        return self.retry(make)
+        def make() -> None:
+            nonlocal tried
+            if tried:
+                self._drop(name)  # the try before may have worked, and its answer been lost
+            tried = True
+            self._make(name, password)
 
-    def retry(self, call: Callable[[], T]) -> T:
+        try:
+            self.retry(make)
+        except RefusedError:
+            self._roles.discard(name)
+            raise
+        return name, password
+
+    def retry(self, call: Callable[[], T], seconds: float = math.inf) -> T:
         """Call it, and call it again where another session was in the way: one that ends sessions of the URL's user, or
-        another cell's that grants the same rights at that moment. Returns what it returns."""
-        deadline = time.monotonic() + _RETRY_SECONDS
+        another cell's that grants the same rights at that moment. Returns what it returns. seconds: for so long at
+        most."""
+        deadline = time.monotonic() + min(_RETRY_SECONDS, seconds)
         while True:
             try:
                 return call()

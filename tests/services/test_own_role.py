@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,15 +12,32 @@ from keystone_action.services.own_role import OwnRole
 
 
 class Role(OwnRole):
-    """Of no server: only `retry` is tried."""
+    """Of no server. fail: raises what a session raises, before or after a call has done its work."""
 
-    def _make(self, name: str, password: str) -> None: ...
+    def __init__(self, fail: Callable[[str], None] = lambda _when: None) -> None:
+        super().__init__({"user": "theirs"})
+        self.fail = fail
+        self.there: set[str] = set()
+        self.passwords: set[str] = set()
+        self.dropped: list[str] = []
 
-    def _prove(self, fields: Mapping[str, Any]) -> None: ...
+    def _make(self, name: str, password: str) -> None:
+        self.fail("before making")
+        assert name not in self.there, "it exists already"
+        self.there.add(name)
+        self.passwords.add(password)
+        self.fail("after making")
 
-    def _drop(self, name: str) -> None: ...
+    def _prove(self, fields: Mapping[str, Any]) -> None:
+        self.fail("proving")
 
-    def _drop_left_over(self) -> None: ...
+    def _drop(self, name: str) -> None:
+        self.dropped.append(name)
+        self.fail("dropping")
+        self.there.discard(name)
+
+    def _drop_left_over(self) -> None:
+        self.fail("dropping what is left over")
 
     def _may_pass(self, error: Exception) -> bool:
         return isinstance(error, ConnectionError)
@@ -29,6 +46,18 @@ class Role(OwnRole):
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_role, "_PAUSE_SECONDS", 0.0)
+
+
+class Failing:
+    """Sessions that are ended so many times at these places."""
+
+    def __init__(self, **times: int) -> None:
+        self.left = {place.replace("_", " "): count for place, count in times.items()}
+
+    def __call__(self, place: str) -> None:
+        if self.left.get(place, 0) > 0:
+            self.left[place] -= 1
+            raise ConnectionResetError("ended")
 
 
 def attempts(error: Exception, times: int) -> tuple[Any, list[int]]:
@@ -46,14 +75,14 @@ def attempts(error: Exception, times: int) -> tuple[Any, list[int]]:
 
 def test_it_goes_on_as_long_as_sessions_are_ended():
     call, calls = attempts(ConnectionResetError("ended"), 50)
-    assert Role({}).retry(call) == "done"
+    assert Role().retry(call) == "done"
     assert len(calls) == 51
 
 
 def test_what_will_not_pass_is_not_tried_again():
     call, calls = attempts(PermissionError("no"), 1)
     with pytest.raises(PermissionError):
-        Role({}).retry(call)
+        Role().retry(call)
     assert len(calls) == 1
 
 
@@ -61,4 +90,31 @@ def test_it_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(own_role, "_RETRY_SECONDS", 0.0)
     call, _ = attempts(ConnectionResetError("ended"), 1_000_000)
     with pytest.raises(ConnectionResetError):
-        Role({}).retry(call)
+        Role().retry(call)
+
+
+@pytest.mark.parametrize("place", ["before_making", "after_making", "dropping"])
+def test_each_try_makes_the_same_role(place: str):
+    role = Role(Failing(**{"before_making": 1, place: 20}))
+    role.refusal = ""
+    with role.lend() as fields:
+        assert {fields["user"]} == role.there == role._roles
+        assert fields["password"] in role.passwords
+    assert set(role.dropped) == {fields["user"]}
+
+
+def test_roles_that_are_left_are_dropped_in_the_end():
+    role = Role()
+    role._roles = {f"role {number}" for number in range(5)}
+    role.fail = Failing(dropping=3)
+    role.drop()
+    assert (role._roles, len(role.dropped)) == (set(), 8)
+
+
+def test_of_a_server_that_has_gone_only_one_role_is_asked_about(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(own_role, "_RETRY_SECONDS", 0.0)
+    role = Role(Failing(dropping=1_000_000))
+    role._roles = {f"role {number}" for number in range(5)}
+    role.drop()
+    assert len(set(role.dropped)) == 1
+    assert len(role._roles) == 5
