@@ -50,7 +50,7 @@ class OwnRole(ABC):
         called before the agent starts. Never raises."""
         try:
             self._drop_left_over()
-            with self._temporary_role() as fields:
+            with self._temporary_role(_RETRY_SECONDS) as fields:
                 self._prove(fields)
         except RefusedError as reason:
             self.refusal = str(reason)
@@ -60,14 +60,15 @@ class OwnRole(ABC):
             self.refusal = ""
 
     @contextmanager
-    def lend(self) -> Iterator[Mapping[str, Any]]:
+    def lend(self, seconds: float) -> Iterator[Mapping[str, Any]]:
         """What a query connects with: a new role of ours, or the URL's user where there can be none. Raises the
-        client's errors; QueryFailed where the agent took away the right to make one."""
+        client's errors; QueryFailed where the agent took away the right to make one. seconds: for so long at most it is
+        tried again."""
         if self.refusal:
             yield self.connection
             return
         try:
-            with self._temporary_role() as fields:
+            with self._temporary_role(seconds) as fields:
                 yield fields
         except RefusedError as reason:
             raise QueryFailed(
@@ -86,16 +87,16 @@ class OwnRole(ABC):
                 self._roles.discard(name)
 
     @contextmanager
-    def _temporary_role(self) -> Iterator[Mapping[str, Any]]:
-        name, password = self._make_one()
+    def _temporary_role(self, seconds: float) -> Iterator[Mapping[str, Any]]:
+        name, password = self._make_one(seconds)
         try:
             yield {**self.connection, "user": name, "password": password}
         finally:
-            with contextlib.suppress(*self.errors):
-                self.retry(lambda: self._drop(name))
+            with contextlib.suppress(*self.errors):  # `drop` tries again
+                self._drop(name)
                 self._roles.discard(name)
 
-    def _make_one(self) -> tuple[str, str]:
+    def _make_one(self, seconds: float) -> tuple[str, str]:
         name, password = new_name(), secrets.token_urlsafe(32)
         with self._lock:
             self._roles.add(name)
@@ -109,7 +110,7 @@ class OwnRole(ABC):
             self._make(name, password)
 
         try:
-            self.retry(make)
+            self.retry(make, seconds)
         except RefusedError:
             self._roles.discard(name)
             raise

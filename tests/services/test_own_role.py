@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from keystone_action.services import own_role
+from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.own_role import OwnRole
+from keystone_action.services.postgres.reader import PostgresReader
+from keystone_action.services.redefinitions import NOTHING, CatalogueChanges
 
 
 class Role(OwnRole):
@@ -97,10 +102,55 @@ def test_it_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch):
 def test_each_try_makes_the_same_role(place: str):
     role = Role(Failing(**{"before_making": 1, place: 20}))
     role.refusal = ""
-    with role.lend() as fields:
+    with role.lend(10) as fields:
         assert {fields["user"]} == role.there == role._roles
         assert fields["password"] in role.passwords
     assert set(role.dropped) == {fields["user"]}
+
+
+def test_a_role_is_tried_for_as_long_as_the_query_has_left():
+    role = Role(Failing(before_making=1_000_000))
+    role.refusal = ""
+    start = time.monotonic()
+    with pytest.raises(ConnectionResetError), role.lend(0.2):
+        pass
+    assert 0.2 <= time.monotonic() - start < 5
+    with pytest.raises(ConnectionResetError), role.lend(-1):
+        pass
+    assert time.monotonic() - start < 5
+
+
+def test_a_role_that_cannot_be_dropped_at_once_is_dropped_in_the_end():
+    role = Role(Failing(dropping=1))
+    role.refusal = ""
+    with role.lend(10) as fields:
+        pass
+    assert role.dropped == [fields["user"]]
+    assert role._roles == role.there == {fields["user"]}
+    role.drop()
+    assert role._roles == role.there == set()
+
+
+class Asked(Exception):
+    """A reader has asked for a role."""
+
+
+@pytest.mark.parametrize("reader", [PostgresReader({}, tuple), MysqlReader({})])
+def test_a_query_waits_for_a_role_within_its_time_limit(reader: Any):
+    """What was looked up before counts."""
+    given: list[float] = []
+
+    def look() -> CatalogueChanges:
+        time.sleep(0.1)
+        return NOTHING
+
+    def lend(seconds: float) -> Any:
+        given.append(seconds)
+        raise Asked
+
+    with pytest.raises(Asked):
+        replace(reader, changes=look, lend=lend).query("SELECT 1", timeout=3)
+    assert 0 < given[0] <= 2.9
 
 
 def test_roles_that_are_left_are_dropped_in_the_end():

@@ -38,11 +38,11 @@ _WORD = re.compile(r"[A-Za-z]+")
 class MysqlReader:
     """A `Database`. connection: keywords of `pymysql.connect` (host, port, user, password, database). changes: what
     the agent made and redefined; may raise pymysql's errors. lend: gives whom a query is asked as, in place of the
-    connection's user; may raise pymysql's errors and QueryFailed."""
+    connection's user, in about so many seconds; may raise pymysql's errors and QueryFailed."""
 
     connection: Mapping[str, Any]
     changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
-    lend: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
+    lend: Callable[[float], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or database, where the agent redefined
@@ -52,14 +52,14 @@ class MysqlReader:
         if first_word(sql) not in _READS:
             # A read-only transaction stops INSERT and CREATE, but not MariaDB's DROP TABLE, which commits it first.
             raise QueryFailed(f"a query was expected that begins with one of {', '.join(sorted(_READS))}")
-        limit = None
+        limit, began = None, time.monotonic()
         try:
             changes = self.changes()
             read = changes.names_in(sql)
             if not redefined and (sentence := changes.redefinition(read)):
                 raise QueryFailed(sentence, by_agent=True)
             with (
-                self.lend() if self.lend is not None else nullcontext(self.connection) as fields,
+                self._lent(timeout - (time.monotonic() - began)) as fields,
                 self._connect(fields, timeout) as connection,
                 self._limit(fields, timeout, connection) as limit,
             ):
@@ -77,6 +77,9 @@ class MysqlReader:
             raise _failure(error) from None
         except (ValueError, RecursionError) as error:
             raise QueryFailed(f"a value can't be read: {error}") from None
+
+    def _lent(self, seconds: float) -> AbstractContextManager[Mapping[str, Any]]:
+        return self.lend(seconds) if self.lend is not None else nullcontext(self.connection)
 
     def _limit(self, own: Mapping[str, Any], seconds: float, connection: Any) -> QueryLimit:
         """For what the server's own time limit does not end: it stops before a routine's statements, and says nothing

@@ -73,15 +73,15 @@ class PostgresReader:
     connection: libpq keywords (host, port, user, password, dbname, …). search_path: the schemas that names without
     one are looked up in. prepare: called with each query before it runs; it returns a sentence when what the agent
     left would make the query mean something else, and may raise OSError or psycopg errors. changes: asked after that
-    what the agent made and redefined. lend: gives whom a query is asked as, in place of the connection's user; may
-    raise psycopg errors and QueryFailed.
+    what the agent made and redefined. lend: gives whom a query is asked as, in place of the connection's user, in about
+    so many seconds; may raise psycopg errors and QueryFailed.
     """
 
     connection: Mapping[str, Any]
     search_path: Callable[[], Sequence[str]]
     prepare: Callable[[str], str | None] = field(default=lambda _query: None)
     changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
-    lend: Callable[[], AbstractContextManager[Mapping[str, Any]]] | None = None
+    lend: Callable[[float], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or schema, where the agent redefined
@@ -96,7 +96,7 @@ class PostgresReader:
             if problem is not None:
                 raise QueryFailed(problem, by_agent=True)
             with (
-                self.lend() if self.lend is not None else nullcontext(self.connection) as fields,
+                self._lent(timeout - (time.monotonic() - began)) as fields,
                 self._connect(fields, timeout) as connection,
                 self._limit(fields, timeout, connection) as limit,
             ):
@@ -116,6 +116,9 @@ class PostgresReader:
     def _too_late(self, sql: str, timeout: float) -> QueryFailed:
         theirs = self.changes().is_by_agent(self.changes().names_in(sql))
         return QueryFailed(f"the query hit its time limit of {timeout:g} s", by_agent=theirs)
+
+    def _lent(self, seconds: float) -> AbstractContextManager[Mapping[str, Any]]:
+        return self.lend(seconds) if self.lend is not None else nullcontext(self.connection)
 
     def _limit(self, own: Mapping[str, Any], seconds: float, connection: psycopg.Connection[Any]) -> QueryLimit:
         """For what the server's own time limit does not end: a function can catch that."""
