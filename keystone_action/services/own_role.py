@@ -23,6 +23,9 @@ from keystone_action.evidence.model import QueryFailed
 _RETRY_SECONDS = 10.0
 """For as long it is tried again: on a busy machine each try may be in somebody's way."""
 _PAUSE_SECONDS = 0.05
+_FAST_SECONDS = 1.0
+_LONG_PAUSE_SECONDS = 0.5
+"""After the first second: whoever is in the way then stays, and others use the server too."""
 _NAME = re.compile(r"cell_([0-9a-f]{8})[0-9a-f]{8}")
 _LEFT_OVER_SECONDS = 6 * 3600.0
 T = TypeVar("T")
@@ -49,9 +52,10 @@ class OwnRole(ABC):
         """Make a role, look whether it can read what the URL's user reads, drop it: `refusal` says how that went. To be
         called before the agent starts. Never raises."""
         try:
-            self._drop_left_over()
+            with contextlib.suppress(*self.errors):  # a later run tries again
+                self.retry(self._drop_left_over)
             with self._temporary_role(_RETRY_SECONDS) as fields:
-                self._prove(fields)
+                self.retry(partial(self._prove, fields))
         except RefusedError as reason:
             self.refusal = str(reason)
         except self.errors as error:
@@ -120,14 +124,15 @@ class OwnRole(ABC):
         """Call it, and call it again where another session was in the way: one that ends sessions of the URL's user, or
         another cell's that grants the same rights at that moment. Returns what it returns. seconds: for so long at
         most."""
-        deadline = time.monotonic() + min(_RETRY_SECONDS, seconds)
+        start = time.monotonic()
         while True:
             try:
                 return call()
             except self.errors as error:
-                if time.monotonic() > deadline or not self._may_pass(error):
+                waited = time.monotonic() - start
+                if waited > min(_RETRY_SECONDS, seconds) or not self._may_pass(error):
                     raise
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS if waited < _FAST_SECONDS else _LONG_PAUSE_SECONDS)
 
     @abstractmethod
     def _make(self, name: str, password: str) -> None:
@@ -135,7 +140,8 @@ class OwnRole(ABC):
 
     @abstractmethod
     def _prove(self, fields: Mapping[str, Any]) -> None:
-        """Raises RefusedError unless a new role can connect with these, and reads what the URL's user does."""
+        """Raises RefusedError unless a new role can connect with these, and reads what the URL's user does; and the
+        client's errors where that could not be found out."""
 
     @abstractmethod
     def _drop(self, name: str) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
+import psycopg
+import pymysql
 import pytest
+from support.databases import PostgresForTests
 
 from keystone_action.services import own_role
+from keystone_action.services.mysql.own_role import MysqlRole
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.own_role import OwnRole
+from keystone_action.services.own_role import OwnRole, RefusedError
+from keystone_action.services.postgres.own_role import PostgresRole
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import NOTHING, CatalogueChanges
 
@@ -51,6 +58,7 @@ class Role(OwnRole):
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_role, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(own_role, "_LONG_PAUSE_SECONDS", 0.0)
 
 
 class Failing:
@@ -106,6 +114,74 @@ def test_each_try_makes_the_same_role(place: str):
         assert {fields["user"]} == role.there == role._roles
         assert fields["password"] in role.passwords
     assert set(role.dropped) == {fields["user"]}
+
+
+@pytest.mark.parametrize(
+    "place", ["dropping_what_is_left_over", "before_making", "after_making", "proving", "dropping"]
+)
+def test_a_session_that_is_ended_while_a_role_is_tried_out_refuses_none(place: str):
+    role = Role(Failing(**{place: 20}))
+    role.try_out()
+    assert role.refusal == ""
+
+
+def test_what_is_left_over_and_cannot_be_dropped_refuses_no_role(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(own_role, "_RETRY_SECONDS", 0.0)
+    role = Role(Failing(dropping_what_is_left_over=1_000_000))
+    role.try_out()
+    assert role.refusal == ""
+
+
+def test_after_a_second_it_is_tried_rarely(monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    monkeypatch.undo()
+    monkeypatch.setattr(own_role.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(own_role.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    call, calls = attempts(ConnectionResetError("ended"), 1_000_000)
+    with pytest.raises(ConnectionResetError):
+        Role().retry(call)
+    assert clock[0] >= 10
+    assert len(calls) <= 20 + 2 * 10
+
+
+def test_a_login_that_postgresql_refuses_is_not_tried_again(postgres: PostgresForTests):
+    cell = postgres.attach()
+    keywords = psycopg.conninfo.conninfo_to_dict(cell.place.for_agent.url)
+    try:
+        for wrong in ({"password": "no"}, {"user": "nobody"}):
+            role = PostgresRole({**keywords, **wrong})
+            with pytest.raises(psycopg.OperationalError) as raised:
+                role._drop("cell_x")
+            assert not role._may_pass(raised.value)
+            with pytest.raises(RefusedError, match=r"a new role can't connect: .*authentication failed"):
+                PostgresRole(keywords)._prove({**keywords, **wrong})
+        with pytest.raises(psycopg.OperationalError):
+            PostgresRole(keywords)._prove({**keywords, "port": 1})
+    finally:
+        cell.close()
+
+
+@pytest.mark.parametrize("text", ['role "x" is not permitted to log in', 'no pg_hba.conf entry for host "h"'])
+def test_what_postgresql_says_of_a_login(text: str):
+    said = f'connection failed: connection to server at "h", port 1 failed: FATAL:  {text}'
+    assert not PostgresRole({})._may_pass(psycopg.OperationalError(said))
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1045, RefusedError), (2013, pymysql.err.OperationalError)])
+def test_a_new_user_of_mysql_whose_session_is_lost_is_not_refused(
+    number: int, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+):
+    role = MysqlRole({})
+
+    @contextmanager
+    def session(fields: Any = None) -> Iterator[Any]:
+        if fields is not None:
+            raise pymysql.err.OperationalError(number, "said so")
+        yield MagicMock()
+
+    monkeypatch.setattr(role, "_session", session)
+    with pytest.raises(expected, match="said so"):
+        role._prove({})
 
 
 def test_a_role_is_tried_for_as_long_as_the_query_has_left():

@@ -61,6 +61,8 @@ class MysqlRole(OwnRole):
                 cursor.execute(_TABLES)
                 missing = sorted(wanted - set(cursor.fetchall()))
         except pymysql.err.OperationalError as error:
+            if self._may_pass(error):
+                raise
             raise RefusedError(f"a new user can't connect: {error.args[-1]}") from None
         if missing:
             raise RefusedError(f"a new user may not read {'.'.join(missing[0])}")

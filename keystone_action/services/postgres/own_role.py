@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ _UNREADABLE = f"""
      LIMIT 1
 """  # noqa: S608 - as above
 _PLAIN = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
+_NO_LOGIN = re.compile("authentication failed|is not permitted to log in|pg_hba\\.conf|FATAL: +role .* does not exist")
+"""Of class 28, which libpq does not tell of a connection that was refused. In another language it is tried again."""
 _SINCE_READ_ALL = 140000
 _SECONDS = 10
 
@@ -96,6 +99,8 @@ class PostgresRole(OwnRole):
             with self._session(fields) as session:
                 problem = _first(session, _UNREADABLE, {"user": user})
         except psycopg.OperationalError as error:
+            if self._may_pass(error):
+                raise
             raise RefusedError(f"a new role can't connect: {sentence(error)}") from None
         if problem is not None:
             raise RefusedError(f"a new role {problem}")
@@ -116,10 +121,11 @@ class PostgresRole(OwnRole):
                 continue  # another database of the server granted it something, or it is another user's
 
     def _may_pass(self, error: Exception) -> bool:
-        # XX000: "tuple concurrently updated", of the rights of one table.
         never = psycopg.errors.QueryCanceled | psycopg.errors.ConnectionTimeout
-        lost = isinstance(error, psycopg.OperationalError) and not isinstance(error, never)
-        return lost or getattr(error, "sqlstate", None) == "XX000"
+        if isinstance(error, never) or _NO_LOGIN.search(str(error)):
+            return False
+        # XX000: "tuple concurrently updated", of the rights of one table.
+        return isinstance(error, psycopg.OperationalError) or getattr(error, "sqlstate", None) == "XX000"
 
     def _session(self, fields: Mapping[str, Any] | None = None) -> psycopg.Connection[Any]:
         """One transaction of the URL's user, or of these fields'; names are looked up in pg_catalog alone."""
