@@ -217,7 +217,11 @@ def _result(
         invariants=tuple(_masked_result(result, masker) for result in invariants),
         forbidden=tuple(replace(rule, details=masker.text(rule.details)) for rule in under_way.forbidden),
         reason=masker.text(reason),
-        usage=usage(under_way.observed, ran=under_way.agent_run is not None and cell.agent_type != "none"),
+        usage=usage(
+            under_way.observed,
+            ran=under_way.agent_run is not None and cell.agent_type != "none",
+            spent_usd=None if under_way.gateway is None else under_way.gateway.ledger.spent.cost_usd,
+        ),
         judge_usage=judge_usage(under_way.graded),
         notices=tuple(masker.text(notice) for notice in told),
     )
