@@ -6,11 +6,25 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 PACKAGE = "genai_prices"
 """Imported when the first price is asked for; it takes a third of a second."""
 _PROVIDERS = {"anthropic": "anthropic", "openai": "openai", "gemini": "google"}
 """Our names of APIs → the list's of providers."""
+
+
+class Purse(Protocol):
+    """What the job may spend. limit: US dollars, None = any."""
+
+    @property
+    def limit(self) -> float | None: ...
+
+    def spend(self, usd: float) -> None:
+        """Count what was paid."""
+
+    def refusal(self) -> str:
+        """Why nothing more may be asked of a model; empty while something may."""
 
 
 @dataclass(frozen=True, slots=True)

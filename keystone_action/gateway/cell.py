@@ -13,6 +13,7 @@ from keystone_action.gateway.application import Settings
 from keystone_action.gateway.configuration import Configuration
 from keystone_action.gateway.ledger import Ledger
 from keystone_action.gateway.server import Gateways, OpenGateway
+from keystone_action.pricing import Purse
 
 SETTLE_SECONDS = 62.0
 """A little longer than an answer is read to its end whose client has left."""
@@ -67,10 +68,12 @@ async def open_gateway(
     address: str = "127.0.0.1",
     admits: Callable[[str], bool] = lambda _peer: True,
     on_spent: Callable[[], None] = lambda: None,
+    purse: Purse | None = None,
 ) -> CellGateway:
     """address: where the cell's agent reaches us. admits: whether a peer's address is one of the cell's. on_spent:
-    called, in the gateway's thread, with each request that a spent budget refuses. Raises ServiceError."""
-    ledger, key = configuration.ledger(), f"keystone-{secrets.token_hex(_KEY_BYTES)}"
+    called, in the gateway's thread, with each request that a spent budget refuses. purse: of the job. Raises
+    ServiceError."""
+    ledger, key = configuration.ledger(purse), f"keystone-{secrets.token_hex(_KEY_BYTES)}"
     settings = Settings(
         key=key,
         upstreams=configuration.upstreams,

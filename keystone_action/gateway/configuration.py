@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from keystone_action.errors import SecretError
 from keystone_action.gateway.ledger import Ledger, Limits
 from keystone_action.gateway.upstreams import DEFAULT_BASES, VARIABLES, Upstream
-from keystone_action.pricing import Price
+from keystone_action.pricing import Price, Purse
 from keystone_action.spec.models.gateway import Gateway, ModelProvider
 
 
@@ -32,12 +32,12 @@ class Configuration:
         """Those that no agent may ever see."""
         return tuple(dict.fromkeys(upstream.key for upstream in self.upstreams.values() if upstream.key))
 
-    def ledger(self) -> Ledger:
-        """A new one, with the limits of the spec."""
+    def ledger(self, purse: Purse | None = None) -> Ledger:
+        """A new one, with the limits of the spec. purse: of the job."""
         budget, prices = self.gateway.budget, self.gateway.prices
         limits = Limits(budget.max_cost_usd, budget.max_tokens, budget.max_requests, budget.max_tool_calls)
         known = {glob: Price(one.input, one.output, one.cache_read, one.cache_write) for glob, one in prices.items()}
-        return Ledger(limits, known, self.gateway.models or ())
+        return Ledger(limits, known, self.gateway.models or (), purse)
 
 
 def configure(

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from keystone_action.evidence.audit import now
 from keystone_action.gateway.exchange import Answer, Asked, Tokens
 from keystone_action.gateway.results_sent import OpenCalls
-from keystone_action.pricing import Price, cost_of
+from keystone_action.pricing import Price, Purse, cost_of
 
 CHARACTERS_A_TOKEN = 4
 """For what a provider did not count, since its answer broke off."""
@@ -93,13 +93,17 @@ class Refusal(Exception):  # noqa: N818 - an outcome, which the agent is told
 class Ledger:
     """Written by the gateway's thread, read by the run's.
 
-    limits, prices, models: `budget`, `prices` and `models` of a spec's gateway; no models = any.
+    limits, prices, models: `budget`, `prices` and `models` of a spec's gateway; no models = any. purse: of the job.
     """
 
     def __init__(
-        self, limits: Limits | None = None, prices: Mapping[str, Price] | None = None, models: Sequence[str] = ()
+        self,
+        limits: Limits | None = None,
+        prices: Mapping[str, Price] | None = None,
+        models: Sequence[str] = (),
+        purse: Purse | None = None,
     ) -> None:
-        self._limits, self._prices, self._models = limits or Limits(), prices or {}, models
+        self._limits, self._prices, self._models, self._purse = limits or Limits(), prices or {}, models, purse
         self._lock = threading.Lock()
         self._exchanges: dict[int, Exchange] = {}
         """By the order in which they came."""
@@ -113,6 +117,8 @@ class Ledger:
         self._refused: list[str] = []
         self.stopped = ""
         """The sentence of the limit that was reached; empty when none was."""
+        self.is_cut = False
+        """Whether that is the job's limit, so that nothing can be said of this cell."""
 
     @property
     def spent(self) -> Spent:
@@ -211,6 +217,8 @@ class Ledger:
         cost = self._cost(exchange.api, exchange.model, tokens)
         if cost is None:  # a provider may name the model that answered more exactly than its price does
             cost = self._cost(exchange.api, exchange.asked.model, tokens)
+        if self._purse is not None and cost is not None:
+            self._purse.spend(cost)
         exchange.tokens = _sum(exchange.tokens, tokens)
         exchange.cost_usd = _both(exchange.cost_usd, cost)
         was = self._spent
@@ -236,14 +244,17 @@ class Ledger:
         if self._models and not any(fnmatchcase(asked.model, glob) for glob in self._models):
             allowed = ", ".join(self._models)
             raise Refusal(400, f"the model {asked.model or '(none)'} is not let through; gateway.models has {allowed}")
-        limits, spent = self._limits, self._spent
-        if limits.max_cost_usd is not None:
-            if self._cost(api, asked.model, NOTHING) is None:
-                raise Refusal(400, f"the model {asked.model or '(none)'} has no price; add one to gateway.prices")
-            if spent.cost_usd is not None and spent.cost_usd >= limits.max_cost_usd:
-                digits = 2 if round(limits.max_cost_usd, 2) == limits.max_cost_usd else 6
-                sentence = f"stopped at ${spent.cost_usd:.{digits}f} of ${limits.max_cost_usd:.{digits}f}"
-                raise Refusal(400, sentence, spent=True)
+        limits, spent, job = self._limits, self._spent, self._purse
+        counts_money = limits.max_cost_usd is not None or (job is not None and job.limit is not None)
+        if counts_money and self._cost(api, asked.model, NOTHING) is None:
+            raise Refusal(400, f"the model {asked.model or '(none)'} has no price; add one to gateway.prices")
+        if job is not None and (sentence := job.refusal()):
+            self.is_cut = True
+            raise Refusal(400, sentence, spent=True)
+        money, most = spent.cost_usd, limits.max_cost_usd
+        if money is not None and most is not None and money >= most:
+            digits = 2 if round(most, 2) == most else 6
+            raise Refusal(400, f"stopped at ${money:.{digits}f} of ${most:.{digits}f}", spent=True)
         for found, limit, noun in (
             (spent.all_tokens, limits.max_tokens, "tokens"),
             (spent.requests, limits.max_requests, "requests"),

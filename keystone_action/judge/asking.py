@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from keystone_action.judge.answer import BadAnswer, parse_answer
-from keystone_action.judge.base import JudgeCost, JudgeFailed, Purse
+from keystone_action.judge.base import JudgeCost, JudgeFailed
 from keystone_action.judge.client import CallFailed, Client, Feature, JudgeReply, Question, Turn
 from keystone_action.judge.models import Model
 from keystone_action.judge.prompt import Prompt, visible
-from keystone_action.pricing import cost_of
+from keystone_action.pricing import Purse, cost_of
 
 ATTEMPTS = 3
 """Answers that are read before a judge counts as broken."""

@@ -78,19 +78,6 @@ class JudgeFailed(Exception):  # noqa: N818 - an outcome: the check is in error
         self.usage = usage or JudgeCost()
 
 
-class Purse(Protocol):
-    """What the job may spend. limit: US dollars, None = any."""
-
-    @property
-    def limit(self) -> float | None: ...
-
-    def spend(self, usd: float) -> None:
-        """Count what was paid."""
-
-    def refusal(self) -> str:
-        """Why nothing more may be asked of a model; empty while something may."""
-
-
 class Judge(Protocol):
     """The run's judge."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from keystone_action import pricing
 from keystone_action.judge import anthropic_client, openai_client
 from keystone_action.judge.asking import Asker, Tally
-from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Opinion, Purse
+from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Opinion
 from keystone_action.judge.cache import AnswerCache, cache_key
 from keystone_action.judge.client import Client, Feature
 from keystone_action.judge.models import Model, Provider, resolve
@@ -69,7 +69,7 @@ class ModelJudge:
         fast: str | None = None,
         strong: str | None = None,
         cache_dir: Path | None = None,
-        purse: Purse | None = None,
+        purse: pricing.Purse | None = None,
         on_note: Callable[[str], None] = lambda _: None,
         backoff: float = 0.5,
     ) -> None:

@@ -147,9 +147,10 @@ async def _run_cells(
         cells=len(planned.cells), finished=len(finished), output=under_way.directory, notices=assembly.notices()
     )
 
-    async def run_and_pay(cell: Cell) -> CellResult:
+    async def run_one(cell: Cell) -> CellResult:
         result = await run_cell(cell, under_way)
-        spending.spend(result.usage.get("spent_usd") or 0)  # judges count by themselves, answer by answer
+        if result.trace.source == "agent":  # what passed the gateway was counted there, and judges count by themselves
+            spending.spend(result.usage.get("spent_usd") or 0)
         return result
 
     async def entry_of(cell: Cell, result: CellResult) -> JournalEntry:
@@ -168,7 +169,7 @@ async def _run_cells(
     async with anyio.create_task_group() as group:
         if options.resume is None:
             group.start_soon(identification.read, planned)
-        await run_cells(cells, run_and_pay, journal, schedule, announce, entry_of)
+        await run_cells(cells, run_one, journal, schedule, announce, entry_of)
     found = [*notices, *fail_fast_notices(schedule), *budget_notices(spending, assembly.results.values())]
     for notice in found:
         progress.note(notice)

@@ -34,6 +34,33 @@ def test_no_further_cell_starts_once_it_is_spent(tmp_path: Path) -> None:
     assert "max-cost-usd: stopped at $1.00 of $0.60; not run: 1 of 3 cells" in called.document["notices"]
 
 
+ENDLESS = """
+print("done", flush=True)
+while True:
+    status, answer = ask([user("go on")])
+    if status != 200:
+        sys.exit(answer["error"]["message"])
+"""
+
+
+def test_a_cell_that_it_cuts_is_an_error_and_no_failure(tmp_path: Path) -> None:
+    with behind(DEAR) as (provider, environ):
+        called = run(tmp_path, spec_of(ENDLESS), environ, "--max-cost-usd", "1.20")
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"]) == (3, "error")
+    assert "max-cost-usd: stopped at $1.50 of $1.20" in cell["error"]
+    assert (len(provider.asked), spending(called)) == (3, [1.5])
+
+
+def test_a_model_without_a_price_is_refused_under_it(tmp_path: Path) -> None:
+    script = 'status, answer = ask([user("hi")], model="our-own")\nprint("done", status, answer["error"]["message"])'
+    with behind(DEAR) as (provider, environ):
+        called = run(tmp_path, spec_of(script), environ, "--max-cost-usd", "1")
+    said = called.cells[0]["agent"]["output"]
+    assert said == "done 400 the model our-own has no price; add one to gateway.prices\n"
+    assert provider.asked == []
+
+
 def test_a_resumed_run_has_spent_what_it_spent_before(tmp_path: Path) -> None:
     spec = spec_of(TELLS, agent={"output": {"json": "stdout"}}, parallelism=REPLICAS)
     called = run(tmp_path, spec, {}, "--max-cost-usd", "0.50")

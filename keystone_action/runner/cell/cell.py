@@ -37,6 +37,7 @@ from keystone_action.runner.cell.grading import (
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.runner.cell.model_gateway import (
+    money_paid,
     observe_models,
     require_provider,
     settle_model_gateway,
@@ -220,7 +221,7 @@ def _result(
         usage=usage(
             under_way.observed,
             ran=under_way.agent_run is not None and cell.agent_type != "none",
-            spent_usd=None if under_way.gateway is None else under_way.gateway.ledger.spent.cost_usd,
+            spent_usd=money_paid(under_way),
         ),
         judge_usage=judge_usage(under_way.graded),
         notices=tuple(masker.text(notice) for notice in told),

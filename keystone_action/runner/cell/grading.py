@@ -103,8 +103,8 @@ def agent_note(run: AgentRun, kind: str) -> str:
 def usage(observed: Trace | None, *, ran: bool, spent_usd: float | None = None) -> dict[str, float | None]:
     """What the agent of a cell took, as its trace tells; None for what that does not tell.
 
-    ran: whether the agent came to an end; one that did not took nothing that we know, but the money. spent_usd: what was
-    paid for it now; None where that is what the trace says it cost.
+    ran: whether the agent came to an end; one that did not took nothing that we know, but the money. spent_usd: what
+    was paid for it now; None where that is what the trace says it cost.
     """
     if not ran and not spent_usd:
         return nothing_used()

@@ -46,6 +46,7 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
         address="127.0.0.1" if inside is None else inside.host_address,
         admits=(lambda _peer: True) if inside is None else inside.admits,
         on_spent=_ends_soon(under_way.budget_spent),
+        purse=under_way.run.spending,
     )
     under_way.gateway = opened
     under_way.stack.push_async_callback(run_shielded, opened.close)
@@ -91,7 +92,10 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
     if under_way.gateway is None:
         return
     await under_way.gateway.settle()
-    if under_way.agent_run is not None and (why := under_way.gateway.ledger.stopped):
+    ledger = under_way.gateway.ledger
+    if ledger.is_cut:
+        raise HarnessError(f"max-cost-usd: {ledger.stopped}", help="Give the job more, or run fewer cells.")
+    if under_way.agent_run is not None and (why := ledger.stopped):
         under_way.agent_run = replace(under_way.agent_run, stopped=why)
     if defects := under_way.run.gateways.defects:
         raise ServiceError(f"the model gateway broke while it served: {defects[0]}")
@@ -138,3 +142,9 @@ def _is_only_way(under_way: CellUnderWay) -> bool:
     """Whether the gateway is the agent's only way out."""
     egress = under_way.spec.network.egress
     return egress.default == "deny" and not egress.allow
+
+
+def money_paid(under_way: CellUnderWay) -> float | None:
+    """US dollars for what passed the gateway; None where nothing did, or its price is not known."""
+    gateway = under_way.gateway
+    return gateway.ledger.spent.cost_usd if gateway is not None and gateway.ledger.answered else None
