@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.errors import SecretError
+from keystone_action.errors import SandboxError, SecretError
 from keystone_action.evidence.masking import Masker
 from keystone_action.files.descent import walk_down
 from keystone_action.invariants.base import Check
 from keystone_action.runner.cell.host import Host
+from keystone_action.runner.cell.kept_setup import KeptSetups
 from keystone_action.runner.cell.layout import run_shielded
+from keystone_action.runner.certificates import copy_certificates
 from keystone_action.runner.concurrency import company
 from keystone_action.runner.gateways import LazyGateways, provider_keys
 from keystone_action.runner.script_helpers import script_folders
@@ -59,6 +61,8 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     for loaded in run.wanted:
         run.author_files.add_all(loaded.author_files, loaded.withheld)
     run.host = Host(run.roots.cells)
+    run.kept_setups = KeptSetups(run.roots.private)
+    await _find_certificates(run)
     left_out = [run.directory, options.directory / ".keystone", run.roots.path, run.container_roots.path]
     await anyio.to_thread.run_sync(
         run.host.add_all, [one.directory for one in run.wanted if script_folders(one)], left_out
@@ -82,6 +86,16 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     run.judge = LazyJudge(options, progress, run.spending)
     run.company = company(options, run.planned)
     run.light = {loaded.spec.id: is_light(loaded) for loaded in run.specs}
+
+
+async def _find_certificates(run: RunUnderWay) -> None:
+    """Raises SandboxError."""
+    if any(one.spec.setup.packages or one.spec.setup.commands for one in run.wanted):
+        folder = run.roots.path / "certificates"
+        try:
+            run.certificates = await anyio.to_thread.run_sync(copy_certificates, run.options.environ, folder)
+        except OSError as error:
+            raise SandboxError(f"the host's certificates can't be copied to {folder}: {error.strerror}") from error
 
 
 def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:

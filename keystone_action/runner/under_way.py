@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import HarnessError, SandboxError, SecretError
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.cell.layout import results_places
+from keystone_action.runner.certificates import Certificates
 from keystone_action.spec.loading.author_directory import read_below
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from keystone_action.judge.base import Judge
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.cell.host import Host
+    from keystone_action.runner.cell.kept_setup import KeptSetups
     from keystone_action.runner.concurrency import Company
     from keystone_action.runner.containers import Containers
     from keystone_action.runner.engine import Facilities
@@ -153,7 +156,8 @@ class RunUnderWay:
     service_defects: what went wrong in our own mock server so far. secrets: by spec id. company: by spec id, who runs
     beside its cells. light: by spec id, whether its workspace is so small that it is copied faster than a thread is
     woken. author_files: bytes of the author's files, read before the first agent started. host: what scripts on the
-    host find.
+    host find. kept_setups: what `setup` left in cells of the process sandbox. certificates: of the host, for `setup`
+    there.
     """
 
     options: RunOptions
@@ -180,6 +184,8 @@ class RunUnderWay:
     light: Mapping[str, bool] = field(default_factory=dict)
     author_files: AuthorFiles = field(default_factory=AuthorFiles)
     host: Host = field(init=False)
+    kept_setups: KeptSetups = field(init=False)
+    certificates: Certificates = field(default_factory=Certificates)
 
     @property
     def wanted(self) -> list[LoadedSpec]:
@@ -191,6 +197,14 @@ class RunUnderWay:
     def results_places(self) -> set[Path]:
         """Where results are, this run's and earlier ones: they may lie inside of what is copied."""
         return results_places(self.directory, self.options)
+
+    @cached_property
+    def _scenario_sizes(self) -> Counter[tuple[str, str]]:
+        return Counter((cell.loaded.spec.id, cell.scenario.id) for cell in self.planned.cells)
+
+    def has_alike(self, cell: Cell) -> bool:
+        """Whether the run has another cell of its scenario."""
+        return self._scenario_sizes[cell.loaded.spec.id, cell.scenario.id] > 1
 
     def image(self, cell: Cell) -> str | None:
         """What a cell in a container runs in; None for one in the process sandbox."""

@@ -117,6 +117,10 @@ class Sandbox(Protocol):
     def find_hidden(self, program: str) -> Path | None:
         """Where this machine has a program that the sandbox has not because it hides that place, or None."""
 
+    def written_folders(self) -> tuple[Path, ...] | None:
+        """The folders that hold all that its commands have written so far, the workspace first; None when they may
+        have left something elsewhere. Always the same for sandboxes that no command has run in."""
+
     async def close(self) -> None:
         """End all processes that are left and remove HOME and TMPDIR; the workspace stays."""
 

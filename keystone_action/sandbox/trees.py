@@ -104,6 +104,15 @@ def remove_shared(user: User, places: tuple[str, ...]) -> None:
     system_v.remove(user)
 
 
+def has_shared(user: User, places: tuple[str, ...]) -> bool:
+    """Whether there is something that `remove_shared` would remove."""
+    for place in places:
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            if any(_is_of(entry, user) for entry in entries):
+                return True
+    return any(user.uid in (one.maker, one.owner) for one in system_v.objects())
+
+
 def _is_of(entry: os.DirEntry[str], user: User) -> bool:
     try:
         return entry.stat(follow_symlinks=False).st_uid == user.uid

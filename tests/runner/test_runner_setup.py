@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import os
 import stat
-import zipfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.setup_server import tiny_wheel
 from support.worlds import process_world
 
 from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell.setup import PythonEnvironment, make_environment, run_commands, write_files
+from keystone_action.runner.cell.setup import (
+    PythonEnvironment,
+    keep_environment,
+    make_environment,
+    put_environment,
+    run_commands,
+    write_files,
+)
 from keystone_action.spec.models.spec import Setup
 
 pytestmark = pytest.mark.sandbox
@@ -122,27 +127,6 @@ def test_a_file_that_can_not_be_written(tmp_path: Path, file: Mapping[str, Any],
         run({"files": [dict(file)]}, tmp_path, out="/tmp")
 
 
-def _wheel(directory: Path) -> Path:
-    """A package with one module and one command, as small as wheels get."""
-    files = {
-        "tinything.py": "def main():\n    print('tiny')\n",
-        "tinything-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tinything\nVersion: 1.0\n",
-        "tinything-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "tinything-1.0.dist-info/entry_points.txt": "[console_scripts]\ntiny = tinything:main\n",
-    }
-    record = "tinything-1.0.dist-info/RECORD"
-    lines = [
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"
-        for name, text in files.items()
-    ]
-    path = directory / "tinything-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as wheel:
-        for name, text in {**files, record: "\n".join([*lines, f"{record},,", ""])}.items():
-            wheel.writestr(name, text)
-    path.chmod(0o644)
-    return path
-
-
 def test_packages_are_there_for_every_sandbox_and_closed_to_it() -> None:
     """And one that can't be installed is named: first, since the second environment is quick where one stands."""
     script = (
@@ -165,7 +149,7 @@ def test_packages_are_there_for_every_sandbox_and_closed_to_it() -> None:
                 HarnessError, match=r"(?s)pip could not install no-such-package-of-ours==1.*No matching"
             ):
                 await make(["no-such-package-of-ours==1"])
-            found = await make([str(_wheel(packages))])
+            found = await make([str(tiny_wheel(packages))])
             assert found.directory == packages
             sandbox = await world.open(packages)
             return await sandbox.run(Command(("sh", "-c", script), env=found.variables)), found
@@ -184,3 +168,35 @@ def test_without_packages_nothing_is_made() -> None:
             assert not target.exists()
 
     asyncio.run(main())
+
+
+def test_a_copy_of_an_environment_names_the_cell_that_it_is_for(tmp_path: Path) -> None:
+    first, second, copy = tmp_path / "0123abcd", tmp_path / "4567cdef", tmp_path / "copy"
+    program = first / "packages/venv/bin/tool"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!{program.parent}/python3\n")
+    program.chmod(0o555)
+    (program.parent / "python3").symlink_to("/usr/bin/python3")
+    compiled = program.with_name("m.pyc")
+    compiled.write_bytes(b"\0\xff" + os.fsencode(first) + b"\0")
+    os.utime(compiled, ns=(7, 1_000_000_007))
+    (program.parent / "plain").write_bytes(b"\xff")
+    copy.mkdir()
+    naming = keep_environment(first / "packages", copy)
+    assert naming is not None
+    assert sorted(naming) == ["venv/bin/m.pyc", "venv/bin/tool"]
+    variables = {"PATH": f"{program.parent}:/usr/bin", "VIRTUAL_ENV": f"{first}/packages/venv"}
+    made = PythonEnvironment(first / "packages", variables)
+    second.mkdir()
+    found = put_environment(copy, naming, made, directory=second / "packages")
+    place = second / "packages/venv"
+    assert found == PythonEnvironment(second / "packages", {"PATH": f"{place}/bin:/usr/bin", "VIRTUAL_ENV": str(place)})
+    assert (place / "bin/tool").read_text() == f"#!{place}/bin/python3\n"
+    assert (place / "bin/m.pyc").read_bytes() == b"\0\xff" + os.fsencode(second) + b"\0"
+    assert (place / "bin/m.pyc").stat().st_mtime_ns == 1_000_000_007
+    assert stat.S_IMODE((place / "bin/tool").stat().st_mode) == 0o555
+    assert (place / "bin/python3").readlink() == Path("/usr/bin/python3")
+    assert stat.S_IMODE((second / "packages").stat().st_mode) == 0o755
+    os.mkfifo(program.with_name("pipe"))
+    (tmp_path / "other").mkdir()
+    assert keep_environment(first / "packages", tmp_path / "other") is None

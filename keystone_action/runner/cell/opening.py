@@ -1,21 +1,21 @@
 """The agent's sandbox, ready for it: `setup` done, and the network as the spec wants it.
 
-As processes: Python packages in an environment of the cell, commands as the agent's user. In containers: packages in a
-cached layer of the image, commands as root in the workspace, and what both leave in the system is there for the agent
-and for every check (contract, 1.1 and 5.2).
+As processes: Python packages in an environment of the cell, commands as the agent's user; cells in which both would do
+the same get copies of what they left in the first. In containers: packages in a cached layer of the image, commands as
+root in the workspace, and what both leave in the system is there for the agent and for every check (contract, 1.1 and
+5.2).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.files.workspace import snapshot
+from keystone_action.runner.cell.kept_setup import fingerprint
 from keystone_action.runner.cell.layout import apart, first_words, run_shielded
-from keystone_action.runner.cell.setup import make_environment, run_commands, write_files
+from keystone_action.runner.cell.process_setup import make_environment_once, own_folders, run_commands_once, sees_others
+from keystone_action.runner.cell.setup import write_files
 from keystone_action.runner.readable_folders import readable_folders, with_search_path
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes]
     """With files, packages and commands of `setup`. sandboxes: those of the image, None for the process sandbox.
     Raises HarnessError."""
     under_way.setup = under_way.fill(under_way.spec.setup)
-    given = (under_way.inputs.directory, under_way.agent_directory)
-    under_way.readable = tuple(path for path in given if path is not None)
+    under_way.readable = own_folders(under_way)
     if sandboxes is None:
         variables = await _open_process(under_way)
     else:
@@ -41,23 +40,19 @@ async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes]
 
 async def _open_process(under_way: CellUnderWay) -> Mapping[str, str]:
     """Returns what is under every command's environment."""
-    setup, roots, provider = under_way.setup, under_way.roots, under_way.run.provider
+    roots, provider, certificates = under_way.roots, under_way.run.provider, under_way.run.certificates
     shown = readable_folders(under_way.loaded, under_way.run.options)
-    packages = await make_environment(
-        setup.packages,
-        provider=provider,
-        directory=roots.area / "packages",
-        limits=under_way.limits,
-        environment=setup.env,
-    )
+    packages = await make_environment_once(under_way)
     made = [packages.directory] if packages.directory is not None else []
     readable = under_way.readable = (*under_way.readable, *made, *shown)
     base = with_search_path(packages.variables, shown)
-    sandbox = await provider.open(roots.workspace, limits=under_way.limits, readable=readable, environment=base)
+    sandbox = await provider.open(
+        roots.workspace, limits=under_way.limits, readable=(*readable, *certificates.folders), environment=base
+    )
     under_way.stack.push_async_callback(run_shielded, sandbox.close)
     under_way.provider, under_way.sandbox = provider, sandbox
     await _write_files(under_way)
-    await run_commands(setup.commands, sandbox=sandbox, environment={**under_way.environment(), **setup.env})
+    await run_commands_once(under_way, {**base, **certificates.variables})
     return base
 
 
@@ -78,17 +73,15 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
     if setup.commands:
         from keystone_action.sandbox.containers.packages import OPEN_NETWORK
 
-        spec, found = under_way.spec, under_way.environment()
-        is_open = spec.network.egress.default != "deny"
-        # Setup's commands can see what differs from cell to cell.
-        differs = spec.services or spec.fixtures
+        found = under_way.environment()
+        is_open = under_way.spec.network.egress.default != "deny"
         provider = await provider.with_commands(
             sandbox,
             setup.commands,
             {**found, **setup.env},
             networks=(name,) if is_open else (OPEN_NETWORK, name),
             extra_hosts=hosts,
-            fingerprint=None if differs else partial(fingerprint, workspace, found, readable),
+            fingerprint=None if sees_others(under_way) else partial(fingerprint, workspace, found, readable),
             secrets=tuple(under_way.names["secrets"].values()),
         )
         stack.push_async_callback(run_shielded, provider.close)
@@ -99,27 +92,6 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
 async def _write_files(under_way: CellUnderWay) -> None:
     directory, withheld = under_way.loaded.directory, under_way.withheld
     await write_files(under_way.setup.files, under_way.roots.workspace, directory, withheld)
-
-
-def fingerprint(workspace: Path, variables: Mapping[str, str], readable: Sequence[Path] = ()) -> str:
-    """Equal for cells in which a command finds the same: variables, and what is in the workspace and in the directories
-    that it can read besides (the agent's own code, the prompt): entries with modes and contents, and the commit. Where
-    the cell's directories lie is no difference."""
-    digest = hashlib.sha256()
-    for name, value in sorted(variables.items()):
-        digest.update(repr((name, value.replace(str(workspace.parent), ""))).encode("utf-8", "surrogateescape"))
-    for directory in (workspace, *readable):
-        for line in _content(directory):
-            digest.update(repr((directory.name, line)).encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def _content(directory: Path) -> Iterator[tuple[str, object]]:
-    yield from sorted(snapshot(directory).items())
-    git = directory / ".git"
-    for file in [git / "HEAD", git / "packed-refs", *sorted((git / "refs").rglob("*"))]:
-        if file.is_file() and not file.is_symlink():
-            yield str(file.relative_to(git)), file.read_bytes()
 
 
 async def missing_words(under_way: CellUnderWay) -> None:

@@ -8,6 +8,7 @@ what its checks import, nor does the environment go away with the agent's HOME.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ import anyio
 
 from keystone_action.command import Command, Limits, shown_command
 from keystone_action.errors import HarnessError
+from keystone_action.files.copying import copy_entries
 from keystone_action.files.descent import walk_down
+from keystone_action.files.exact_copy import holds
 from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
@@ -42,17 +45,19 @@ async def make_environment(
     provider: SandboxProvider,
     directory: Path,
     limits: Limits,
+    readable: Sequence[Path] = (),
     environment: Mapping[str, str] | None = None,
 ) -> PythonEnvironment:
     """Install packages (requirement specifiers as pip takes them) into a new virtual environment in `directory`.
 
-    environment: `setup.env`, where PIP_INDEX_URL and the like belong. Without packages nothing is made or run.
+    environment: `setup.env`, where PIP_INDEX_URL and the like belong. readable: folders that its values name. Without
+    packages nothing is made or run.
     Raises HarnessError: no python3, no venv module, a package that can't be installed, with what pip said.
     """
     if not packages:
         return PythonEnvironment()
     await anyio.to_thread.run_sync(lambda: directory.mkdir(parents=True, exist_ok=True))
-    sandbox = await provider.open(directory, limits=limits, environment=dict(environment or {}))
+    sandbox = await provider.open(directory, limits=limits, readable=readable, environment=dict(environment or {}))
     try:
         path = await _make(sandbox)
         argv = ("venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--")
@@ -79,6 +84,45 @@ async def _make(sandbox: Sandbox) -> str:
         )
     done = await sandbox.run(Command(("sh", "-c", 'printf %s "$PATH"')))
     return done.stdout.text()
+
+
+def keep_environment(directory: Path, copy: Path) -> tuple[str, ...] | None:
+    """Copy what `make_environment` made in `directory`, which lies in the cell's area, to the folder `copy`.
+
+    Returns the files that name that area: a program says in its first line which interpreter runs it. None when
+    something can't be copied. Raises OSError.
+    """
+    copied = copy_entries(directory, copy)
+    if copied.special or copied.unreadable:
+        return None
+    area = re.compile(re.escape(os.fsencode(directory.parent.name)))
+    files = (path for path in copy.rglob("*") if path.is_file() and not path.is_symlink())
+    return tuple(str(path.relative_to(copy)) for path in files if holds(str(path), area))
+
+
+def put_environment(
+    copy: Path, naming: Sequence[str], made: PythonEnvironment, *, directory: Path
+) -> PythonEnvironment:
+    """Put such a copy into the area of another cell, whose name is as long as that of the first. Raises OSError."""
+    assert made.directory is not None
+    old, new = (os.fsencode(place.parent.name) for place in (made.directory, directory))
+    assert len(old) == len(new)  # it stands in compiled code, too, where lengths are told
+    directory.mkdir(parents=True)
+    directory.chmod(0o755)
+    copy_entries(copy, directory)
+    for name in naming:
+        _replace_bytes(directory / name, old, new)
+    variables = {name: value.replace(str(made.directory), str(directory)) for name, value in made.variables.items()}
+    return PythonEnvironment(directory, variables)
+
+
+def _replace_bytes(file: Path, old: bytes, new: bytes) -> None:
+    status, content = file.stat(), file.read_bytes()
+    file.unlink()
+    file.write_bytes(content.replace(old, new))
+    file.chmod(stat.S_IMODE(status.st_mode))
+    # Compiled Python counts only beside a source of the time that it was made from.
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 async def write_files(

@@ -258,6 +258,10 @@ class DockerSandbox:
             on_stop=self.transfer.stop,
         )
 
+    def written_folders(self) -> tuple[Path, ...] | None:
+        """See `Sandbox.written_folders`: what commands leave in the image is there for the next."""
+        return None
+
     async def close(self) -> None:
         """See `Sandbox.close`. Twice does no harm."""
         if await self._end():

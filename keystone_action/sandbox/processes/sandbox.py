@@ -202,6 +202,12 @@ class ProcessSandbox:
             service=False,
         )
 
+    def written_folders(self) -> tuple[Path, ...] | None:
+        """See `Sandbox.written_folders`."""
+        if self._rules is None or (self._lease and trees.has_shared(self._lease.user, trees.SHARED_MEMORY)):
+            return None
+        return self.workspace, self._home, self._temporary
+
     async def close(self) -> None:
         """See `Sandbox.close`. Twice does no harm."""
         await self._close(self._home, self._temporary)
