@@ -7,9 +7,9 @@ import io
 import pytest
 from support.agent_clients import CLIENTS, Client, installed
 from support.preset_runs import REAL, WORTHLESS, Play, PresetRun, play
+from support.scripted_models import Turn
 
 from keystone_action.agents.presets.preset import load_preset
-from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.evidence.trace_readers.reading import read_trace
 from keystone_action.pricing import cost_of
 from keystone_action.spec.models.agents import PresetAgent
@@ -17,6 +17,7 @@ from keystone_action.spec.models.agents import PresetAgent
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 HELLO = "hello from the script"
+_ENVIRONMENTS = "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'"
 
 
 @pytest.fixture(params=CLIENTS)
@@ -24,46 +25,30 @@ def client(request: pytest.FixtureRequest) -> Client:
     return CLIENTS[request.param]
 
 
-def run(client: Client, one: Play, *, model: str | None = None) -> PresetRun:
+def run(client: Client, one: Play) -> PresetRun:
     """Its program does what the model says."""
     place = installed(client.kind)
     one.readable = [place.folder]
-    agent = PresetAgent(type=client.kind, binary=str(place.program), model=model or client.model, timeout=120.0)
+    agent = PresetAgent(type=client.kind, binary=str(place.program), model=client.model, timeout=240.0)
     return play(agent, one)
 
 
-def transcript(client: Client, found: PresetRun) -> Trace:
-    return read_trace(io.BytesIO(found.run.stdout.encode()), load_preset(client.kind).trace.format, "the trace")
-
-
-def test_the_task_is_done_and_the_trace_is_what_the_provider_said(client: Client) -> None:
-    def turns(workspace: str):
-        looks = client.runs("cat hello.txt; env; cat /proc/self/environ /proc/*/environ 2>/dev/null | tr '\\0' '\\n'")
-        return [client.writes(f"{workspace}/hello.txt", HELLO), looks, *client.ends]
-
-    found = run(client, Play(turns))
-    assert (found.run.exit_code, found.files) == (0, {"hello.txt": HELLO}), found.run.stderr
-    said, trace = found.model.said, found.trace
-    assert [(call.name, call.arguments) for call in trace.tool_calls] == [
-        (name, dict(a)) for name, a in found.model.calls
-    ]
+def require_same(client: Client, found: PresetRun) -> None:
+    """The gateway's trace is what the provider said: calls, arguments, tokens and money."""
+    said, trace, spent = found.model.said, found.trace, found.ledger.spent
+    assert [(call.name, call.arguments) for call in trace.tool_calls] == found.model.calls
     read, cached, written = (sum(getattr(turn, name) for turn in said) for name in ("read", "cached", "written"))
-    cost = cost_of(
-        client.api, client.model.rpartition("/")[2], uncached=read - cached, output=written, cache_read=cached
+    counted = (spent.requests, spent.tokens.uncached, spent.tokens.cache_read, spent.tokens.output)
+    assert counted == (len(said), read - cached, cached, written)
+    cost = sum(
+        cost_of(client.api, model, uncached=turn.read - turn.cached, output=turn.written, cache_read=turn.cached)
+        for turn, model in zip(said, found.model.models, strict=True)
     )
-    assert (trace.usage.input_tokens, trace.usage.output_tokens) == (read - cached, written)
     assert trace.usage.cost_usd == pytest.approx(cost)
-    assert (found.ledger.spent.requests, found.ledger.spent.tokens.cache_read) == (len(said), cached)
-    assert found.ledger.refused == ()
-    assert HELLO in found.results[1]
-    assert WORTHLESS in found.results[1]  # the agent sees a key that is good for nothing
 
 
-def test_the_real_key_is_with_the_provider_and_nowhere_else(client: Client) -> None:
-    looks = client.runs(
-        "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; grep -rs sk-real / --include=*.env | head"
-    )
-    found = run(client, Play(lambda _: [looks, *client.ends]))
+def require_key_with_provider_alone(client: Client, found: PresetRun) -> None:
+    """The real key is in the headers of what the provider got, and nowhere else."""
     posted = [asked for asked in found.asked if asked.method == "POST"]
     assert len(posted) == len(found.model.said)
     for asked in posted:
@@ -74,35 +59,47 @@ def test_the_real_key_is_with_the_provider_and_nowhere_else(client: Client) -> N
     assert REAL not in found.run.stdout + found.run.stderr
 
 
-def test_its_own_transcript_tells_the_same(client: Client) -> None:
-    def turns(workspace: str):
-        return [client.writes(f"{workspace}/hello.txt", HELLO), client.runs("false; ls /nowhere"), *client.ends]
-
-    found = run(client, Play(turns))
-    told = transcript(client, found)
+def require_same_transcript(client: Client, found: PresetRun) -> None:
+    """What the program tells of itself agrees with what the provider said."""
+    declared = load_preset(client.kind).trace
+    if declared is None:
+        return
+    told = read_trace(io.BytesIO(found.run.stdout.encode()), declared.format, "the trace")
     assert (told.problem, told.not_understood) == ("", ())
     assert len(told.tool_calls) == len(found.model.calls)
-    assert told.usage.output_tokens == sum(turn.written for turn in found.model.said)
-    read, cached = sum(turn.read for turn in found.model.said), sum(turn.cached for turn in found.model.said)
-    assert told.usage.input_tokens == (read - cached if client.kind == "claude-code" else read)
-    assert told.usage != Usage()
+    read, cached, written = (
+        sum(getattr(turn, name) for turn in found.model.said) for name in ("read", "cached", "written")
+    )
+    without_cache = client.kind == "claude-code"
+    assert (told.usage.input_tokens, told.usage.output_tokens) == (read - cached * without_cache, written)
 
 
-def test_tools_of_the_provider_are_not_even_asked_for_where_they_are_denied(client: Client) -> None:
-    def turns(workspace: str):
+def test_the_task_is_done_and_the_trace_is_what_the_provider_said(client: Client) -> None:
+    def turns(workspace: str) -> list[Turn]:
+        looks = client.runs(f"cat hello.txt; {_ENVIRONMENTS}")
+        return [client.writes(f"{workspace}/hello.txt", HELLO), looks, client.runs("ls /nowhere"), *client.ends]
+
+    found = run(client, Play(turns))
+    assert (found.run.exit_code, found.files) == (0, {"hello.txt": HELLO}), found.run.stderr
+    assert HELLO in found.results[1]
+    assert WORTHLESS in found.results[1]  # good for nothing but this gateway
+    assert found.ledger.refused == ()
+    require_same(client, found)
+    require_key_with_provider_alone(client, found)
+    require_same_transcript(client, found)
+
+
+def test_without_tools_of_the_provider_and_with_a_prompt_longer_than_any_argument(client: Client) -> None:
+    def turns(workspace: str) -> list[Turn]:
         return [*client.searches("weather"), client.writes(f"{workspace}/hello.txt", HELLO), *client.ends]
 
-    found = run(client, Play(turns, deny_provider_tools=True))
-    assert (found.run.exit_code, found.files) == (0, {"hello.txt": HELLO})
-    assert found.ledger.refused == ()  # one request would have got 400
-    assert '"web_search"' not in "".join(found.bodies)
-
-
-def test_a_prompt_longer_than_an_argument_can_be_arrives_whole(client: Client) -> None:
     prompt = "Write hello.txt.\n" + "".join(f"{number} é " for number in range(30_000)) + "the end of it"
     assert len(prompt.encode()) > 200 << 10
-    found = run(client, Play(lambda _: client.ends, prompt=prompt))
-    assert found.run.exit_code == 0, found.run.stderr
-    tail = "29997 é 29998 é 29999 é the end of it"
-    assert tail in found.bodies[0]
-    assert " 15000 é 15001 é " in found.bodies[0]
+    found = run(client, Play(turns, prompt=prompt, deny_provider_tools=True))
+    assert (found.run.exit_code, found.files) == (0, {"hello.txt": HELLO}), found.run.stderr
+    assert found.ledger.refused == ()  # a request with such a tool would have got 400
+    assert '"web_search"' not in "".join(found.bodies)
+    bodies = [body for body in found.bodies if " 15000 é 15001 é " in body]
+    assert bodies
+    assert "29998 é 29999 é the end of it" in bodies[0]
+    require_same(client, found)

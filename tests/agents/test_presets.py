@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ GATEWAYS = {
     "openai": ModelAddress("http://127.0.0.1:1/openai/v1", "keystone-a"),
     "gemini": ModelAddress("http://127.0.0.1:1/gemini", "keystone-a"),
 }
-MODELS = {"mini-swe-agent": "openai/gpt-5"}
+MODELS = {"mini-swe-agent": "openai/gpt-5", "opencode": "anthropic/claude-opus-4-5"}
 
 
 def command(
@@ -96,6 +97,16 @@ def test_gemini(prompt: Path) -> None:
     assert settings["security"]["auth"] == {"selectedType": "gemini-api-key"}
     denied = yaml.safe_load(command(prompt, "gemini", deny=True).home_files[".gemini/settings.json"])
     assert denied == {**settings, "tools": {"exclude": ["google_web_search", "web_fetch"]}}
+
+
+def test_opencode_has_the_addresses_of_what_there_is(prompt: Path) -> None:
+    found = command(prompt, "opencode", gateways={"anthropic": GATEWAYS["anthropic"]})
+    providers = json.loads(found.environment["OPENCODE_CONFIG_CONTENT"])["provider"]
+    assert providers["anthropic"]["options"] == {
+        "baseURL": "http://127.0.0.1:1/anthropic/v1",
+        "apiKey": "keystone-a",
+    }
+    assert providers["openai"]["options"] == {"baseURL": "", "apiKey": ""}
 
 
 @pytest.mark.parametrize("text", ["", "do it\n", "ü 😀 \x7f\x85\u2028 \"'${program}: {a: b}\n\n# no\t", "y" * 300_000])

@@ -30,27 +30,26 @@ Call = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Client:
-    """A program. command_tool: how its tool for commands is called, and that tool's argument. api, model: what it is
-    run with; path: where its requests arrive, below the provider's base."""
+    """A program. api, model: what it is run with; path: where its requests arrive, below the provider's base. command,
+    write: calls of its tools for a command, and for a file."""
 
     kind: str
     version: str
     api: str
     model: str
     path: str
-    command_tool: tuple[str, str]
-    write_tool: Callable[[str, str], Call] | None = None
+    command: Callable[[str], Call]
+    write: Callable[[str, str], Call] | None = None
 
     def runs(self, command: str) -> Turn:
         """The model has it run a command."""
-        name, argument = self.command_tool
-        return Turn(calls=[(name, {argument: command})], read=1200, cached=300, written=33)
+        return Turn(calls=[self.command(command)], read=1200, cached=300, written=33)
 
     def writes(self, path: str, text: str) -> Turn:
         """The model has it write a file."""
-        if self.write_tool is None:
+        if self.write is None:
             return self.runs(f"printf %s '{text}' > {path}")
-        return Turn(calls=[self.write_tool(path, text)], read=1000, written=44)
+        return Turn(calls=[self.write(path, text)], read=1000, written=44)
 
     def searches(self, query: str) -> list[Turn]:
         """The model has it search by a tool of its own that asks the provider; nothing for one without such a tool."""
@@ -64,25 +63,33 @@ class Client:
         return [*submits, Turn(text="All done.", read=1500, cached=1000, written=7)]
 
 
-def _write(name: str) -> Callable[[str, str], Call]:
-    return lambda path, text: (name, {"file_path": path, "content": text})
+def _runs(name: str, argument: str, **more: str) -> Callable[[str], Call]:
+    return lambda command: (name, {argument: command, **more})
 
 
-CLIENTS: Mapping[str, Client] = {
-    client.kind: client
-    for client in (
-        Client(
-            "claude-code", "2.1.197", "anthropic", "claude-opus-4-5", "/v1/messages", ("Bash", "command"),
-            _write("Write"),
-        ),
-        Client("codex", "0.169.0", "openai", "gpt-5", "/v1/responses", ("exec_command", "cmd")),
-        Client(
-            "gemini", "0.61.0", "gemini", "gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro:streamGenerateContent",
-            ("run_shell_command", "command"), _write("write_file"),
-        ),
-        Client("mini-swe-agent", "2.4.6", "openai", "openai/gpt-5", "/v1/chat/completions", ("bash", "command")),
-    )
-}  # fmt: skip
+def _writes(name: str, argument: str = "file_path") -> Callable[[str, str], Call]:
+    return lambda path, text: (name, {argument: path, "content": text})
+
+
+_ALL = (
+    Client(
+        "claude-code", "2.1.197", "anthropic", "claude-opus-4-5", "/v1/messages", _runs("Bash", "command"),
+        _writes("Write"),
+    ),
+    Client("codex", "0.169.0", "openai", "gpt-5", "/v1/responses", _runs("exec_command", "cmd")),
+    Client(
+        "gemini", "0.61.0", "gemini", "gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro:streamGenerateContent",
+        _runs("run_shell_command", "command"), _writes("write_file"),
+    ),
+    Client(
+        "mini-swe-agent", "2.4.6", "openai", "openai/gpt-5", "/v1/chat/completions", _runs("bash", "command"),
+    ),
+    Client(
+        "opencode", "1.18.33", "anthropic", "anthropic/claude-opus-4-5", "/v1/messages",
+        _runs("bash", "command", description="Run it"), _writes("write", "filePath"),
+    ),
+)  # fmt: skip
+CLIENTS: Mapping[str, Client] = {client.kind: client for client in _ALL}
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ def _install_pip(place: Path, names: Sequence[str]) -> None:
     if not uv.exists() or python is None:
         missing("uv, or a python3 for all users, is not there: run tools/bootstrap")
     _run(str(uv), "--quiet", "venv", "--python", os.path.realpath(python), str(place))
-    _run(str(uv), "--quiet", "pip", "install", "--python", str(place), *names)
+    _run(str(uv), "--quiet", "pip", "install", "--compile-bytecode", "--python", str(place), *names)
 
 
 def _run(*words: str) -> None:

@@ -31,10 +31,12 @@ SIDE = Turn(text='{"title": "A title"}', read=30, written=5)
 
 @dataclass
 class ScriptedModel:
-    """turns: answers to requests with tools, the last one again and again. said: all answers that were given."""
+    """turns: answers to requests with tools, the last one again and again. said: all that was answered; models: who was
+    asked each time."""
 
     turns: Sequence[Turn]
     said: list[Turn] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
 
     @property
     def calls(self) -> list[tuple[str, Mapping[str, Any]]]:
@@ -50,13 +52,20 @@ class ScriptedModel:
         if path.endswith(("count_tokens", ":countTokens")):
             return document({"input_tokens": 10, "totalTokens": 10})
         number = sum(turn is not SIDE for turn in self.said)
-        turn = self.turns[min(number, len(self.turns) - 1)] if body.get("tools") or body.get("input") else SIDE
+        turn = self.turns[min(number, len(self.turns) - 1)] if _has_tools(body) else SIDE
         self.said.append(turn)
         model = body.get("model", path.partition("/models/")[2].partition(":")[0])
+        self.models.append(model)
         for ending, say in _APIS.items():
             if path.endswith(ending):
                 return say(turn, str(len(self.said)), model, stream="stream" in path or bool(body.get("stream")))
         return document({"error": {"message": f"nothing at {path}"}}, 404)
+
+
+def _has_tools(body: Mapping[str, Any]) -> bool:
+    """Codex may have them in an item of its input."""
+    items = body.get("input")
+    return bool(body.get("tools")) or (isinstance(items, list) and any(item.get("tools") for item in items))
 
 
 def _sent(events: Events, *, named: bool, done: bytes = b"") -> Says:

@@ -85,7 +85,7 @@ class Preset(StrictModel):
     stdin: Literal["prompt"] | None = None
     environment: Texts = Field(default_factory=dict)
     files: Texts = Field(default_factory=dict)
-    trace: AgentTrace
+    trace: AgentTrace | None = None
 
     def needed(self, agent: PresetAgent) -> tuple[str, ...]:
         """The names of the providers without which this agent can't work. Raises HarnessError for a model that names
@@ -119,8 +119,10 @@ class Preset(StrictModel):
             "model": agent.model or "",
             "prompt_file": str(prompt_file),
             "prompt_yaml": _yaml_text(prompt_file.read_bytes().decode("utf-8", "replace")),
-            **{f"{name}.{key}": value for name, one in gateways.items() for key, value in one.as_mapping().items()},
         }
+        for name in self.providers:
+            address = gateways.get(name, ModelAddress("", ""))  # one of several that this model does not need
+            values |= {f"{name}.{key}": value for key, value in address.as_mapping().items()}
         denied = self.without_provider_tools if deny_provider_tools else WithoutProviderTools()
         arguments = [*self.argv, *(self.model.arguments if agent.model is not None else ()), *denied.arguments]
         return PresetCommand(
