@@ -20,7 +20,7 @@ HELLO = "hello from the script"
 _ENVIRONMENTS = "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'"
 
 
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture(params=[client.kind for client in CLIENTS.values() if client.command])
 def client(request: pytest.FixtureRequest) -> Client:
     return CLIENTS[request.param]
 
@@ -103,3 +103,12 @@ def test_without_tools_of_the_provider_and_with_a_prompt_longer_than_any_argumen
     assert bodies
     assert "29998 é 29999 é the end of it" in bodies[0]
     require_same(client, found)
+
+
+def test_aider_which_has_no_tools_edits_what_the_model_writes_down() -> None:
+    block = f"hello.txt\n```\n<<<<<<< SEARCH\n=======\n{HELLO}\n>>>>>>> REPLACE\n```\n"
+    found = run(CLIENTS["aider"], Play(lambda _: [Turn(text=block, cached=100)], offers_tools=False))
+    assert (found.run.exit_code, found.files) == (0, {"hello.txt": f"{HELLO}\n"}), found.run.stdout
+    assert found.trace.messages[-1].text == block
+    require_same(CLIENTS["aider"], found)
+    require_key_with_provider_alone(CLIENTS["aider"], found)

@@ -21,7 +21,7 @@ GATEWAYS = {
     "openai": ModelAddress("http://127.0.0.1:1/openai/v1", "keystone-a"),
     "gemini": ModelAddress("http://127.0.0.1:1/gemini", "keystone-a"),
 }
-MODELS = {"mini-swe-agent": "openai/gpt-5", "opencode": "anthropic/claude-opus-4-5"}
+MODELS = {"mini-swe-agent": "openai/gpt-5", "opencode": "anthropic/claude-opus-4-5", "aider": "openai/gpt-5"}
 
 
 def command(

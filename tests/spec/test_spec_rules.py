@@ -181,7 +181,7 @@ def test_fields_of_agents_that_this_version_refuses(errors_of: Errors) -> None:
         ("{format: claude}", "neither 'path' nor 'stdout' is there"),
         ("{format: claude, stdout: true, path: x}", "beside"),
         ("{format: claude, stdout: false}", "stdout"),
-        ("{format: aider, stdout: true}", "format"),
+        ("{format: opencode, stdout: true}", "format"),
         ("{format: codex, path: ../x}", "x"),
         ("{format: codex, path: /etc/passwd}", "passwd"),
     ],

@@ -31,18 +31,19 @@ Call = tuple[str, Mapping[str, Any]]
 @dataclass(frozen=True)
 class Client:
     """A program. api, model: what it is run with; path: where its requests arrive, below the provider's base. command,
-    write: calls of its tools for a command, and for a file."""
+    write: calls of its tools for a command, and for a file; None where it has no such tool."""
 
     kind: str
     version: str
     api: str
     model: str
     path: str
-    command: Callable[[str], Call]
+    command: Callable[[str], Call] | None = None
     write: Callable[[str, str], Call] | None = None
 
     def runs(self, command: str) -> Turn:
         """The model has it run a command."""
+        assert self.command is not None
         return Turn(calls=[self.command(command)], read=1200, cached=300, written=33)
 
     def writes(self, path: str, text: str) -> Turn:
@@ -88,6 +89,7 @@ _ALL = (
         "opencode", "1.18.33", "anthropic", "anthropic/claude-opus-4-5", "/v1/messages",
         _runs("bash", "command", description="Run it"), _writes("write", "filePath"),
     ),
+    Client("aider", "0.86.2", "openai", "openai/gpt-4o", "/v1/chat/completions"),
 )  # fmt: skip
 CLIENTS: Mapping[str, Client] = {client.kind: client for client in _ALL}
 

@@ -65,6 +65,7 @@ class Play:
     deny_provider_tools: bool = False
     files: dict[str, str] = field(default_factory=dict)
     gateways: bool = True
+    offers_tools: bool = True
 
 
 def play(agent: PresetAgent, one: Play) -> PresetRun:
@@ -77,7 +78,7 @@ async def _play(agent: PresetAgent, one: Play) -> PresetRun:
     gateways.start()
     try:
         async with world_of(await kept().sandboxes()) as world:
-            model = ScriptedModel(one.turns(str(world.workspace)))
+            model = ScriptedModel(one.turns(str(world.workspace)), one.offers_tools)
             with provider(model.answer) as behind:
                 upstreams = {
                     name: Upstream(name, name, behind.url + ("/v1" if name == "openai" else ""), REAL)

@@ -32,9 +32,10 @@ SIDE = Turn(text='{"title": "A title"}', read=30, written=5)
 @dataclass
 class ScriptedModel:
     """turns: answers to requests with tools, the last one again and again. said: all that was answered; models: who was
-    asked each time."""
+    asked each time. offers_tools: whether the client does; requests without tools are beside the point then."""
 
     turns: Sequence[Turn]
+    offers_tools: bool = True
     said: list[Turn] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
 
@@ -52,7 +53,7 @@ class ScriptedModel:
         if path.endswith(("count_tokens", ":countTokens")):
             return document({"input_tokens": 10, "totalTokens": 10})
         number = sum(turn is not SIDE for turn in self.said)
-        turn = self.turns[min(number, len(self.turns) - 1)] if _has_tools(body) else SIDE
+        turn = self.turns[min(number, len(self.turns) - 1)] if _has_tools(body) or not self.offers_tools else SIDE
         self.said.append(turn)
         model = body.get("model", path.partition("/models/")[2].partition(":")[0])
         self.models.append(model)

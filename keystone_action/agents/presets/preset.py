@@ -70,8 +70,8 @@ class Preset(StrictModel):
     where there are several. argv: to which the arguments for the model, those without tools of the provider and the
     spec's own are added. stdin: the prompt, or nothing. files: below HOME.
 
-    Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_file}`,
-    `${prompt_yaml}` (the prompt as a YAML text), and `${NAME.url}` and `${NAME.key}` of a provider.
+    Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_yaml}` (the
+    prompt as a YAML text), and `${NAME.url}` and `${NAME.key}` of a provider.
     """
 
     title: str
@@ -109,7 +109,7 @@ class Preset(StrictModel):
         deny_provider_tools: bool,
         prompt_file: Path,
     ) -> PresetCommand:
-        """gateways: by the names of providers. prompt_file: as we and the sandbox see it. Raises HarnessError."""
+        """gateways: by the names of providers. prompt_file: with the prompt, as we see it. Raises HarnessError."""
         for name in self.needed(agent):
             if name not in gateways:
                 known = ", ".join(gateways) or "none"
@@ -117,7 +117,6 @@ class Preset(StrictModel):
         values = {
             "program": self.program if agent.binary is None else agent.binary,
             "model": agent.model or "",
-            "prompt_file": str(prompt_file),
             "prompt_yaml": _yaml_text(prompt_file.read_bytes().decode("utf-8", "replace")),
         }
         for name in self.providers:

@@ -80,7 +80,7 @@ class NoneAgent(AgentBase):
     type: Literal["none"]
 
 
-PresetType = Literal["claude-code", "codex", "gemini", "mini-swe-agent", "opencode"]
+PresetType = Literal["claude-code", "codex", "gemini", "mini-swe-agent", "opencode", "aider"]
 PRESET_TYPES: tuple[PresetType, ...] = get_args(PresetType)
 
 
