@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import keystone
 from support.hostile import everything_written
 from support.images import BASE
 from support.model_agents import REAL_KEY, behind, calls, fails, run, says, spec_of, trace_events
@@ -208,3 +209,16 @@ def test_an_agent_that_asks_no_model_is_seen_by_its_own_word_alone(tmp_path: Pat
         called = run(tmp_path, spec, environ)
     assert called.cells[0]["trace"] == {"source": "agent", "replayed": None}
     assert called.cells[0]["usage"]["input_tokens"] == 5
+
+
+def test_a_run_is_not_resumed_with_models_from_elsewhere(tmp_path: Path) -> None:
+    with behind(says("done")) as (_, environ):
+        called = run(tmp_path, spec_of('ask([user("do it")])\nprint("done")'), environ)
+        assert called.code == 0, called.err
+        (called.output / "results.json").unlink()
+        elsewhere = {**environ, "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
+        again = keystone("run", "keystone.yaml", "--resume", "out", directory=tmp_path, environ=elsewhere)
+        assert again.code == 2
+        assert "ANTHROPIC_BASE_URL" in again.err
+        same = keystone("run", "keystone.yaml", "--resume", "out", directory=tmp_path, environ=environ)
+    assert same.code == 0, same.err

@@ -202,3 +202,21 @@ def test_a_folder_shown_to_the_agent_stands_before_ordinary_differences(tmp_path
     found = said(tmp_path, after)
     assert found[0] == 'resources.readable [] → ["/srv/tools"]'
     assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("gateway", "off", "gateway none → off"),
+        ("gateway", {"models": ["*"]}, "gateway"),
+        ("forbidden", {"tools": ["fetch"]}, "forbidden.tools"),
+        ("agent.trace", {"format": "claude", "stdout": True}, "agent.trace"),
+    ],
+)
+def test_what_evidence_comes_from_stands_before_ordinary_differences(
+    tmp_path: Path, path: str, value: Any, sentence: str
+) -> None:
+    after = changed(changed(BASE, path, value), "task.prompt", "do another thing")
+    first, second = said(tmp_path, after)
+    assert first.startswith(sentence)
+    assert "prompt" in second

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from keystone_action.files.workspace import TreeDigester, digest_tree
 from keystone_action.invariants.base import Check
 from keystone_action.runner.cell.layout import hidden_places, results_places
 from keystone_action.runner.engine import needs_image
+from keystone_action.runner.options import gateway_of
 from keystone_action.runner.parts.identity import (
     LOCAL,
     Identity,
@@ -107,7 +108,7 @@ class Reading:
         return {
             "sandbox": {"kind": "docker" if loaded.spec.id in self.facilities.images else "process"},
             "judge": dict(_judges(loaded, self.options)),
-            "variable": _variables(loaded, self.options.environ),
+            "variable": _variables(loaded, self.options, cells),
             "file": folders.files,
             "folder": folders.folders,
             "helper": folders.helpers(),
@@ -187,9 +188,16 @@ def _judges(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, str]
         yield name, f"{model.provider}:{model.name}"
 
 
-def _variables(loaded: LoadedSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the agent is given of our environment, as digests; a key that is another today makes no other run."""
-    values = {name: environ.get(name, "") for name in handed_out(loaded) if not is_key(name)}
+def _variables(loaded: LoadedSpec, options: RunOptions, cells: Collection[Cell]) -> dict[str, str]:
+    """What the agent is given of our environment, and where its models are, as digests; a key that is another today
+    makes no other run."""
+    names = [name for name in handed_out(loaded) if not is_key(name)]
+    gateways = [gateway_of(loaded.spec, cell.agent, options) for cell in cells]
+    if apis := {api for gateway in gateways if gateway is not None for api in gateway.apis.values()}:
+        from keystone_action.gateway.upstreams import VARIABLES
+
+        names += [VARIABLES[api][1] for api in sorted(apis)]
+    values = {name: options.environ.get(name, "") for name in names}
     return {
         name: hashlib.sha256(f"{name}={value}".encode("utf-8", "surrogateescape")).hexdigest()
         for name, value in values.items()
