@@ -24,6 +24,7 @@ EVERY = pytest.mark.parametrize("world", [*KINDS, *DOCKER], indirect=True)
 EACH = pytest.mark.parametrize("world", [*ONE_OF_EACH, DOCKER[-1]], indirect=True)
 URLS_USER = pytest.mark.parametrize("world", [*BY_URLS_USER, DOCKER[-1]], indirect=True)
 OWN_ROLE = pytest.mark.parametrize("world", [*BY_OWN_ROLE, DOCKER[-1]], indirect=True)
+POSTGRES = pytest.mark.parametrize("world", POSTGRES_KINDS, indirect=True)
 SQLITE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 
 ALL = "SELECT count(*) FROM customers"
@@ -95,7 +96,7 @@ TRAITS = {
 
 
 @hostile("databases", TRAIT, held_by=COMPARED, sandbox="both")
-@pytest.mark.parametrize("world", [*POSTGRES_KINDS[:2], DOCKER[0]], indirect=True)
+@pytest.mark.parametrize("world", [*POSTGRES_KINDS, DOCKER[0]], indirect=True)
 def test_what_a_table_was_given_is_seen(world: DatabaseWorld) -> None:
     world.lay_out(*(f"CREATE TABLE customers_{number} AS SELECT * FROM customers" for number in range(len(TRAITS))))
     world.agent([*TRAITS.values()])
@@ -202,7 +203,7 @@ def test_a_view_that_stands_as_it_was_is_read(world: DatabaseWorld) -> None:
 
 
 @hostile("databases", PATH, held_by="only schemas that stood before are searched, in which no new name hides an older")
-@pytest.mark.parametrize("world", POSTGRES_KINDS[::3], indirect=True)
+@POSTGRES
 def test_no_table_hides_another(world: DatabaseWorld) -> None:
     world.lay_out("CREATE SCHEMA app", "ALTER ROLE CURRENT_USER SET search_path = app, public")
     world.agent(
@@ -282,17 +283,13 @@ FUNCTION = "CREATE FUNCTION public.lower(varchar) RETURNS text LANGUAGE sql AS $
 
 
 @hostile("databases", BUILT_IN, held_by="the catalogue of those is compared with the one before the agent")
+@POSTGRES
 @pytest.mark.parametrize(
-    ("world", "statements", "query", "lie"),
+    ("statements", "query", "lie"),
     [
-        (world, *lie)
-        for worlds, lie in (
-            (POSTGRES_KINDS[::3], ([YES, OPERATOR], f"{ALL} WHERE email = 'nobody'", 3)),
-            (POSTGRES_KINDS[1:3], ([FUNCTION], "SELECT lower(email) FROM customers WHERE id = 1", "fine")),
-        )
-        for world in worlds
+        ([YES, OPERATOR], f"{ALL} WHERE email = 'nobody'", 3),
+        ([FUNCTION], "SELECT lower(email) FROM customers WHERE id = 1", "fine"),
     ],
-    indirect=["world"],
 )
 def test_nothing_built_in_is_replaced(world: DatabaseWorld, statements: Sequence[str], query: str, lie: object) -> None:
     world.lay_out()

@@ -51,7 +51,8 @@ ONE_OF_EACH = (*KINDS[:3], "external mariadb", OWN_ROLES[-1], "sqlite")
 BY_URLS_USER = ("postgres", "external postgres", "external mariadb", "sqlite")
 BY_OWN_ROLE = ("postgres", POSTGRES_OWN_ROLES[0], OWN_ROLES[-1], "sqlite")
 """One of each dialect. What of a catalogue is compared, and how, is one code for all worlds of a dialect: they differ
-in who asks. Attacks of a kind are made in all of them, by one test or by several."""
+in who asks. Attacks of a kind are made by each who asks, by one test or by several, and the honest twin is asked in one
+of their worlds at least."""
 MYSQL_IMAGE = "mysql image"
 
 _started: dict[str, RunningService] = {}
