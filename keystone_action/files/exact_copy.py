@@ -7,6 +7,7 @@ git keeps, since its index knows files by inode; and whatever names the old plac
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import re
@@ -54,9 +55,7 @@ def copy_exactly(folders: Sequence[Path], to: Path, *, names: Collection[bytes])
     for number, folder in enumerate(folders):
         copy = to / str(number)
         copy.mkdir(mode=0o700)
-        copied = copy_entries(folder, copy)
-        if copied.special or copied.unreadable:
-            return None
+        copy_all(folder, copy)
     return tuple(stat.S_IMODE(folder.lstat().st_mode) for folder in folders)
 
 
@@ -68,9 +67,16 @@ def put_copies(source: Path, modes: Sequence[int], folders: Sequence[Path]) -> N
             found = [Path(entry.path) for entry in entries]
         for path in found:
             remove_tree(path)
-        copy_entries(source / str(number), folder)
+        copy_all(source / str(number), folder)
         folder.chmod(mode)
         give_to_owner(folders[0], folder)
+
+
+def copy_all(source: Path, target: Path) -> None:
+    """Copy what is in a folder to another one. Raises OSError, also for what can't be copied."""
+    copied = copy_entries(source, target)
+    if left_out := (*copied.special, *copied.unreadable):
+        raise OSError(errno.EACCES, "a file that can't be copied", str(source / left_out[0]))
 
 
 def _is_movable(top: Path, needle: re.Pattern[bytes]) -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.certificates import make_certificate
-from support.command_line import Called, keystone
+from support.command_line import ENVIRONMENT, Called, keystone
 from support.setup_server import WHEEL, SetupServer, setup_server
 
 SLOW = "sleep 1"
@@ -106,6 +111,31 @@ def test_when_the_first_cell_is_cut_off_the_next_one_runs_it(tmp_path: Path, ser
     assert first["error"] == "the cell took longer than resources.timeout (6 s); it was in: setup"
     assert [cell["verdict"] for cell in others] == ["pass"] * 2, called.out
     assert others[0]["agent"]["output"] == others[1]["agent"]["output"]
+    assert server.count("/hang") == 2
+
+
+def test_a_run_that_is_cancelled_while_cells_wait_is_resumed(tmp_path: Path, server: SetupServer) -> None:
+    write(tmp_path, {"commands": [STAMP, server.ask("/hang"), SLOW]})
+    words = ["run", "keystone.yaml", "--output", "out", "--max-concurrency", "3"]
+    with tempfile.TemporaryDirectory() as temporary:
+        Path(temporary).chmod(0o711)
+        environ = {**ENVIRONMENT, "TMPDIR": temporary}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "keystone_action", *words],
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        while not server.count("/hang"):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert b"once was cancelled: 0 cells had finished" in err
+        assert list(Path(temporary).iterdir()) == []
+    resumed = keystone("run", "keystone.yaml", "--resume", "out", directory=tmp_path)
+    assert len(set(stamps(resumed))) == 1
     assert server.count("/hang") == 2
 
 

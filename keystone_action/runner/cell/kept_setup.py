@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 
 from keystone_action.errors import HarnessError, KeystoneError
+from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.workspace import snapshot
 
@@ -123,7 +124,7 @@ def _keep(keep: Callable[[Path], Details | None], folder: Path) -> Details | Non
 def fingerprint(workspace: Path, variables: Mapping[str, str], readable: Sequence[Path] = ()) -> str:
     """Equal for cells in which a command finds the same: variables, and what is in the workspace and in the directories
     that it can read besides (the agent's own code, the prompt): entries with modes and contents, and the commit. Where
-    the cell's directories lie is no difference."""
+    the cell's directories lie is no difference. Raises HarnessError."""
     digest = hashlib.sha256()
     for name, value in sorted(variables.items()):
         digest.update(repr((name, value.replace(str(workspace.parent), ""))).encode("utf-8", "surrogateescape"))
@@ -134,7 +135,10 @@ def fingerprint(workspace: Path, variables: Mapping[str, str], readable: Sequenc
 
 
 def _content(directory: Path) -> Iterator[tuple[str, object]]:
-    yield from sorted(snapshot(directory).items())
+    try:
+        yield from sorted(snapshot(directory).items())
+    except PathUnreadable as error:
+        raise HarnessError(f"setup can't start from this workspace: {error}") from error
     git = directory / ".git"
     for file in [git / "HEAD", git / "packed-refs", *sorted((git / "refs").rglob("*"))]:
         if file.is_file() and not file.is_symlink():

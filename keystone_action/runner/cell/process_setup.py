@@ -6,6 +6,7 @@ Packages and commands are each run in the first such cell, and what they left th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -95,7 +96,7 @@ class _Commands:
         self._environment = environment
         self._folders = folders
         self._seconds = 0.0
-        self._git: GitState = frozenset()
+        self._git: GitState | None = None
 
     def inputs(self) -> str:
         under_way = self._under_way
@@ -103,7 +104,8 @@ class _Commands:
 
     async def make(self) -> None:
         under_way = self._under_way
-        self._git = await anyio.to_thread.run_sync(git_state, self._folders)
+        with contextlib.suppress(OSError):  # what can't be read can't be kept either
+            self._git = await anyio.to_thread.run_sync(git_state, self._folders)
         started = time.monotonic()
         await run_commands(under_way.setup.commands, sandbox=under_way.sandbox, environment=self._environment)
         self._seconds = time.monotonic() - started

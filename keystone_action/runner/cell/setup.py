@@ -18,9 +18,8 @@ import anyio
 
 from keystone_action.command import Command, Limits, shown_command
 from keystone_action.errors import HarnessError
-from keystone_action.files.copying import copy_entries
 from keystone_action.files.descent import walk_down
-from keystone_action.files.exact_copy import holds
+from keystone_action.files.exact_copy import copy_all, holds
 from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
@@ -86,15 +85,12 @@ async def _make(sandbox: Sandbox) -> str:
     return done.stdout.text()
 
 
-def keep_environment(directory: Path, copy: Path) -> tuple[str, ...] | None:
+def keep_environment(directory: Path, copy: Path) -> tuple[str, ...]:
     """Copy what `make_environment` made in `directory`, which lies in the cell's area, to the folder `copy`.
 
-    Returns the files that name that area: a program says in its first line which interpreter runs it. None when
-    something can't be copied. Raises OSError.
+    Returns the files that name that area: a program says in its first line which interpreter runs it. Raises OSError.
     """
-    copied = copy_entries(directory, copy)
-    if copied.special or copied.unreadable:
-        return None
+    copy_all(directory, copy)
     area = re.compile(re.escape(os.fsencode(directory.parent.name)))
     files = (path for path in copy.rglob("*") if path.is_file() and not path.is_symlink())
     return tuple(str(path.relative_to(copy)) for path in files if holds(str(path), area))
@@ -109,7 +105,7 @@ def put_environment(
     assert len(old) == len(new)  # it stands in compiled code, too, where lengths are told
     directory.mkdir(parents=True)
     directory.chmod(0o755)
-    copy_entries(copy, directory)
+    copy_all(copy, directory)
     for name in naming:
         _replace_bytes(directory / name, old, new)
     variables = {name: value.replace(str(made.directory), str(directory)) for name, value in made.variables.items()}
