@@ -78,7 +78,8 @@ class Trace:
     and lines that were skipped. problem: why a trace that was declared is missing or malformed; the checks that need it
     fail then (spec.md 5.1), with this sentence. stop_reason: empty when none was seen. timeline: messages and calls in
     the order they came in, where the source tells it. local_calls: of tools that no model asked for, by the agent's own
-    word, where the source is the gateway; they count nowhere. Tokens and cost are the source's own figures: Claude
+    word, where the source is the gateway; they count nowhere. unpriced: models without a price that answered, as the
+    gateway saw. Tokens and cost are the source's own figures: Claude
     Code's input_tokens leave out what its cache held, Codex's have it in.
     """
 
@@ -93,6 +94,7 @@ class Trace:
     problem: str = ""
     timeline: tuple[Message | ToolCall, ...] = ()
     local_calls: tuple[ToolCall, ...] = ()
+    unpriced: tuple[str, ...] = ()
 
 
 def write_trace(trace: Trace, path: Path) -> None:

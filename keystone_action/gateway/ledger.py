@@ -20,6 +20,8 @@ REQUESTS_LIMIT = 20_000
 _REFUSED_LIMIT = 1_000
 _OFFERS_LIMIT = 1_000
 """Different lists of tools that are kept."""
+NAMES_LIMIT, NAME_LIMIT = 20, 100
+"""Models without a price that are named, and characters of each name."""
 NOTHING = Tokens(0, 0, 0, 0)
 
 
@@ -35,13 +37,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """So far. requests: those that were let through, with each retry. cost_usd: None once a model without a price was
-    asked."""
+    """So far. requests: those that were let through, with each retry. cost_usd: None once a model without a price
+    answered. unpriced: the first such models."""
 
     requests: int = 0
     tokens: Tokens = NOTHING
     tool_calls: int = 0
     cost_usd: float | None = 0.0
+    unpriced: tuple[str, ...] = ()
 
     @property
     def all_tokens(self) -> int:
@@ -227,6 +230,7 @@ class Ledger:
             tokens=_sum(was.tokens, tokens),
             tool_calls=was.tool_calls + calls,
             cost_usd=_both(was.cost_usd, cost),
+            unpriced=was.unpriced if cost is not None else _with_name(was.unpriced, exchange.asked.model),
         )
 
     def _cost(self, api: str, model: str, tokens: Tokens) -> float | None:
@@ -286,6 +290,12 @@ def _counted(exchange: Exchange, answer: Answer) -> tuple[Tokens, bool]:
     if asked is None:
         asked = -(-exchange.characters // CHARACTERS_A_TOKEN)
     return replace(told, uncached=asked, output=guessed), True
+
+
+def _with_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """An agent can ask for any number of models, by names of any length."""
+    name = name[:NAME_LIMIT] or "(none)"
+    return names if name in names or len(names) >= NAMES_LIMIT else (*names, name)
 
 
 def _sum(one: Tokens, other: Tokens) -> Tokens:

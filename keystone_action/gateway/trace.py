@@ -34,7 +34,7 @@ def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
     for answer in last:
         builder.stop_reason = answer.stop
         builder.final_output = "" if answer.calls else answer.text
-    return builder.finish()
+    return replace(builder.finish(), unpriced=spent.unpriced)
 
 
 def _add(builder: TraceBuilder, place: str, call: ModelCall) -> None:

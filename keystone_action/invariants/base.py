@@ -36,8 +36,9 @@ class Outcome:
 
     score: in [0, 1], None for skip and error. message: one or more sentences for people, as short as they allow:
     what was expected, what was found. details: JSON values for results.json. log: what goes to checks/<name>.log.
-    judge_usage: tokens and cost that a judge spent, counted apart from the agent's; None = unknown. disqualifies: the
-    cell's composite is 0 with any score, as when a gate fails: something that has to hold besides the score did not.
+    judge_usage: tokens and cost that a judge spent, counted apart from the agent's; None = unknown. unpriced: judges
+    without a price. disqualifies: the cell's composite is 0 with any score, as when a gate fails: something that has to
+    hold besides the score did not.
     """
 
     status: Status
@@ -46,6 +47,7 @@ class Outcome:
     details: Mapping[str, Any] = field(default_factory=dict)
     log: str = ""
     judge_usage: Mapping[str, float | None] = field(default_factory=dict)
+    unpriced: tuple[str, ...] = ()
     disqualifies: bool = False
 
 

@@ -48,6 +48,7 @@ class Tally:
             cache_write_tokens=was.cache_write_tokens + reply.cache_write_tokens,
             cost_usd=None if cost is None or was.cost_usd is None else was.cost_usd + cost,
             requests=was.requests + 1,
+            unpriced=was.unpriced if cost is not None else tuple(dict.fromkeys([*was.unpriced, model.name])),
         )
 
     def refusal(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 
@@ -32,7 +32,8 @@ class JudgeRequest:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCost:
-    """What judging cost. input_tokens: without those of a cache. cost_usd: None where a model has no price."""
+    """What judging cost. input_tokens: without those of a cache. cost_usd: None where a model has no price;
+    unpriced: those that have none."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -41,6 +42,12 @@ class JudgeCost:
     cost_usd: float | None = 0.0
     requests: int = 0
     cached: int = 0
+    unpriced: tuple[str, ...] = ()
+
+    @property
+    def amounts(self) -> dict[str, float | None]:
+        """The numbers, by name; None = unknown."""
+        return {name: value for name, value in asdict(self).items() if name != "unpriced"}
 
 
 @dataclass(frozen=True, slots=True)

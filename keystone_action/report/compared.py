@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 from keystone_action.report import words
+from keystone_action.report.cost import cost_facts
 from keystone_action.report.escape import first_line, log_line
 from keystone_action.scoring.aggregate import group_key
 from keystone_action.scoring.results import (
@@ -268,13 +269,19 @@ def baseline_lines(baseline: BaselineComparison | None, run: RunResult) -> Itera
 def render_comparison(compared: BaselineComparison, head: RunResult, kind: str) -> str:
     """What `keystone compare` prints: lines, or with `json` the document that results have as `baseline`."""
     if kind == "json":
-        from dataclasses import replace
-
         from keystone_action.scoring.document import run_to_document
 
         document = run_to_document(replace(head, specs=(), baseline=compared))["baseline"]
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    return "".join(f"{log_line(line)}\n" for line in baseline_lines(compared, head))
+    return "".join(f"{log_line(line)}\n" for line in _comparison_lines(compared, head))
+
+
+def _comparison_lines(compared: BaselineComparison, head: RunResult) -> Iterator[str]:
+    """The comparison, and what agents and judges took: a report has that beside its verdict."""
+    first, *others = baseline_lines(compared, head)
+    yield first
+    yield from (f"  {fact}" for fact in cost_facts(replace(head, baseline=compared)))
+    yield from others
 
 
 def print_comparison(compared: BaselineComparison, head: RunResult, file: IO[str]) -> None:
@@ -284,6 +291,6 @@ def print_comparison(compared: BaselineComparison, head: RunResult, file: IO[str
 
     console = Console(file=file, markup=False, highlight=False, emoji=False)
     styles = {"broken": "red", "flaky": "yellow", "fixed": "green", "no longer flaky": "green"}
-    for number, line in enumerate(baseline_lines(compared, head)):
+    for number, line in enumerate(_comparison_lines(compared, head)):
         title = line.strip().partition(":")[0]
         console.print(Text(log_line(line), style="bold" if number == 0 else styles.get(title, "")), soft_wrap=True)

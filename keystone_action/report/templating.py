@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.report import compared, escape, view, words
+from keystone_action.report import compared, cost, escape, view, words
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
 
 SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "came_to_cells": view.came_to_cells,
+    "cost": cost.cell_cost,
     "count": words.count,
     "duration": words.duration,
     "excerpt": escape.excerpt,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keystone_action.report import words
+from keystone_action.report.cost import cost_facts
 from keystone_action.report.escape import first_line
 from keystone_action.report.ranking import VERDICT_RANK, Failure, check_rank, failures
 from keystone_action.scoring.composite import TOLERANCE, show_threshold
@@ -194,7 +195,7 @@ def facts(run: RunResult) -> list[str]:
         *_passed_lines(run),
         *_composite(run),
         words.duration(run.duration_s),
-        *words.usage(run.usage, run.judge_usage),
+        *cost_facts(run),
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import PROGRAM_EXIT_CODES
@@ -64,24 +63,6 @@ def moment(text: str) -> str:
 def count(number: int, noun: str) -> str:
     """`1 cell`, `1,200 cells`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def money(dollars: float) -> str:
-    """US dollars with as many digits as say something."""
-    if dollars < 0.00005:
-        return "under 0.0001 USD"
-    return f"{dollars:,.2f} USD" if dollars >= 0.01 else f"{dollars:.4f} USD"
-
-
-def usage(amounts: Mapping[str, float | None], judge: Mapping[str, float | None]) -> list[str]:
-    """What was spent, said only where something was."""
-    tokens = int((amounts.get("input_tokens") or 0) + (amounts.get("output_tokens") or 0))
-    calls = int(amounts.get("tool_calls") or 0)
-    facts = [count(tokens, "token")] if tokens else []
-    facts += [count(calls, "tool call")] if calls else []
-    facts += [money(cost)] if (cost := amounts.get("cost_usd")) else []
-    facts += [f"judges {money(cost)}"] if (cost := judge.get("cost_usd")) else []
-    return facts
 
 
 def agent(result: AgentResult) -> str:

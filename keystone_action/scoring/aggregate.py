@@ -133,7 +133,9 @@ def with_money_of(result: CellResult, earlier: CellResult) -> CellResult:
     spent = add_usage([earlier.usage, result.usage], ("spent_usd",))
     judged = [earlier.judge_usage, result.judge_usage]
     names = dict.fromkeys(name for usage in judged for name in usage)
-    return replace(result, usage=result.usage | spent, judge_usage=add_usage(judged, tuple(names)))
+    unpriced = tuple(dict.fromkeys([*earlier.unpriced, *result.unpriced]))
+    judge_usage = add_usage(judged, tuple(names))
+    return replace(result, usage=result.usage | spent, judge_usage=judge_usage, unpriced=unpriced)
 
 
 def paid(cell: CellResult) -> float:

@@ -68,6 +68,8 @@ def compare(base: RunResult, head: RunResult, *, source: str) -> BaselineCompari
         changed_specs=tuple(changed),
         partial=partial,
         partial_baseline=partial_baseline,
+        usage=base.usage,
+        judge_usage=base.judge_usage,
         regressions=broken + broken_elsewhere(stayed if partial_baseline else found),
     )
 

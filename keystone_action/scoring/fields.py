@@ -54,6 +54,11 @@ def nothing_used() -> dict[str, float | None]:
     return _zeros(USAGE)
 
 
+def nothing_judged() -> dict[str, float | None]:
+    """`judge_usage` of a run without cells."""
+    return _zeros(JUDGE_USAGE)
+
+
 def _zeros(names: Iterable[str]) -> dict[str, Any]:
     return {name: 0.0 if name.endswith("_usd") else 0 for name in names}
 

@@ -23,6 +23,7 @@ from keystone_action.scoring.fields import (
     Usage,
     Values,
     Weight,
+    nothing_judged,
     nothing_used,
 )
 
@@ -93,7 +94,8 @@ class TraceInfo:
 class CellResult:
     """One finished cell. composite is None exactly when the verdict is `error`; reason says in a sentence why it is
     not a pass ("gate tests_pass scored 0.00", "composite 0.77 is below 0.85"). usage: what the agent took, None for
-    what is unknown; `spent_usd` is what was paid for it in this run."""
+    what is unknown; `spent_usd` is what was paid for it in this run. unpriced: models without a price that the agent or
+    a judge asked."""
 
     id: Text
     scenario: Text
@@ -110,6 +112,7 @@ class CellResult:
     reason: Text = ""
     usage: Usage = field(default_factory=nothing_used)
     judge_usage: Amounts = field(default_factory=dict)
+    unpriced: Texts = ()
     attempts: Count = 1
     notices: Texts = ()
 
@@ -243,7 +246,8 @@ class BaselineComparison:
     started_at: the earlier run's. specs: all of both runs; groups and invariants: those that differ.
     changed_specs: ids of specs whose files were other ones. partial: this run has only a part of the cells, so that
     nothing is said to be gone; partial_baseline: the earlier one has, so that what is new may only not have run there.
-    regressions: how many groups and invariants passed there and fail here, under another name too."""
+    regressions: how many groups and invariants passed there and fail here, under another name too. usage, judge_usage:
+    what the earlier run took."""
 
     source: Text
     verdict: Verdict
@@ -257,6 +261,8 @@ class BaselineComparison:
     partial: bool = False
     partial_baseline: bool = False
     regressions: Count = 0
+    usage: Usage = field(default_factory=nothing_used)
+    judge_usage: JudgeUsage = field(default_factory=nothing_judged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +283,7 @@ class RunResult:
     counts: Counts = field(default_factory=dict)
     usage: Usage = field(default_factory=nothing_used)
     sandbox: SandboxInfo = field(default_factory=SandboxInfo)
-    judge_usage: JudgeUsage = field(default_factory=dict)
+    judge_usage: JudgeUsage = field(default_factory=nothing_judged)
     specs: tuple[SpecResult, ...]
     notices: Texts = ()
     substituted: Texts = ()

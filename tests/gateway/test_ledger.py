@@ -80,6 +80,12 @@ def test_a_model_without_a_price_costs_nobody_knows_what():
     ask(ledger, Asked("our-own-model"), Answer("our-own-model", tokens=Tokens(1, None, None, 1), finished=True))
     ask(ledger)
     assert ledger.spent.cost_usd is None
+    assert ledger.spent.unpriced == ("our-own-model",)
+    for number in range(100):
+        asked = Asked(f"{number}-{'x' * 1000}")
+        ask(ledger, asked, Answer("", tokens=Tokens(1, None, None, 1), finished=True))
+    assert len(ledger.spent.unpriced) == 20, "an agent can ask for any number of models"
+    assert max(map(len, ledger.spent.unpriced)) == 100
 
 
 def test_an_answer_by_a_model_without_a_price_costs_what_was_asked_for():

@@ -154,6 +154,7 @@ def test_the_alias_of_touchstone(tmp_path: Path) -> None:
     # A price that is unknown is not a price of zero.
     assert outcome.judge_usage["cost_usd"] is None
     assert outcome.details["cost_known"] is False
+    assert outcome.unpriced == ("our-own",)
     assert LlmAsJudge.upgrade({**document, "pass_threshold": 0.7})["pass_threshold"] == 0.7
     assert LlmAsJudge.upgrade({"type": "llm_as_judge", "criteria": "c"}) == {"type": "llm_as_judge", "criteria": "c"}
 

@@ -103,6 +103,7 @@ cells = st.builds(
     reason=text,
     usage=partly_known(*USAGE),
     judge_usage=amounts,
+    unpriced=texts,
     attempts=st.integers(1, 5),
     notices=texts,
 )

@@ -85,7 +85,7 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
             yield tuple(number for check in cell.invariants for number in (check.weight, check.duration_s)), _MOST
     if (baseline := run.baseline) is not None:
         yield (baseline.composite,), 1
-        yield (baseline.regressions,), _MOST
+        yield (baseline.regressions, *baseline.usage.values(), *baseline.judge_usage.values()), _MOST
         for one in (*baseline.specs, *baseline.groups, *baseline.invariants):
             yield (one.score_before, one.score_after, one.p_value), 1
             yield (one.passed_before, one.total_before, one.passed_after, one.total_after), _MOST

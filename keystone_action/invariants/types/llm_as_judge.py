@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.input_from import InputFrom
 from keystone_action.invariants.judged_material import BadSource, Material, NothingToJudge, NoTrace, collect
-from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable
+from keystone_action.judge.base import JudgeCost, JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable
 from keystone_action.judge.models import is_alias, parse_model
 from keystone_action.judge.prompt import has_input
 from keystone_action.spec.models.base import AuthorPath, StrictModel, Template
@@ -145,7 +145,7 @@ class LlmAsJudge(Check):
             return skipped(f"Not judged: {problem}.")
         except JudgeFailed as problem:
             outcome = broken(f"The judge failed: {problem}.")
-            return dataclasses.replace(outcome, judge_usage=dataclasses.asdict(problem.usage))
+            return _with_cost(outcome, problem.usage)
         return self._outcome(judgement, material)
 
     def _request(self, context: CheckContext, material: Material) -> JudgeRequest:
@@ -183,4 +183,8 @@ class LlmAsJudge(Check):
             notes=notes,
             cost_known=judgement.usage.cost_usd is not None,
         )
-        return dataclasses.replace(outcome, judge_usage=dataclasses.asdict(judgement.usage))
+        return _with_cost(outcome, judgement.usage)
+
+
+def _with_cost(outcome: Outcome, cost: JudgeCost) -> Outcome:
+    return dataclasses.replace(outcome, judge_usage=cost.amounts, unpriced=cost.unpriced)

@@ -29,6 +29,7 @@ from keystone_action.runner.cell.grading import (
     forced_zero,
     judge_usage,
     trace_source,
+    unpriced,
     unreadable,
     usage,
     verdict_of,
@@ -224,6 +225,7 @@ def _result(
             spent_usd=money_paid(under_way),
         ),
         judge_usage=judge_usage(under_way.graded),
+        unpriced=tuple(masker.text(model) for model in unpriced(under_way.observed, under_way.graded)),
         notices=tuple(masker.text(notice) for notice in told),
     )
     problem = amount_problem(result)

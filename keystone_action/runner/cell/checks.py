@@ -82,6 +82,7 @@ async def _run(name: str, invariant: Invariant, copies: Copies, following: Seque
         ),
         outcome.log,
         outcome.judge_usage,
+        outcome.unpriced,
     )
 
 

@@ -45,6 +45,7 @@ class GradedCheck:
     result: InvariantResult
     log: str
     judge_usage: Mapping[str, float | None]
+    unpriced: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)
