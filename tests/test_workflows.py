@@ -1,4 +1,5 @@
-"""Every workflow there is: ours, the examples', those in README and docs. Linted, pinned, and true to action.yml."""
+"""Every workflow there is: ours, the examples', those in README and docs, that of `keystone init`. Linted, pinned, and
+true to action.yml."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 from keystone_action import __version__
+from keystone_action.cli.agent_scaffold import agent_files
+from keystone_action.cli.found_agents import FoundAgent
 from tools.readme_workflow import workflows
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +27,7 @@ TEXTS = {
         for path in PAGES
         for number, text in enumerate(workflows(path.read_text("utf-8")), 1)
     },
+    "keystone init": agent_files(FoundAgent("claude-code", None), "evals")[".github/workflows/agent.yml"],
 }
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 EVALUATE: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "evaluate.yml").read_text("utf-8"))

@@ -226,6 +226,7 @@ def _report(commands: Any) -> None:
 def _small(commands: Any) -> None:
     init = _add(commands, "init", "write a first spec and agent")
     init.add_argument("directory", nargs="?", type=Path, default=Path(), metavar="DIR")
+    init.add_argument("--agent", metavar="NAME", help="a known agent, such as claude-code: spec, workflow and example")
     _add(commands, "schema", "print the JSON Schema of spec files, for editors")
     _add(commands, "doctor", "say what this machine can do, and why not")
     _clean(commands)

@@ -283,14 +283,19 @@ def command_schema(call: argparse.Namespace, *, directory: Path, environ: Mappin
     return EXIT_PASS
 
 
-def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
-    """Write a first spec with its agent; never overwrites."""
-    from keystone_action.cli.scaffold import write_first_spec
+def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
+    """Write a first spec with its agent; never overwrites. At a terminal, ask which agent, unless the call says it."""
+    from keystone_action.cli import agent_scaffold, scaffold
     from keystone_action.report.escape import log_line
 
-    for path in write_first_spec(directory / call.directory):
+    place, shown = directory / call.directory, log_line(shlex.quote(str(call.directory / "keystone.yaml")))
+    agent = agent_scaffold.choose_agent(call.agent, sys.stdin, sys.stdout)
+    paths = scaffold.write_first_spec(place) if agent is None else agent_scaffold.write_agent_specs(agent, place)
+    for path in paths:
         sys.stdout.write(f"wrote {log_line(os.path.relpath(path, directory))}\n")
-    sys.stdout.write(f"now: keystone run {log_line(shlex.quote(str(call.directory / 'keystone.yaml')))}\n")
+    steps = [f"now: keystone run {shown}"] if agent is None else agent_scaffold.next_steps(agent, place, shown, environ)
+    for line in steps:
+        sys.stdout.write(f"{line}\n")
     return EXIT_PASS
 
 

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -23,6 +24,7 @@ from keystone_action.errors import SandboxError
 from keystone_action.runner.engine import DEFAULT_BASE
 
 if TYPE_CHECKING:
+    from keystone_action.cli.found_agents import FoundAgent
     from keystone_action.engine.client import EngineClient
     from keystone_action.engine.records import Facts
 
@@ -48,9 +50,52 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _postgres()
     yield from _containers(environ)
     yield from _plug_ins()
-    for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
-        found = "set" if environ.get(variable) else "not set: judges of this provider are skipped"
-        yield Finding("ok" if environ.get(variable) else "--", variable, found)
+    yield from _agents()
+    yield from _providers(environ)
+
+
+def _agents() -> Iterator[Finding]:
+    """The known agents, each asked for its version."""
+    from keystone_action.agents.presets.preset import preset_names
+    from keystone_action.cli.found_agents import find_agent
+
+    with ThreadPoolExecutor() as threads:
+        yield from threads.map(lambda name: _agent(find_agent(name)), preset_names())
+
+
+def _agent(agent: FoundAgent) -> Finding:
+    what, preset = f"agent {agent.name}", agent.preset
+    if agent.path is None:
+        return Finding("--", what, f"{preset.program} is not on PATH: {preset.install_command()}")
+    version = agent.ask_version()
+    if not version:
+        return Finding("!!", what, f"{agent.path} does not say its version ({' '.join(preset.version)})")
+    shown = ", ".join(map(str, agent.hidden))
+    return Finding("ok", what, f"{version}, {agent.path}" + (f"; needs resources.readable: [{shown}]" if shown else ""))
+
+
+def _providers(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Of a key nothing is said but whether it is there."""
+    from keystone_action.gateway.upstreams import VARIABLES
+
+    for key, base in VARIABLES.values():
+        there = bool(environ.get(key, "").strip())
+        missing = "not set: agents that need it end in error, judges are skipped"
+        yield Finding("ok" if there else "--", key, "set" if there else missing)
+        if address := environ.get(base, "").strip():
+            host = _host(address)
+            mark: Mark = "ok" if host else "!!"
+            yield Finding(mark, base, host or "not the URL of a provider; expected https://HOST or http://HOST")
+
+
+def _host(address: str) -> str:
+    """Host and port; empty where it is not the URL of a server."""
+    try:
+        parts = urlsplit(address)
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        return ""
+    return f"{parts.hostname}{port}" if parts.scheme in {"http", "https"} and parts.hostname else ""
 
 
 async def _sandbox() -> list[Finding]:

@@ -10,6 +10,7 @@ import pytest
 from support.command_line import NO_ENGINE as WITHOUT_ENGINE
 from support.command_line import ROOT, keystone
 
+from keystone_action.agents.presets.preset import preset_names
 from keystone_action.cli import doctor
 from keystone_action.cli import main as cli
 from keystone_action.cli.doctor import Finding
@@ -88,3 +89,75 @@ def test_check_types_of_packages_and_those_that_are_never_used(tmp_path: Path) -
         ["ok", "check type mine: of acme-checks 1.2"],
         ["!!", "check types: other-checks 1.2 registers the check type 'sql', which is built in: it is never used"],
     ]
+
+
+def agents_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
+    monkeypatch.setenv("PATH", f"{path}:/usr/bin:/bin")
+    return {finding.what.removeprefix("agent "): finding for finding in doctor._agents()}
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_agents_that_are_here_and_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = program(tmp_path, "codex", 'echo "codex-cli 0.169.0"')
+    found = agents_of(tmp_path, monkeypatch)
+    assert set(found) == set(preset_names())
+    assert found["codex"].mark == "ok"
+    assert found["codex"].found == f"0.169.0, {place}; needs resources.readable: [{tmp_path}]"
+    assert found["gemini"] == Finding(
+        "--", "agent gemini", "gemini is not on PATH: npm install --global @google/gemini-cli"
+    )
+
+
+def test_a_program_is_asked_without_our_keys_and_away_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
+    report = tmp_path / "seen"
+    program(tmp_path, "codex", f"{{ env; pwd; cat; }} > {report} 2>&1; echo 1.2")
+    assert agents_of(tmp_path, monkeypatch)["codex"].found.startswith("1.2, ")
+    seen = report.read_text()
+    assert "sk-0123456789" not in seen
+    assert f"HOME={Path.home()}\n" not in seen
+    assert "keystone-doctor-" in seen.splitlines()[-1]
+
+
+@pytest.mark.parametrize("text", [
+    "sleep 60 & sleep 60",  # says nothing in time
+    "yes",  # never stops
+    "exit 1",
+    "echo none",
+    "kill -9 $$",
+])  # fmt: skip
+def test_a_program_that_does_not_say_its_version(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keystone_action.cli.found_agents._SECONDS", 0.5)
+    place = program(tmp_path, "codex", text)
+    found = agents_of(tmp_path, monkeypatch)["codex"]
+    assert found == Finding("!!", "agent codex", f"{place} does not say its version (--version)")
+
+
+def test_one_that_can_not_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "codex").write_bytes(b"\x7fELF")
+    (tmp_path / "codex").chmod(0o755)
+    assert agents_of(tmp_path, monkeypatch)["codex"].mark == "!!"
+
+
+def test_of_keys_only_whether_they_are_there_and_of_addresses_the_host() -> None:
+    environ = {
+        "ANTHROPIC_API_KEY": "sk-ant-0123456789",
+        "OPENAI_API_KEY": " ",
+        "ANTHROPIC_BASE_URL": "https://someone:sk-hidden@router.example:8443/a/sk-path?key=sk-query#sk-end",
+        "OPENAI_BASE_URL": "sk-not-a-url",
+        "GOOGLE_GEMINI_BASE_URL": "http://[::1",
+    }
+    found = {finding.what: finding for finding in doctor._providers(environ)}
+    assert found["ANTHROPIC_API_KEY"] == Finding("ok", "ANTHROPIC_API_KEY", "set")
+    assert found["ANTHROPIC_BASE_URL"].found == "router.example:8443"
+    assert (found["OPENAI_API_KEY"].mark, found["GEMINI_API_KEY"].mark) == ("--", "--")
+    assert found["OPENAI_BASE_URL"].mark == found["GOOGLE_GEMINI_BASE_URL"].mark == "!!"
+    assert "sk-" not in str(found)
