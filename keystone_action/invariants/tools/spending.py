@@ -20,7 +20,7 @@ WORDS: Mapping[Metric, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class CellSpending:
     """amounts: each finite and at least 0; one that was not observed is not in it. problem: why the trace that was
     declared can't be used, without a full stop; then `seconds` alone are known."""
 
@@ -32,7 +32,7 @@ class Spending:
         return self.amounts.get(metric)
 
 
-def measure_spending(evidence: Evidence) -> Spending:
+def measure_spending(evidence: Evidence) -> CellSpending:
     """What was spent. Seconds are ours and always there; the others are what the trace tells."""
     trace = evidence.observed
     problem = trace.problem if trace is not None else ""
@@ -47,8 +47,8 @@ def measure_spending(evidence: Evidence) -> Spending:
     for metric, amount in known.items():
         if not 0 <= amount < MOST_COUNTED:
             malformed = f"the trace is malformed: expected a finite number of at least 0 as {WORDS[metric]}"
-            return Spending({"seconds": evidence.agent.duration_s}, malformed)
-    return Spending(known, problem)
+            return CellSpending({"seconds": evidence.agent.duration_s}, malformed)
+    return CellSpending(known, problem)
 
 
 def within(amount: float, limit: float) -> bool:

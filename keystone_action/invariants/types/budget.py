@@ -8,7 +8,14 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
-from keystone_action.invariants.tools.spending import WORDS, Metric, Spending, measure_spending, shown_amount, within
+from keystone_action.invariants.tools.spending import (
+    WORDS,
+    CellSpending,
+    Metric,
+    measure_spending,
+    shown_amount,
+    within,
+)
 from keystone_action.spec.models.base import Duration
 
 _FIELDS: dict[Metric, str] = {
@@ -52,7 +59,7 @@ class Budget(Check):
         return _grade(self._limits(), measure_spending(context.evidence))
 
 
-def _grade(limits: dict[Metric, float], spending: Spending) -> Outcome:
+def _grade(limits: dict[Metric, float], spending: CellSpending) -> Outcome:
     if spending.problem and limits.keys() - {"seconds"}:
         return failed(f"{spending.problem}.")
     observed = {metric: amount for metric in limits if (amount := spending.of(metric)) is not None}

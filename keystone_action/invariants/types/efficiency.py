@@ -8,7 +8,14 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
-from keystone_action.invariants.tools.spending import WORDS, Metric, Spending, measure_spending, shown_amount, within
+from keystone_action.invariants.tools.spending import (
+    WORDS,
+    CellSpending,
+    Metric,
+    measure_spending,
+    shown_amount,
+    within,
+)
 from keystone_action.spec.models.base import Duration
 
 _TOLERANCE = 1e-9
@@ -62,7 +69,7 @@ def ramp(target: float, actual: float) -> float:
     return 1.0 if within(actual, target) else target / actual
 
 
-def _grade(targets: dict[Metric, float], spending: Spending, threshold: float) -> Outcome:
+def _grade(targets: dict[Metric, float], spending: CellSpending, threshold: float) -> Outcome:
     if spending.problem and targets.keys() - {"seconds"}:
         return failed(f"{spending.problem}.")
     observed = {metric: amount for metric in targets if (amount := spending.of(metric)) is not None}
