@@ -35,6 +35,7 @@ def evaluate(options: GatedOptions, progress: Progress) -> Evaluation:
     """
     gc.enable()
     gc.freeze()
+    options = replace(options, not_enforced=tuple(environment.not_enforced))
     with signals.holding():
         ran = run_to_its_end(lambda stop: run(options, lambda: specs_to_run(options), progress, stop))
         if signals.left_behind() and options.run_id:
@@ -42,9 +43,6 @@ def evaluate(options: GatedOptions, progress: Progress) -> Evaluation:
         from keystone_action.report.write import write_reports
 
         result = ran.result
-        if environment.not_enforced:
-            sentences = (*result.sandbox.not_enforced, *environment.not_enforced)
-            result = replace(result, sandbox=replace(result.sandbox, not_enforced=sentences))
         if options.baseline is not None:
             from keystone_action.runner.baseline import beside_baseline
 

@@ -214,6 +214,13 @@ def test_the_report_and_doctor_tell_of_a_secret_that_stays_readable(tmp_path: Pa
     assert "stay readable in /proc/<pid>/environ" in told[-1]
     assert "stay readable in /proc" in (tmp_path / "out" / "summary.md").read_text()
     assert "!! not enforced: secrets in Keystone's own environment" in call("doctor")
+    done = subprocess.run(
+        [sys.executable, "-m", "keystone_action", "run", "keystone.yaml", "--resume", "out"],
+        cwd=tmp_path, env={**ENVIRONMENT, **NO_ENGINE}, capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    resumed = json.loads((tmp_path / "out" / "results.json").read_text())["sandbox"]["not_enforced"]
+    assert resumed == told, "the cells ran in a process that could not erase its secrets"
 
 
 def test_without_proc_the_program_starts_itself_anew_once(tmp_path: Path) -> None:

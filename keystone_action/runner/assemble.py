@@ -157,13 +157,16 @@ def sandbox_of(assembly: Assembly, spec: Spec) -> SandboxInfo:
     provider = assembly.sandbox
     if provider is None:
         return SandboxInfo()
+    always = assembly.options.not_enforced
     if spec.id in assembly.facilities.images:
         unenforced: tuple[str, ...] = (WATCHED_DISK,) if spec.resources.disk is not None else ()
         if any(script_folders(loaded) for loaded in assembly.specs if loaded.spec.id == spec.id):
             unenforced += provider.host_not_enforced()
-        return SandboxInfo(kind="docker", isolation=("container",), limits="enforced", not_enforced=unenforced)
+        return SandboxInfo(
+            kind="docker", isolation=("container",), limits="enforced", not_enforced=(*unenforced, *always)
+        )
     return SandboxInfo(
-        kind="process", isolation=provider.isolation, limits="watched", not_enforced=provider.not_enforced
+        kind="process", isolation=provider.isolation, limits="watched", not_enforced=(*provider.not_enforced, *always)
     )
 
 

@@ -39,7 +39,8 @@ class RunOptions:
     counts. docker_network: a network of the engine that our own container joins, to reach `external` services in it.
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
     asked for, empty otherwise. withheld: files that no agent may see, beside those that specs name. summary: where the
-    caller puts a copy of the summary. gateway: replaces `gateway.mode` of every spec, and switches the gateway on.
+    caller puts a copy of the summary. not_enforced: sentences on what this process can't do, whatever sandbox its cells
+    have. gateway: replaces `gateway.mode` of every spec, and switches the gateway on.
     """
 
     specs: tuple[str, ...]
@@ -79,6 +80,7 @@ class RunOptions:
     baseline_problem: str = ""
     withheld: tuple[Path, ...] = ()
     summary: Path | None = None
+    not_enforced: tuple[str, ...] = ()
     gateway: GatewayMode | None = None
 
     @property

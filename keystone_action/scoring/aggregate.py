@@ -165,7 +165,8 @@ def exit_code(run: RunResult, fail_on: str = "threshold") -> int:
 
 
 def weakest(sandboxes: Collection[SandboxInfo]) -> SandboxInfo:
-    """What isolated every agent: of several machines, calls or sandboxes only what all of them had."""
+    """What isolated every agent: of several machines, calls or sandboxes only what all of them had, and every sentence
+    on what one of them can't do."""
     processes = [sandbox for sandbox in sandboxes if sandbox.kind == "process"]
     chosen = processes or list(sandboxes)
     if not chosen:
@@ -175,5 +176,5 @@ def weakest(sandboxes: Collection[SandboxInfo]) -> SandboxInfo:
         kind=chosen[0].kind,
         isolation=isolation or ("none",),
         limits="watched" if any(sandbox.limits == "watched" for sandbox in chosen) else "enforced",
-        not_enforced=tuple(dict.fromkeys(sentence for sandbox in chosen for sentence in sandbox.not_enforced)),
+        not_enforced=tuple(dict.fromkeys(sentence for sandbox in sandboxes for sentence in sandbox.not_enforced)),
     )

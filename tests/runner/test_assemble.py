@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.repositories import commit, git
 
-from keystone_action.runner.assemble import git_sha
+from keystone_action.runner.assemble import WATCHED_DISK, git_sha, sandbox_of
 from keystone_action.runner.options import RunOptions
 
 
@@ -24,3 +26,17 @@ def test_the_commit_is_the_one_of_the_directory(tmp_path: Path, monkeypatch: pyt
     assert git_sha(RunOptions(specs=(), directory=tmp_path / "here")) == here
     assert git_sha(RunOptions(specs=(), directory=tmp_path)) is None
     assert git_sha(RunOptions(specs=(), directory=tmp_path / "here", environ={"GITHUB_SHA": "5" * 40})) == "5" * 40
+
+
+def test_what_this_process_cannot_do_is_said_of_each_sandbox(tmp_path: Path) -> None:
+    """It goes into the journal, so a run that is resumed elsewhere says it too."""
+    assembly: Any = SimpleNamespace(
+        options=RunOptions(specs=(), directory=tmp_path, not_enforced=("secrets stay readable",)),
+        sandbox=SimpleNamespace(isolation=("user",), not_enforced=("no Landlock",)),
+        facilities=SimpleNamespace(images={"boxed": "image"}),
+        specs=(),
+    )
+    specs: list[Any] = [SimpleNamespace(id=name, resources=SimpleNamespace(disk=1)) for name in ("boxed", "plain")]
+    boxed, plain = (sandbox_of(assembly, spec) for spec in specs)
+    assert (boxed.kind, boxed.not_enforced) == ("docker", (WATCHED_DISK, "secrets stay readable"))
+    assert (plain.kind, plain.not_enforced) == ("process", ("no Landlock", "secrets stay readable"))

@@ -251,6 +251,8 @@ def test_what_isolated_all_of_them() -> None:
     assert sandbox(container, container, container) == container
     assert sandbox(container, user, both) == user
     assert sandbox(container, none, both) == none
+    watched = replace(container, not_enforced=("disk is watched", "no Landlock"))
+    assert sandbox(watched, none, both) == replace(none, not_enforced=("disk is watched", "no Landlock"))
 
 
 def test_what_a_change_does_to_its_own_gate_is_never_lost() -> None:
