@@ -123,6 +123,20 @@ def test_a_change_of_the_workspace_is_seen(tmp_path: Path, change: str) -> None:
     assert _entries(tmp_path) != before
 
 
+@pytest.mark.parametrize("name", [".git/config", ".git/index", ".git/hooks/post-checkout", "sub/.git/HEAD", "sub/.git"])
+def test_a_file_of_git_that_is_another_is_seen_whatever_the_clock_says(tmp_path: Path, name: str) -> None:
+    """The fingerprint of the workspace knows no more of `.git` than the commit."""
+    file = tmp_path / name
+    file.parent.mkdir(parents=True)
+    file.write_text("as it was")
+    before = _entries(tmp_path)
+    assert _entries(tmp_path) == before
+    then = file.lstat()
+    file.write_text("as it is!")
+    os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert _entries(tmp_path) != before
+
+
 def test_a_link_that_leads_elsewhere_is_seen_whatever_the_clock_says(tmp_path: Path) -> None:
     """Times stand still for up to 10 ms, and both targets have five letters."""
     (tmp_path / "link").symlink_to("given")

@@ -8,6 +8,7 @@ what they were given can have decided what is in it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import re
 import secrets
@@ -50,7 +51,9 @@ _VERSION = 1
 """Of what is done with the same commands."""
 
 
-Entries = dict[str, tuple[int, int, int] | tuple[int, str] | int]
+_SMALL = 1 << 20
+
+Entries = dict[str, tuple[int, int, int, str] | tuple[int, str] | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +114,16 @@ def _command_environment(sandbox: DockerSandbox, commands: SetupCommands) -> lis
 
 
 def _entries(workspace: Path) -> Entries | None:
-    """All entries, those of `.git` too, with what tells of a change, but no contents; None = they can't be read."""
+    """All entries with what tells of a change; None = they can't be read. Contents, which `fingerprint` knows of all
+    else, of small files of `.git` alone, and not of its objects: their names tell what they hold."""
     found: Entries = {}
     size = 0
     try:
         for directory, folder, entries in walk_down(workspace):
+            above = directory.split("/")
             for entry in entries:
-                found[f"{directory}/{entry.name}"] = _entry(entry, folder)
+                told = ".git" in (*above, entry.name) and "objects" not in above
+                found[f"{directory}/{entry.name}"] = _entry(entry, folder, with_content=told)
                 size += len(directory) + len(entry.name)
             if size > PATHS_LIMIT:
                 return None
@@ -126,12 +132,20 @@ def _entries(workspace: Path) -> Entries | None:
     return found
 
 
-def _entry(entry: os.DirEntry[str], folder: int) -> tuple[int, int, int] | tuple[int, str] | int:
+def _entry(
+    entry: os.DirEntry[str], folder: int, *, with_content: bool
+) -> tuple[int, int, int, str] | tuple[int, str] | int:
     status = entry.stat(follow_symlinks=False)
     mode = status.st_mode
     if stat.S_ISLNK(mode):
         return mode, os.readlink(entry.name, dir_fd=folder)
-    return (mode, status.st_size, status.st_mtime_ns) if stat.S_ISREG(mode) else mode
+    if not stat.S_ISREG(mode):
+        return mode
+    content = ""
+    if with_content and status.st_size <= _SMALL:
+        with os.fdopen(os.open(entry.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as file:
+            content = hashlib.sha256(file.read(_SMALL)).hexdigest()
+    return mode, status.st_size, status.st_mtime_ns, content
 
 
 class _SetupRun:
@@ -266,7 +280,8 @@ class _SetupRun:
         return self._kept
 
     def _is_same_content(self) -> bool:
-        """A file may be another at its old length and time."""
+        """A file may be another at its old length and time. Of `.git` this knows the commit alone: `_entries`
+        sees small files, but not an object or a large file (an index of more than 1 MiB) that is another so."""
         return self._commands.fingerprint is not None and self._commands.fingerprint() == self._content
 
     def _must_have_worked(self, done: Completed) -> None:
