@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_clients import CLIENTS, Client, installed
+from support.agent_clients import CLIENTS, Client, image_with, installed
 from support.command_line import Called
 from support.hostile import everything_written
+from support.images import BASE
 from support.model_agents import REAL_KEY, run, trace_events
 from support.scripted_models import ScriptedModel, Turn
 from support.scripted_provider import ScriptedProvider, provider
@@ -45,9 +47,8 @@ def environ(client: Client, behind: ScriptedProvider) -> dict[str, str]:
     return {key: REAL_KEY, base: behind.url + ("/v1" if client.api == "openai" else "")}
 
 
-def test_it_does_its_task_and_all_that_is_told_is_what_the_provider_said(tmp_path: Path, client: Client) -> None:
-    turns = [client.runs("echo hello > hello.txt"), *client.ends]
-    called, model = called_with(tmp_path, client, turns)
+def require_told(called: Called, model: ScriptedModel) -> None:
+    """The task is done, and all that is told of it is what the provider said."""
     assert called.code == 0, called.err + called.out
     (cell,) = called.cells
     assert cell["trace"] == {"source": "gateway", "replayed": None}
@@ -59,8 +60,26 @@ def test_it_does_its_task_and_all_that_is_told_is_what_the_provider_said(tmp_pat
     assert (usage["input_tokens"], usage["cache_read_tokens"]) == (read - cached, cached)
     assert (usage["output_tokens"], usage["requests"]) == (written, len(model.said))
     assert usage["cost_usd"] > 0
-    assert cell["notices"] == []
+    assert [notice for notice in cell["notices"] if not notice.startswith("egress: deny leaves ports")] == []
     assert [where for where, data in everything_written(called).items() if REAL_KEY.encode() in data] == []
+
+
+def test_it_does_its_task_and_all_that_is_told_is_what_the_provider_said(tmp_path: Path, client: Client) -> None:
+    require_told(*called_with(tmp_path, client, [client.runs("echo hello > hello.txt"), *client.ends]))
+
+
+@pytest.mark.docker
+def test_in_a_container_that_reaches_nothing_but_the_gateway(
+    tmp_path: Path, client: Client, image: Callable[[str], str]
+) -> None:
+    fields = {
+        "base": image_with([client.kind for client in CLIENTS.values() if client.command], image(BASE)),
+        "agent": {"type": client.kind, "model": client.model, "timeout": "2m"},
+        "network": {"egress": {"default": "deny"}},
+        "resources": {},
+    }
+    turns = [*client.searches("weather"), client.runs("echo hello > hello.txt"), *client.ends]
+    require_told(*called_with(tmp_path, client, turns, **fields))
 
 
 def test_the_budget_of_an_endless_loop_bites(tmp_path: Path, client: Client) -> None:

@@ -20,6 +20,8 @@ from support.scripted_models import Turn
 
 from keystone_action.agents.presets.preset import load_preset
 
+IMAGE = "keystone-test-agents:1"
+_LABEL = "keystone.test.inputs"
 _SEARCH: Mapping[str, str] = {"claude-code": "WebSearch", "gemini": "google_web_search"}
 _SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _BESIDE: Mapping[str, Sequence[str]] = {"mini-swe-agent": ["litellm==1.106.2"]}
@@ -150,3 +152,36 @@ def _run(*words: str) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         missing(f"{words[-1]} can't be had ({''.join(last)})")
+
+
+def image_with(kinds: Sequence[str], base: str) -> str:
+    """An image with these programs on its PATH, made anew when they or the base have changed."""
+    places = {kind: installed(kind) for kind in kinds}
+    made_of = hashlib.sha256(f"{_of_image(base, '{{.Id}}')} {sorted(map(str, places.values()))}".encode()).hexdigest()
+    with locked("client-image"):
+        if _of_image(IMAGE, f'{{{{index .Config.Labels "{_LABEL}"}}}}') != made_of:
+            _build_image(base, places, made_of)
+    return IMAGE
+
+
+def _build_image(base: str, places: Mapping[str, Installed], made_of: str) -> None:
+    context, node = _cache(), shutil.which("node", path=ENVIRONMENT["PATH"])
+    assert node is not None
+    shutil.copy(node, context / "node")
+    (context / ".dockerignore").write_text(
+        "\n".join(["*", "!node", *(f"!{one.folder.name}" for one in places.values())])
+    )
+    programs = {"node": context / "node", **{load_preset(kind).program: one.program for kind, one in places.items()}}
+    links = " && ".join(f"ln -s {place} /usr/local/bin/{name}" for name, place in programs.items())
+    # At the same place as here: programs in an environment of Python name it.
+    lines = [f"FROM {base}", f"LABEL {_LABEL}={made_of}", f"COPY . {context}", f"RUN {links}"]
+    build = ["docker", "build", "--force-rm", "--quiet", "--tag", IMAGE, "--file", "-", str(context)]
+    environment = {**os.environ, "DOCKER_BUILDKIT": "0"}  # the newer builder pulls a front end of its own
+    subprocess.run(build, input="\n".join(lines).encode(), env=environment, timeout=900, check=True)
+
+
+def _of_image(name: str, what: str) -> str:
+    done = subprocess.run(
+        ["docker", "image", "inspect", "--format", what, name], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
