@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.cancelling import cancelling
 from benchmarks.container_cells import container_cells
 from benchmarks.containers import containers
+from benchmarks.gateway import gateway
 from benchmarks.image import image
 from benchmarks.measure import KEYSTONE, Row, Sample, command, interleaved, spawns
 from benchmarks.usage import usage
@@ -92,7 +93,7 @@ def _fresh_run(spec: Path, directory: Path) -> Callable[[], float]:
 def main() -> int:
     """Print the table; the exit code says nothing of budgets, a busy machine is no defect."""
     with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
-        groups: dict[str, Callable[[int], Sequence[Row | str]]] = {
+        groups: dict[str, Callable[[int], Iterable[Row | str]]] = {
             "start": lambda rounds: start_up(Path(name), rounds),
             "cells": lambda rounds: cells(Path(name), max(3, rounds // 2), 1),
             "cells-at-once": lambda rounds: cells(Path(name), max(3, rounds // 2), 2),
@@ -100,6 +101,7 @@ def main() -> int:
             "services": lambda rounds: containers(max(3, rounds // 2)),
             "image": image,
             "container-cells": lambda rounds: container_cells(max(3, rounds // 2)),
+            "gateway": lambda rounds: gateway(max(3, rounds // 2)),
             "cancelling": lambda rounds: cancelling(max(3, rounds // 2)),
         }
         parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

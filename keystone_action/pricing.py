@@ -37,6 +37,11 @@ class Price:
     cache_write: float | None = None
 
 
+def read_prices() -> None:
+    """Read the list now. It takes a third of a second, for which the first request would wait."""
+    import genai_prices  # noqa: F401
+
+
 def cost_of(
     api: str,
     model: str,

@@ -14,6 +14,8 @@ HEAD_LIMIT = 64 << 10
 """Bytes of a request before its body."""
 HEAD_SECONDS = 30.0
 """For all of them, and for the first one."""
+UNREAD_SECONDS = 60.0
+"""For a client to read what it was sent. One that doesn't is as good as gone, and must not hold an answer up."""
 
 
 class Connection(HttpToolsProtocol):
@@ -25,6 +27,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._too_slow: asyncio.TimerHandle | None = None
         """While the head of a request is awaited."""
+        self._too_deaf: asyncio.TimerHandle | None = None
+        """While more was sent than the client reads."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -32,6 +36,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
+        self._end_pause()
         super().connection_lost(exc)
         self._over()
 
@@ -50,6 +55,20 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._end_head()
         super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._end_pause()
+        self._too_deaf = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_pause()
+        super().resume_writing()
+
+    def _end_pause(self) -> None:
+        if self._too_deaf is not None:
+            self._too_deaf.cancel()
+            self._too_deaf = None
 
     def _await_head(self) -> None:
         self._head_bytes = 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
 from keystone_action.gateway.application import Application, Settings
 from keystone_action.gateway.upstreams import SILENT_SECONDS, Client
+from keystone_action.pricing import read_prices
 from keystone_action.services.accepting import accept, no_port
 from keystone_action.services.loop_thread import LoopThread
 
@@ -44,6 +46,7 @@ class Gateways:
     def start(self) -> None:
         """Raises ServiceError."""
         self._thread.start()
+        threading.Thread(target=read_prices, name="keystone-prices", daemon=True).start()
 
     def stop(self) -> None:
         """Closes all."""

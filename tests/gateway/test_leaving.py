@@ -15,7 +15,7 @@ from support.gateway_world import ANSWER, ASK, KEY, STREAM, WORTHLESS, World, wo
 from support.process_world import eventually
 from support.scripted_provider import Says, document, stream
 
-from keystone_action.gateway import conversation
+from keystone_action.gateway import connection
 from keystone_action.gateway.application import AT_ONCE
 from keystone_action.gateway.exchange import Tokens
 from keystone_action.gateway.ledger import Limits
@@ -107,7 +107,7 @@ def test_a_call_that_arrived_before_the_client_left_counts():
 
 
 def test_a_client_that_does_not_read_does_not_hold_an_answer_up(monkeypatch):
-    monkeypatch.setattr(conversation, "_UNREAD_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.5)
     much = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 1_000_000}}
     with world(stream(*STREAM[:2], *[much] * 30, *STREAM[3:])) as one:
         body = json.dumps(STREAMED).encode()
