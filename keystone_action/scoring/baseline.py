@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keystone_action.errors import UsageError
+from keystone_action.scoring.cell_rules import amount_problem
 from keystone_action.scoring.decide import decide_run, decide_spec
 from keystone_action.scoring.results import CellResult, RunResult, SpecChanges, SpecResult
 
@@ -91,6 +92,8 @@ def _wrong_cell(cell: CellResult) -> Iterator[str]:
     scores = [cell.composite, *(result.score for result in cell.invariants)]
     if not all(score is None or 0 <= score <= 1 for score in scores):
         yield "a score that is not between 0 and 1"
+    if amount_problem(cell):
+        yield "a time, usage or weight that no run has"
 
 
 def _malformed_baseline(source: str, why: str) -> UsageError:
