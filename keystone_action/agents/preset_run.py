@@ -44,11 +44,14 @@ async def _require(preset: Preset, program: str, sandbox: Sandbox, search_path: 
     if await anyio.to_thread.run_sync(sandbox.which, program, search_path) is not None:
         return
     place = sandbox.find_hidden(program)
-    install = f"install it by setup.commands: `{preset.install_command()}`"
-    if place is None:
-        help_ = f"without `base:`, {install.replace('by setup.commands', 'on this machine')}; with it, {install}"
-        raise HarnessError(f"{preset.title}: its program {program} is not in this sandbox", help=help_)
-    raise HarnessError(f"{preset.title}: {sentence_on_hidden(program, place)}", help=ways_to_show(place))
+    if place is not None:
+        raise HarnessError(f"{preset.title}: {sentence_on_hidden(program, place)}", help=ways_to_show(place))
+    install = f"`{preset.install_command()}`"
+    raise HarnessError(
+        f"{preset.title}: its program {program} is not in this sandbox",
+        help=f"with `base:`, use an image that has it or install it by setup.commands: {install}; without, install it "
+        f"on this machine: {install}, and show its folder by resources.readable where the sandbox hides that",
+    )
 
 
 def _write(place: Path, files: Mapping[str, str]) -> Path:

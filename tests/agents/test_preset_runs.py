@@ -65,8 +65,9 @@ def test_a_program_that_is_missing_is_named_with_how_to_install_it() -> None:
     with pytest.raises(HarnessError) as error:
         play(PresetAgent(type="mini-swe-agent", model="openai/gpt-5", env={"PATH": "/usr/bin"}), Play())
     assert error.value.message == "mini-swe-agent: its program mini is not in this sandbox"
-    assert error.value.help.startswith("without `base:`, install it on this machine: `pip install mini-swe-agent")
-    assert "with it, install it by setup.commands: `pip install mini-swe-agent" in error.value.help
+    assert error.value.help.startswith("with `base:`, use an image that has it or install it by setup.commands: `pip")
+    assert "install it on this machine: `pip install mini-swe-agent 'litellm[mcp]'`" in error.value.help
+    assert "resources.readable" in error.value.help
 
 
 def test_a_program_that_the_sandbox_hides_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,18 @@ def test_an_agent_that_asks_no_model_is_seen_by_its_own_word_alone(tmp_path: Pat
     assert called.cells[0]["usage"]["input_tokens"] == 5
 
 
+def test_a_known_agent_that_asks_no_model_is_broken_not_bad(tmp_path: Path) -> None:
+    broken = "#!/bin/sh\necho 'error: unexpected argument' >&2\nexit 2\n"
+    spec = spec_of("", setup={"files": [{"path": "codex", "content": broken, "mode": "0755"}]})
+    spec["agent"] = {"type": "codex", "binary": "./codex"}
+    environ = {"OPENAI_API_KEY": REAL_KEY, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    called = run(tmp_path, spec, environ)
+    assert called.code == 3
+    error = called.cells[0]["error"]
+    assert error.startswith("Codex asked no model and exited with 2\nerror: unexpected argument\nVersion 0.")
+    assert "`npm install --global @openai/codex@0." in error
+
+
 def test_a_run_is_not_resumed_with_models_from_elsewhere(tmp_path: Path) -> None:
     with behind(says("done")) as (_, environ):
         called = run(tmp_path, spec_of('ask([user("do it")])\nprint("done")'), environ)

@@ -1,5 +1,5 @@
-"""The programs of known agents at fixed versions, from npm and PyPI, kept in a cache that users of sandboxes can enter;
-once they are there, no network is needed."""
+"""The programs of known agents at the versions that their presets are known of, from npm and PyPI, kept in a cache that
+users of sandboxes can enter; once they are there, no network is needed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class Client:
     write: calls of its tools for a command, and for a file; None where it has no such tool."""
 
     kind: str
-    version: str
     api: str
     model: str
     path: str
@@ -76,22 +75,22 @@ def _writes(name: str, argument: str = "file_path") -> Callable[[str, str], Call
 
 _ALL = (
     Client(
-        "claude-code", "2.1.197", "anthropic", "claude-opus-4-5", "/v1/messages", _runs("Bash", "command"),
+        "claude-code", "anthropic", "claude-opus-4-5", "/v1/messages", _runs("Bash", "command"),
         _writes("Write"),
     ),
-    Client("codex", "0.169.0", "openai", "gpt-5", "/v1/responses", _runs("exec_command", "cmd")),
+    Client("codex", "openai", "gpt-5", "/v1/responses", _runs("exec_command", "cmd")),
     Client(
-        "gemini", "0.61.0", "gemini", "gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro:streamGenerateContent",
+        "gemini", "gemini", "gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro:streamGenerateContent",
         _runs("run_shell_command", "command"), _writes("write_file"),
     ),
     Client(
-        "mini-swe-agent", "2.4.6", "openai", "openai/gpt-5", "/v1/chat/completions", _runs("bash", "command"),
+        "mini-swe-agent", "openai", "openai/gpt-5", "/v1/chat/completions", _runs("bash", "command"),
     ),
     Client(
-        "opencode", "1.18.33", "anthropic", "anthropic/claude-opus-4-5", "/v1/messages",
+        "opencode", "anthropic", "anthropic/claude-opus-4-5", "/v1/messages",
         _runs("bash", "command", description="Run it"), _writes("write", "filePath"),
     ),
-    Client("aider", "0.86.2", "openai", "openai/gpt-4o", "/v1/chat/completions"),
+    Client("aider", "openai", "openai/gpt-4o", "/v1/chat/completions"),
 )  # fmt: skip
 CLIENTS: Mapping[str, Client] = {client.kind: client for client in _ALL}
 
@@ -119,7 +118,7 @@ def installed(kind: str) -> Installed:
 
 
 def _names(kind: str) -> list[str]:
-    return [*load_preset(kind).package.names(CLIENTS[kind].version), *_BESIDE.get(kind, ())]
+    return [*load_preset(kind).package.names(load_preset(kind).seen), *_BESIDE.get(kind, ())]
 
 
 def _cache() -> Path:

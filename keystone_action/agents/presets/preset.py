@@ -65,10 +65,10 @@ class PresetCommand:
 class Preset(StrictModel):
     """The data of one agent.
 
-    title: as people call it. program: looked for on PATH, unless the spec's `binary` names another. version: arguments
-    with which it prints its version. providers: APIs that it can use; a model's name says which one (`openai/gpt-5`)
-    where there are several. argv: to which the arguments for the model, those without tools of the provider and the
-    spec's own are added. stdin: the prompt, or nothing. files: below HOME.
+    title: as people call it. program: looked for on PATH, unless the spec's `binary` names another. seen: the version
+    that all this is known of. version: arguments with which it prints its version. providers: APIs that it can use; a
+    model's name says which one (`openai/gpt-5`) where there are several. argv: to which the arguments for the model,
+    those without tools of the provider and the spec's own are added. stdin: the prompt, or nothing. files: below HOME.
 
     Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_yaml}` (the
     prompt as a YAML text), and `${NAME.url}` and `${NAME.key}` of a provider.
@@ -77,6 +77,7 @@ class Preset(StrictModel):
     title: str
     program: str
     package: Package
+    seen: str
     version: list[str]
     providers: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     argv: Annotated[list[str], Field(min_length=1)]

@@ -41,6 +41,7 @@ from keystone_action.runner.cell.model_gateway import (
     money_paid,
     observe_models,
     require_provider,
+    require_question,
     settle_model_gateway,
     without_real_keys,
 )
@@ -109,6 +110,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
             # A workspace that the agent made unreadable is the agent's failure (contract, 5.1).
             return _result(under_way, "fail", 0.0, f"the workspace can't be graded: {error}")
         require_provider(under_way)
+        require_question(under_way)
         await run_checks(under_way)
     # Checks have the agent's network, and by now all of it is closed.
     if problem := under_way.incomplete():

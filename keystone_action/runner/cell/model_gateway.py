@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError, ServiceError
+from keystone_action.runner.cell.grading import ending
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.spec.models.agents import PresetAgent
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.spec.models.gateway import Gateway
 
+_LAST_WORDS = 1000
+"""Characters of what a program printed that broke off."""
 GRACE_SECONDS = 10.0
 """For an agent that was told that its budget is spent."""
 
@@ -109,6 +112,25 @@ def require_provider(under_way: CellUnderWay) -> None:
     failed = run.exit_code != 0 or run.timed_out or not run.output.strip()
     if failed and (why := under_way.gateway.ledger.provider_failure()):
         raise HarnessError(why, help="Run it again; `scoring.retry_errors` does that by itself.")
+
+
+def require_question(under_way: CellUnderWay) -> None:
+    """Raises HarnessError for a known agent that asked no model: its program broke off before the agent began, or went
+    elsewhere, so nothing is known of the agent."""
+    agent, run = under_way.agent, under_way.agent_run
+    if under_way.gateway is None or run is None or not isinstance(agent, PresetAgent):
+        return
+    ledger = under_way.gateway.ledger
+    if ledger.exchanges or ledger.refused:
+        return
+    from keystone_action.agents.presets.preset import load_preset
+
+    preset = load_preset(agent.type)
+    said = run.stderr.strip()[-_LAST_WORDS:]
+    raise HarnessError(
+        f"{preset.title} asked no model and {ending(run)}" + (f"\n{said}" if said else ""),
+        help=f"Version {preset.seen} is known to work here: `{preset.install_command(preset.seen)}`.",
+    )
 
 
 def without_real_keys(under_way: CellUnderWay, variables: dict[str, str]) -> dict[str, str]:
