@@ -26,7 +26,7 @@ AT_ONCE = 32
 """Requests of a cell under way; only these can exceed a limit."""
 AFTER_LEAVING_SECONDS = 60.0
 """For the rest of an answer whose client has left: it is billed all the same."""
-_TARGET_LIMIT = 8 << 10
+TARGET_LIMIT = 8 << 10
 """Characters of a path and a query."""
 _VISIBLE = re.compile(r"[!-~]*")
 
@@ -118,8 +118,8 @@ class Application:
         if not any(hmac.compare_digest(key.encode(), self._settings.key.encode()) for key in given):
             self._ledger.refuse(f"{upstream.name}: a request with {'another' if given else 'no'} key")
             raise Refusal(401, "this key is not this cell's; the gateway's stands in its environment")
-        if len(request.path) + len(request.query) > _TARGET_LIMIT:
-            raise Refusal(414, f"a path and its query may have {_TARGET_LIMIT:,} characters")
+        if len(request.path) + len(request.query) > TARGET_LIMIT:
+            raise Refusal(414, f"a path and its query may have {TARGET_LIMIT:,} characters")
         route = route_of(upstream.api, request.method, request.path)
         if route is None:
             shown = SHOWN[upstream.api]

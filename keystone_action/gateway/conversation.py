@@ -14,7 +14,7 @@ from keystone_action.gateway.upstreams import Headers, Upstream
 
 BODY_LIMIT = 32 << 20
 """Bytes of a request."""
-_BODY_SECONDS = 120.0
+BODY_SECONDS = 120.0
 """For all of them."""
 
 Scope = Mapping[str, Any]
@@ -62,7 +62,7 @@ class Request:
         """Raises Refusal."""
         content = bytearray()
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with asyncio.timeout(BODY_SECONDS):
                 while True:
                     message = await self.receive()
                     if message["type"] == "http.disconnect":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 _BACKLOG = 256
-_CONNECTIONS = 256
+CONNECTIONS = 256
 """Of a cell at the same time; further ones wait until one is over."""
 _IDLE_SECONDS = 120
 """Of a connection between two requests: longer than clients keep one, so that none is closed while it is used."""
@@ -120,7 +120,7 @@ class OpenGateway:
     async def _accept(self, listening: socket.socket, config: Config, state: ServerState) -> None:
         from keystone_action.gateway.connection import Connection
 
-        loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(_CONNECTIONS)
+        loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(CONNECTIONS)
         async for accepted, _ in accept(listening, slots):
             try:
                 await loop.connect_accepted_socket(partial(Connection, config, state, slots.release), accepted)

@@ -218,7 +218,7 @@ def test_ten_megabytes_of_a_tools_result_pass_and_are_not_kept():
 @pytest.mark.parametrize("part", ["nothing", "head", "body"])
 def test_a_slow_request_ends(part, monkeypatch):
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(conversation, "_BODY_SECONDS", 0.3)
+    monkeypatch.setattr(conversation, "BODY_SECONDS", 0.3)
     with world() as one, socket.create_connection(("127.0.0.1", one.opened.port), timeout=10) as slow:
         if part != "nothing":
             lines = (*HEAD, "content-length: 10", *([""] if part == "body" else []))

@@ -150,6 +150,7 @@ def test_when_the_whole_server_stops_the_ledger_is_closed_as_well():
 
 
 def test_two_hundred_streams_at_once_are_answered_thirty_two_at_a_time():
+    assert AT_ONCE == 32
     gate = Gate(1)
     with world(stream(*STREAM, before=gate)) as one, ThreadPoolExecutor(200) as pool:
         asking = [pool.submit(one.ask, body={**STREAMED, "number": number}, timeout=60) for number in range(200)]
