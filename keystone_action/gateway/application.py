@@ -124,10 +124,12 @@ class Application:
         if route is None:
             shown = SHOWN[upstream.api]
             raise Refusal(404, f"there is no {request.method} {request.path[:200]} here; there is {shown}")
-        if why := self._settings.missing_key.get(upstream.name):
+        why = self._settings.missing_key.get(upstream.name, "")
+        if not why and not _VISIBLE.fullmatch(upstream.key):
+            why = f"the key of {upstream.name} has characters that can't stand in a header"
+        if why:
+            self._ledger.missing_key = self._ledger.missing_key or why
             raise Refusal(401, why)
-        if not _VISIBLE.fullmatch(upstream.key):
-            raise Refusal(401, f"the key of {upstream.name} has characters that can't stand in a header")
         return route
 
     def _allowed(self, asked: Asked) -> Asked:

@@ -21,6 +21,11 @@ class Configuration:
     upstreams: Mapping[str, Upstream]
     missing_keys: Mapping[str, str]
     deny_provider_tools: bool
+    no_secrets_reason: str = ""
+
+    def key_error(self, sentence: str) -> SecretError:
+        """For a provider that was asked and has no key."""
+        return SecretError(sentence, help=" ".join(_advice(self.gateway, self.missing_keys, self.no_secrets_reason)))
 
     @property
     def apis(self) -> dict[str, str]:
@@ -66,7 +71,7 @@ def configure(
         advice = list(_advice(gateway, lacking, no_secrets_reason))
         raise SecretError("; ".join(missing[name] for name in lacking), help=" ".join(advice))
     tools = gateway.provider_tools or ("deny" if denied_egress else "allow")
-    return Configuration(gateway, upstreams, missing, tools == "deny")
+    return Configuration(gateway, upstreams, missing, tools == "deny", no_secrets_reason)
 
 
 def keys_of_environment(gateway: Gateway, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -120,6 +120,8 @@ class Ledger:
         self._refused: list[str] = []
         self.stopped = ""
         """The sentence of the limit that was reached; empty when none was."""
+        self.missing_key = ""
+        """The sentence for a provider that was asked and has no key; empty when none was."""
         self.is_cut = False
         """Whether that is the job's limit, so that nothing can be said of this cell."""
 
@@ -179,11 +181,16 @@ class Ledger:
         digest = hashlib.sha256(b"\0".join([api.encode(), path.encode("utf-8", "replace"), body])).hexdigest()
         exchange = Exchange(api, path, asked, digest, now(), characters=len(body))
         results = self._calls.take(api, asked.results, (so_far() for so_far in self._under_way.values()))
-        earlier = self._exchanges.pop(self._failed.pop(digest, -1), None)
+        place = self._failed.pop(digest, -1)
+        earlier = self._exchanges.get(place)
         if earlier is not None:
-            exchange.tries, exchange.estimated = earlier.tries + 1, earlier.estimated
-            exchange.tokens, exchange.cost_usd = earlier.tokens, earlier.cost_usd
-            results = (*earlier.asked.results, *results)
+            exchange.tries = earlier.tries + 1
+            # Calls that had arrived before the answer broke off stay: the agent has them.
+            if earlier.answer is None or not earlier.answer.calls:
+                del self._exchanges[place]
+                exchange.estimated = earlier.estimated
+                exchange.tokens, exchange.cost_usd = earlier.tokens, earlier.cost_usd
+                results = (*earlier.asked.results, *results)
         exchange.asked = replace(asked, results=results, tools=self._offer(asked.tools))
         self._exchanges[self._spent.requests] = exchange
         return exchange

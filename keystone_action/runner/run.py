@@ -148,10 +148,7 @@ async def _run_cells(
     )
 
     async def run_one(cell: Cell) -> CellResult:
-        result = await run_cell(cell, under_way)
-        if result.trace.source == "agent":  # what passed the gateway was counted there, and judges count by themselves
-            spending.spend(result.usage.get("spent_usd") or 0)
-        return result
+        return await run_cell(cell, under_way)
 
     async def entry_of(cell: Cell, result: CellResult) -> JournalEntry:
         await identification.of(cell)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import Called
+from support.command_line import Called, keystone
 from support.model_agents import behind, run, says, spec_of
 from support.model_server import ModelServer, Reply, answer
 
@@ -62,37 +62,32 @@ def test_a_model_without_a_price_is_refused_under_it(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_spent_what_it_spent_before(tmp_path: Path) -> None:
-    spec = spec_of(TELLS, agent={"output": {"json": "stdout"}}, parallelism=REPLICAS)
-    called = run(tmp_path, spec, {}, "--max-cost-usd", "0.50")
-    assert [cell["verdict"] for cell in called.cells] == ["pass", "pass", "error"]
-    out = called.output
-    (out / "results.json").unlink()
-    again = resume(tmp_path, "0.60")
-    assert (again.code, again.cells[2]["error"]) == (3, "not run: stopped at $0.60 of $0.60")
-    (out / "results.json").unlink()
-    done = resume(tmp_path, "0.61")
-    assert (done.code, spending(done)) == (0, [0.3, 0.3, 0.3])
+    with behind(says("done", tokens=(60_000, 0))) as (_, environ):
+        called = run(tmp_path, spec_of(ONE_REQUEST, parallelism=REPLICAS), environ, "--max-cost-usd", "0.50")
+        assert [cell["verdict"] for cell in called.cells] == ["pass", "pass", "error"]
+        again = resume(tmp_path, "0.60", environ)
+        assert (again.code, again.cells[2]["error"]) == (3, "not run: stopped at $0.60 of $0.60")
+        done = resume(tmp_path, "0.61", environ)
+    assert (done.code, spending(done)) == (0, pytest.approx([0.3, 0.3, 0.3]))
     assert done.document["usage"]["spent_usd"] == pytest.approx(0.9)
 
 
-def resume(folder: Path, limit: str) -> Called:
-    from support.command_line import keystone
-
-    return keystone("run", "keystone.yaml", "--resume", "out", "--max-cost-usd", limit, directory=folder)
+def resume(folder: Path, limit: str, environ: dict[str, str]) -> Called:
+    (folder / "out" / "results.json").unlink()
+    words = ("run", "keystone.yaml", "--resume", "out", "--max-cost-usd", limit)
+    return keystone(*words, directory=folder, environ=environ)
 
 
 def test_what_an_error_cost_stays_spent_when_it_is_run_again(tmp_path: Path) -> None:
     """A judge that breaks makes the cell an error; agent and judge were paid all the same."""
     checks = {"good": {"check": {"type": "llm_as_judge", "criteria": "Is it good?", "model": "claude-opus-4-8"}}}
-    spec = spec_of(TELLS, agent={"output": {"json": "stdout"}}, invariants=checks)
+    spec = spec_of(TELLS, agent={"output": {"json": "stdout"}}, invariants=checks, gateway="off")
     bad, good = Reply("no score", usage=(10_000, 0)), Reply(answer(1.0).text, usage=(10_000, 0))
     with ModelServer([bad] * 3 + [good]) as server:
         environ = server.environ()
         called = run(tmp_path, spec, environ)
         assert (called.code, called.document["judge_usage"]["cost_usd"]) == (3, pytest.approx(0.15))
         (called.output / "results.json").unlink()
-        from support.command_line import keystone
-
         done = keystone("run", "keystone.yaml", "--resume", "out", directory=tmp_path, environ=environ)
     assert done.code == 0, done.err
     assert done.document["usage"]["spent_usd"] == pytest.approx(0.6)

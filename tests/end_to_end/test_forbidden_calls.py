@@ -56,6 +56,12 @@ def test_a_call_that_a_rule_forbids_fails_the_cell(
     assert f"forbidden.{broken} was violated: call 2 of 2" in cell["reason"]
 
 
+def test_a_command_at_the_end_of_a_long_text_is_seen(tmp_path: Path) -> None:
+    with behind(calls(bash(" " * (200 << 10) + "rm -rf x")), says("done")) as (_, environ):
+        called = run(tmp_path, spec_of(SAYS_DONE, forbidden={"commands": [r"rm\s+-rf"]}), environ)
+    assert called.cells[0]["forbidden"][0]["violated"]
+
+
 def test_where_no_model_answered_while_egress_was_open_nothing_is_known(tmp_path: Path) -> None:
     with behind(says("done")) as (_, environ):
         called = run(tmp_path, spec_of('print("done")', forbidden={"tools": ["Bash"]}), environ)

@@ -153,10 +153,13 @@ def test_a_request_of_its_own_making_that_is_refused_is_the_agent_s_failure(tmp_
 def test_without_a_key_an_agent_that_asks_is_told_which_one(tmp_path: Path) -> None:
     script = 'status, answer = ask([user("do it")])\nprint("done", status, answer["error"]["message"])'
     called = run(tmp_path, spec_of(script), {})
-    assert (
-        "done 401 there is no key for the provider anthropic: ANTHROPIC_API_KEY is not set"
-        in (called.cells[0]["agent"]["output"])
-    )
+    (cell,) = called.cells
+    missing = "there is no key for the provider anthropic: ANTHROPIC_API_KEY is not set"
+    assert f"done 401 {missing}" in cell["agent"]["output"]
+    # A key that we lack is no failure of the agent.
+    assert (called.code, cell["verdict"]) == (3, "error")
+    assert missing in cell["error"]
+    assert "Set ANTHROPIC_API_KEY" in cell["error"]
 
 
 def test_a_provider_that_the_spec_names_must_have_a_key_before_the_agent_starts(tmp_path: Path) -> None:

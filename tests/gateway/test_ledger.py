@@ -118,6 +118,16 @@ def test_what_was_not_counted_is_estimated():
     assert (second.estimated, second.answer.tokens) == (True, Tokens(1000, None, None, 100))
 
 
+def test_calls_that_arrived_before_an_answer_broke_off_stay_when_it_is_asked_again():
+    ledger = Ledger()
+    ask(ledger, answer=ANSWER, failure="the connection was lost")
+    ask(ledger, answer=DONE)
+    first, last = ledger.exchanges
+    assert (first.answer.calls, last.tries) == (ANSWER.calls, 2)
+    assert [call.name for call in trace_of(ledger.exchanges, ledger.spent).tool_calls] == ["Write"]
+    assert (ledger.spent.tool_calls, ledger.spent.requests) == (1, 2)
+
+
 def test_retries_are_one_request_with_them():
     ledger = Ledger()
     for failure in ("529", "529", ""):

@@ -38,6 +38,17 @@ def test_a_false_transcript_earns_nothing(tmp_path: Path) -> None:
     assert "the agent's own transcript tells of 1 input tokens, not of the 100,000 that passed" in said
 
 
+@hostile("models", "tells of a cost that it never had", held_by="beside a gateway its word on money is nothing")
+def test_an_invented_cost_spends_nobody_s_money(tmp_path: Path) -> None:
+    script = TRANSCRIPT.replace('"total_cost_usd": 0', '"total_cost_usd": 1000')
+    spec = spec_of(script, agent=CLAUDE, parallelism={"replicas": 2, "max_concurrency": 1})
+    with behind(says("hello")) as (_, environ):
+        called = run(tmp_path, spec, environ, "--max-cost-usd", "5")
+    assert called.code == 0, called.err + called.out
+    assert [cell["usage"]["cost_usd"] for cell in called.cells] == [None, None]
+    assert called.document["usage"]["spent_usd"] is None
+
+
 @hostile("models", "writes a trace file of its own", held_by="the trace is ours, where no sandbox reaches")
 def test_a_false_trace_file_earns_nothing(tmp_path: Path) -> None:
     script = f"""
@@ -122,6 +133,7 @@ def test_a_real_key_is_nowhere(tmp_path: Path) -> None:
 @honest(
     "models",
     "tells of calls and of usage in a false transcript",
+    "tells of a cost that it never had",
     "writes a trace file of its own",
     "invents a history of calls in its requests",
     "asks with a key that is not its cell's",

@@ -23,6 +23,8 @@ command that ran is cut."""
 TEXTS_LIMIT = 8 << 20
 ARGUMENTS_LIMIT = 16 << 20
 """Characters kept of all results and messages, and of all arguments, of one trace."""
+CUT_ARGUMENTS = "tool call of whose arguments only the beginnings were kept"
+"""Stands among what was not understood."""
 _LITTLE = 256
 """Characters of a text or of a call's arguments that are kept even when the limit for all of them is reached."""
 _UNKNOWN_NAMES = 20
@@ -213,7 +215,7 @@ class TraceBuilder:
             return None
         self._arguments += size
         if size < size_of(arguments):
-            self._skipped["tool call of whose arguments only the beginnings were kept"] += 1
+            self._skipped[CUT_ARGUMENTS] += 1
         return bounded
 
 

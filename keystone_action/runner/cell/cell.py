@@ -43,6 +43,7 @@ from keystone_action.runner.cell.model_gateway import (
     require_provider,
     require_question,
     settle_model_gateway,
+    whole_calls,
     without_real_keys,
 )
 from keystone_action.runner.cell.observing import notices, observe, take_answer
@@ -156,8 +157,8 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     if under_way.spec.forbidden.needs_trace:
         from keystone_action.runner.cell.forbidden import judge_calls
 
-        has_gateway = under_way.gateway is not None
-        under_way.forbidden = judge_calls(under_way.spec.forbidden, observed, has_gateway=has_gateway)
+        has_gateway, calls = under_way.gateway is not None, whole_calls(under_way, observed)
+        under_way.forbidden = judge_calls(under_way.spec.forbidden, calls, has_gateway=has_gateway)
     places = under_way.places.items()
     under_way.evidence = Evidence(
         cell_id=under_way.cell.id,
@@ -225,6 +226,7 @@ def _result(
             under_way.observed,
             ran=under_way.agent_run is not None and cell.agent_type != "none",
             spent_usd=money_paid(under_way),
+            is_told=under_way.gateway is None,
         ),
         judge_usage=judge_usage(under_way.graded),
         unpriced=tuple(masker.text(model) for model in unpriced(under_way.observed, under_way.graded)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.trace import GATEWAY
+from keystone_action.evidence.trace_readers.builder import CUT_ARGUMENTS
 from keystone_action.invariants.values.patterns import PatternTimeout, search
 from keystone_action.scoring.results import ForbiddenResult
 
@@ -41,6 +42,8 @@ def judge_calls(rules: Forbidden, trace: Trace | None, *, has_gateway: bool) -> 
             f"forbidden.{_names(rules)[0]}: nothing was observed",
             help="No model answered through the gateway; give the agent {{ gateway.NAME.url }}, or deny other egress.",
         )
+    if rules.commands is not None and not has_gateway and any(CUT_ARGUMENTS in one for one in trace.not_understood):
+        raise HarnessError("forbidden.commands: the transcript has arguments that are too long to be judged")
     calls, whose = trace.tool_calls, "seen by the gateway" if has_gateway else "by the agent's own word"
     deadline = time.monotonic() + SECONDS
     found = []

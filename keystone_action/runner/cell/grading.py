@@ -100,11 +100,14 @@ def agent_note(run: AgentRun, kind: str) -> str:
     return "; ".join(notes)
 
 
-def usage(observed: Trace | None, *, ran: bool, spent_usd: float | None = None) -> dict[str, float | None]:
+def usage(
+    observed: Trace | None, *, ran: bool, spent_usd: float | None = None, is_told: bool = True
+) -> dict[str, float | None]:
     """What the agent of a cell took, as its trace tells; None for what that does not tell.
 
     ran: whether the agent came to an end; one that did not took nothing that we know, but the money. spent_usd: what
-    was paid for it now; None where that is what the trace says it cost.
+    was paid for it now; None where that is what the trace says it cost. is_told: whether the agent's own word on money
+    counts: beside a gateway that saw nothing it does not.
     """
     if not ran and not spent_usd:
         return nothing_used()
@@ -112,6 +115,8 @@ def usage(observed: Trace | None, *, ran: bool, spent_usd: float | None = None) 
     if trace_source(observed) != "none" and observed is not None:
         calls = None if observed.tool_calls is None else len(observed.tool_calls)
         figures |= {**asdict(observed.usage), "tool_calls": calls}
+        if not is_told and trace_source(observed) == "agent":
+            figures["cost_usd"] = None
     return figures | {"spent_usd": figures["cost_usd"] if spent_usd is None else spent_usd}
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError, ServiceError
+from keystone_action.evidence.trace import GATEWAY
 from keystone_action.runner.cell.grading import ending
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.spec.models.agents import PresetAgent
@@ -91,11 +92,14 @@ def _ends_soon(event: asyncio.Event) -> Callable[[], None]:
 
 
 async def settle_model_gateway(under_way: CellUnderWay) -> None:
-    """The agent has ended: what it asked for is whole. Raises ServiceError for a defect of ours."""
+    """The agent has ended: what it asked for is whole. Raises ServiceError for a defect of ours, SecretError where it
+    asked a provider without a key, HarnessError where the job's money was spent."""
     if under_way.gateway is None:
         return
     await under_way.gateway.settle()
     ledger = under_way.gateway.ledger
+    if ledger.missing_key:
+        raise under_way.gateway.configuration.key_error(ledger.missing_key)
     if ledger.is_cut:
         raise HarnessError(f"max-cost-usd: {ledger.stopped}", help="Give the job more, or run fewer cells.")
     if under_way.agent_run is not None and (why := ledger.stopped):
@@ -158,6 +162,16 @@ def observe_models(under_way: CellUnderWay, declared: Trace | None) -> Trace | N
         seen = with_declared(seen, declared)
     write_trace(seen, under_way.roots.trace)
     return seen
+
+
+def whole_calls(under_way: CellUnderWay, trace: Trace | None) -> Trace | None:
+    """A trace with all of the arguments of calls, of which traces keep the beginnings: for rules on what was run."""
+    if under_way.gateway is None or trace is None or trace.source != GATEWAY:
+        return trace
+    answers = (one.answer for one in under_way.gateway.ledger.exchanges if one.answer is not None)
+    asked = [call for answer in answers for call in answer.calls]
+    calls = zip(trace.tool_calls or (), asked, strict=True)
+    return replace(trace, tool_calls=tuple(replace(call, arguments=whole.arguments) for call, whole in calls))
 
 
 def _is_only_way(under_way: CellUnderWay) -> bool:
