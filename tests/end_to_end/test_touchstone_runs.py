@@ -10,6 +10,7 @@ import pytest
 from support.command_line import ROOT, keystone
 from support.graded_tests import lay_out
 from support.local_index import pytest_index
+from support.model_agents import CLIENT, REAL_KEY, behind, calls
 from support.touchstone import both_models, models_of, repository, run_case, run_cases, write_case
 
 ECHO = {"matrix": {"harnesses": ["echo"], "models": ["m"]}}
@@ -208,10 +209,12 @@ def test_setup_that_fails_is_exit_3(tmp_path: Path) -> None:
 
 
 def test_claude_code_by_its_own_transcript(tmp_path: Path) -> None:
-    """A stand-in prints a real transcript: its calls and usage are graded, and its last words are the answer."""
+    """A stand-in asks once and prints a real transcript: what the model asked for is graded, and the last words of the
+    transcript are the answer."""
     transcript = (ROOT / "tests/data/traces/claude-code-2.1.197.jsonl").read_text("utf-8")
-    program = '#!/bin/sh\ncat > prompt.txt\nprintf "%s " "$@" > arguments.txt\n[ "$9" = bad ] || cat transcript.jsonl\n'
-    author = {"source/bin/claude": program, "source/transcript.jsonl": transcript}
+    program = '#!/bin/sh\ncat > prompt.txt\nprintf "%s " "$@" > arguments.txt\npython3 ask.py && cat transcript.jsonl\n'
+    asks = CLIENT + 'ask([user("do it")])\n'
+    author = {"source/bin/claude": program, "source/transcript.jsonl": transcript, "source/ask.py": asks}
     write_case(
         tmp_path,
         "  - {type: trace, require_tools: [{kind: execute}]}\n"
@@ -223,13 +226,13 @@ def test_claude_code_by_its_own_transcript(tmp_path: Path) -> None:
         matrix={"harnesses": ["claude-code", "claude-code-stream"], "models": ["good"]},
     )
     (tmp_path / "source" / "bin" / "claude").chmod(0o755)
-    called = run_case(tmp_path, environ={"ANTHROPIC_API_KEY": "sk-ant-not-shown-anywhere"})
+    with behind(calls(("toolu_1", "Bash", {"command": "ls"}))) as (_, environ):
+        called = run_case(tmp_path, environ=environ)
     assert called.code == 0, called.out + called.err
     result = next(json.loads(line)["result"] for line in transcript.splitlines() if '"type":"result"' in line)
     assert [cell["agent"]["output"].strip() for cell in called.cells] == [result.strip()] * 2
-    # No model was asked, so its own word is all there is.
-    assert {cell["trace"]["source"] for cell in called.cells} == {"agent"}
-    assert "not-shown" not in called.err + called.out
+    assert {cell["trace"]["source"] for cell in called.cells} == {"gateway"}
+    assert REAL_KEY not in called.err + called.out
 
 
 def test_a_harness_that_is_not_installed_is_exit_3(tmp_path: Path) -> None:
