@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from keystone_action.gateway.event_stream import Event, EventStream
@@ -13,6 +14,9 @@ from keystone_action.gateway.exchange import Answer, AnswerReader, Provider
 READ_LIMIT = 32 << 20
 """Bytes of an answer in one piece, or of one event of a stream. A longer one is cut: it can't be read in bounded
 memory, and what we did not read must not reach the agent."""
+_NO_JSON = "its answer is not JSON"
+_NO_ANSWER = {"", "[DONE]"}
+"""Data of events that say nothing of the answer."""
 
 
 class TooLong(Exception):  # noqa: N818 - an outcome
@@ -33,6 +37,7 @@ class AnswerCopy:
         self._read = 0
         self._whole = bytearray()
         self._answer: Answer | None = None
+        self._ended = self._unreadable = False
         self.is_answer = False
         self.lost = ""
 
@@ -48,20 +53,26 @@ class AnswerCopy:
             return piece
         if self._reader is None:
             self._whole += piece
-            if len(self._whole) > READ_LIMIT:
-                raise TooLong
+            self._require_room(len(self._whole))
             return piece
         passed = bytearray()
         for event in self._events.feed(piece):
             data = self._take(self._reader, event)
+            if data is None and (event.data or "").strip() not in _NO_ANSWER:
+                self._unreadable = True
             if not (self._without_usage and data is not None and _is_usage_alone(data)):
                 passed += event.raw
-        if self._events.waiting > READ_LIMIT:
-            raise TooLong
+        self._require_room(self._events.waiting)
         return bytes(passed) if self._without_usage else piece
 
+    def _require_room(self, size: int) -> None:
+        if size > READ_LIMIT:
+            self._unreadable = True
+            raise TooLong
+
     def end(self) -> bytes:
-        """What stood after the last whole event and was not passed on yet."""
+        """It came to its end. What stood after the last whole event and was not passed on yet."""
+        self._ended = True
         return self._events.rest if self._without_usage else b""
 
     def so_far(self) -> Answer:
@@ -71,8 +82,14 @@ class AnswerCopy:
     def answer(self) -> Answer:
         """What came; there will be no more."""
         if self._answer is None:
-            self._answer = self._read_stream(self._reader) if self._reader is not None else self._read_whole()
+            is_empty = not (self._read or self._events.waiting or self._whole.strip())
+            found = self._read_stream(self._reader) if self._reader is not None else self._read_whole()
             self._whole.clear()
+            # Of one that was cut off there may be nothing to read; that is a failure, which is told elsewhere.
+            nothing = (
+                self._ended and not is_empty and found in (Answer(), Answer(problem=_NO_JSON, unread=found.unread))
+            )
+            self._answer = replace(found, unreadable=self._unreadable or nothing)
         return self._answer
 
     def _take(self, reader: AnswerReader, event: Event) -> Mapping[str, Any] | None:
@@ -99,7 +116,7 @@ class AnswerCopy:
         for event in self._events.feed(content):
             self._take(reader, event)
         self._take(reader, self._events.last())
-        return reader.answer() if self._read else Answer(problem="its answer is not JSON", unread=len(content))
+        return reader.answer() if self._read else Answer(problem=_NO_JSON, unread=len(content))
 
 
 def _is_usage_alone(data: Mapping[str, Any]) -> bool:

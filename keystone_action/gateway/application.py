@@ -18,7 +18,7 @@ from keystone_action.gateway.exchange import Asked
 from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
 from keystone_action.gateway.relay import Lost, Relay, failure_of
 from keystone_action.gateway.request_body import parsed_body, with_usage
-from keystone_action.gateway.routes import SHOWN, Route, provider_for, route_of
+from keystone_action.gateway.routes import SHOWN, Route, problem_of_query, provider_for, route_of
 from keystone_action.gateway.secret_bytes import shapes_of
 from keystone_action.gateway.upstreams import Client, Upstream
 
@@ -124,6 +124,8 @@ class Application:
         if route is None:
             shown = SHOWN[upstream.api]
             raise Refusal(404, f"there is no {request.method} {request.path[:200]} here; there is {shown}")
+        if problem := problem_of_query(upstream.api, request.query):
+            raise Refusal(400, problem)
         why = self._settings.missing_key.get(upstream.name, "")
         if not why and not _VISIBLE.fullmatch(upstream.key):
             why = f"the key of {upstream.name} has characters that can't stand in a header"

@@ -63,7 +63,7 @@ class Asked:
 class Answer:
     """What a model answered. finished: the answer came to its end. problem: what the provider said went wrong in the
     middle of it. stop: why the model stopped, in that API's word. unread: characters of it that no other field has, for
-    an estimate."""
+    an estimate. unreadable: the agent got something that we could not read, so a call of a tool may be missing here."""
 
     model: str = ""
     text: str = ""
@@ -74,6 +74,7 @@ class Answer:
     problem: str = ""
     finished: bool = False
     unread: int = 0
+    unreadable: bool = False
 
 
 class AnswerReader(ABC):

@@ -61,7 +61,7 @@ class Exchange:
     asked: of its results, those that answer a call that a provider made. digest: of API, path and body: equal for
     retries. ts: when it came. status: of its answer, None while there is none. failure: why it is none that counts;
     empty for one that does. estimated: its tokens are. cost_usd: None = nobody knows. characters: of the request's
-    body, for an estimate.
+    body, for an estimate. unreadable: the agent got an answer that we could not read.
     """
 
     api: str
@@ -78,6 +78,7 @@ class Exchange:
     tokens: Tokens = NOTHING
     cost_usd: float | None = 0.0
     characters: int = field(default=0, repr=False)
+    unreadable: bool = False
 
     @property
     def model(self) -> str:
@@ -118,6 +119,7 @@ class Ledger:
         self._offers: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._spent = Spent()
         self._refused: list[str] = []
+        self._unreadable = False
         self.stopped = ""
         """The sentence of the limit that was reached; empty when none was."""
         self.missing_key = ""
@@ -148,6 +150,13 @@ class Ledger:
         """Whether a provider answered."""
         with self._lock:
             return any(one.answer is not None for one in self._exchanges.values())
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the agent got an answer that we could not read, so that nobody knows which tools it called. (A retry
+        that was answered doesn't change that.)"""
+        with self._lock:
+            return self._unreadable
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -213,6 +222,8 @@ class Ledger:
                 places = (place for place, one in reversed(self._exchanges.items()) if one is exchange)
                 self._failed[exchange.digest] = next(places)
             if answer is not None:
+                exchange.unreadable = answer.unreadable
+                self._unreadable = self._unreadable or answer.unreadable
                 self._calls.add(exchange.api, answer)
                 tokens, is_estimate = _counted(exchange, answer)
                 exchange.answer = replace(answer, tokens=tokens)

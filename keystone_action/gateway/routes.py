@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from urllib.parse import parse_qsl
 
 from keystone_action.gateway.exchange import Provider
 
@@ -31,6 +32,10 @@ SHOWN = {
     "gemini": "POST /v1beta/models/MODEL:generateContent, :streamGenerateContent, :countTokens, GET /v1beta/models",
 }
 """What there is, for a refusal."""
+_FORMS = {"sse", "json"}
+_NEVER_OF_GEMINI = {"callback", "fields", "access_token", "oauth_token"}
+"""Parameters that every API of Google has: other forms of an answer, parts of it, other credentials. Names that begin
+with `$` are more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,19 @@ def route_of(api: str, method: str, path: str) -> Route | None:
                 path.removeprefix("/v1") if api == "openai" else path, provider_for(api, reader) if reader else None
             )
     return None
+
+
+def problem_of_query(api: str, query: str) -> str:
+    """Why a query doesn't pass; empty when it does. An answer in a form that we can't read would hide what it says."""
+    if api != "gemini":
+        return ""
+    for name, value in parse_qsl(query.replace(";", "&"), keep_blank_values=True):
+        known = name.strip().casefold()
+        if known == "alt" and value not in _FORMS:
+            return f"alt={value[:20]} is not let through; alt=sse and alt=json are"
+        if known.startswith("$") or known in _NEVER_OF_GEMINI:
+            return f"the query parameter {known[:20]} is not let through"
+    return ""
 
 
 @cache

@@ -44,6 +44,9 @@ _OF_THE_CONNECTION = frozenset(
 )
 """Headers of one hop (RFC 9110, 7.6.1) and those that are set anew for the next."""
 _OF_THE_ANSWER = _OF_THE_CONNECTION | {b"content-encoding", b"set-cookie", b"alt-svc", b"strict-transport-security"}
+_CREDENTIALS_IN_QUERIES = {"key", "api_key", "api-key", "apikey", "access_token", "oauth_token"}
+_SHAPING = {b"x-goog-fieldmask", b"x-http-method-override"}
+"""Headers by which an agent would get a part of an answer, or another one."""
 _CLEAN = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 """A value that an HTTP server passes on; others are left out."""
 _CONNECT_SECONDS = 30.0
@@ -61,13 +64,13 @@ class Upstream:
     key: str = field(default="", repr=False)
 
     def url(self, path: str, query: str) -> str:
-        """Of a request for this path below the base. A key in the query is ours, too."""
-        kept = "&".join(pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]) != "key")
+        """Of a request for this path below the base. Credentials in the query are replaced, too."""
+        kept = "&".join(pair for pair in query.split("&") if _name_in(pair) not in _CREDENTIALS_IN_QUERIES)
         return f"{self.base.rstrip('/')}{path}" + (f"?{kept}" if kept else "")
 
     def headers(self, headers: Headers) -> Headers:
         """Those of an agent's request as the provider gets them: every credential is replaced."""
-        dropped = CREDENTIALS | _OF_THE_CONNECTION | _named_by_connection(headers) | {b"accept-encoding"}
+        dropped = CREDENTIALS | _OF_THE_CONNECTION | _SHAPING | _named_by_connection(headers) | {b"accept-encoding"}
         kept = [(name, value) for name, value in headers if name.lower() not in dropped]
         # We read the answer, and no client depends on its being compressed.
         kept.append((b"accept-encoding", b"identity"))
@@ -83,6 +86,10 @@ def _credential(api: str, key: bytes, *, bearer: bool) -> tuple[bytes, bytes]:
     if api == "anthropic" and not bearer:
         return (b"x-api-key", key)
     return (b"authorization", b"Bearer " + key)
+
+
+def _name_in(pair: str) -> str:
+    return unquote_plus(pair.partition("=")[0]).strip().casefold()
 
 
 def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:

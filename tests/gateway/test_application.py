@@ -53,6 +53,42 @@ def test_a_key_is_replaced_wherever_an_api_has_it(path, headers, told):
         assert asked.target.partition("?")[0] == path.partition("?")[0].removeprefix("/" + path.split("/")[1])
 
 
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("", 200),
+        ("?alt=sse", 200),
+        ("?alt=json&a=b", 200),
+        ("?alt=proto", 400),
+        ("?alt=sse&alt=media", 400),
+        ("?ALT=proto", 400),
+        ("?%61lt=proto", 400),
+        ("?a=b;alt=proto", 400),
+        ("?alt", 400),
+        ("?alt=json&callback=x", 400),
+        ("?fields=usageMetadata", 400),
+        ("?$fields=usageMetadata", 400),
+        ("?%24alt=proto", 400),
+        ("?access_token=theirs", 400),
+        ("?oauth_token=theirs", 400),
+    ],
+)
+def test_of_gemini_only_answers_that_can_be_read_are_asked_for(query, status):
+    with world() as one:
+        headers = {**KEY, "x-goog-fieldmask": "usageMetadata", "x-http-method-override": "GET"}
+        found = one.ask(f"/gemini/v1beta/models/g:generateContent{query}", {}, headers=headers)
+        assert found.status_code == status, found.text
+        assert len(one.behind.asked) == (status == 200)
+        for asked in one.behind.asked:
+            assert asked.header("x-goog-fieldmask") is asked.header("x-http-method-override") is None
+
+
+def test_credentials_in_a_query_are_not_passed_on():
+    with world(document(ANSWER)) as one:
+        one.ask("/anthropic/v1/messages?access_token=a&beta=true&Api_Key=b&k%65y=c&oauth_token=d")
+        assert one.behind.asked[0].target == "/v1/messages?beta=true"
+
+
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "another-cells"}, {"authorization": f"Basic {WORTHLESS}"}])
 def test_without_this_cells_key_nobody_is_asked(headers):
     with world() as one:

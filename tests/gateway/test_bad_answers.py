@@ -137,6 +137,48 @@ def test_what_arrives_whole_and_is_not_an_answer_passes_and_is_the_providers_fai
         assert exchange.estimated
 
 
+@pytest.mark.parametrize(
+    ("says", "is_unreadable"),
+    [
+        (Says(200, [b"<html>"]), True),
+        (Says(200, [b"\x0a\x04calls"], [("content-type", "application/x-protobuf")]), True),
+        (Says(200, [b"// callback\nx(" + json.dumps(ANSWER).encode() + b")"]), True),
+        (document({"candidates": [{"content": {}}]}), True),  # another API's
+        (document([1]), True),
+        (Says(200, [b"\xff\xfe\0"], [EVENTS]), True),
+        (Says(200, [b"data: call f()\n\n"], [EVENTS]), True),
+        (Says(200, [b"data: " + b'{"a":' * 200_000 + b"\n\n", b"data: {}\n\n"], [EVENTS]), True),
+        (stream({"choices": [{"delta": {"content": "hm"}}]}), True),
+        (document(ANSWER), False),
+        (stream(*STREAM), False),
+        (Says(200, [*stream(*STREAM).pieces, b": alive\n\n", b"data: [DONE]\n\n"], [EVENTS]), False),
+        (stream(*STREAM[:3]), False),
+        (Says(200, [b""]), False),  # it told the agent nothing either
+        (Says(200, [b'{"type":'], cut=True), False),
+        (Says(500, [b"<html>"]), False),
+        (document({"type": "error", "error": {"message": "Overloaded"}}), False),
+    ],
+)
+def test_an_answer_that_reached_the_agent_and_could_not_be_read_is_told(says, is_unreadable):
+    with world(says, document(ANSWER)) as one:
+        try:
+            one.ask(body=STREAMED)
+        except httpx.RemoteProtocolError:
+            assert says.cut
+        (exchange,) = one.settled()
+        assert (exchange.unreadable, one.ledger.unreadable) == (is_unreadable, is_unreadable)
+        one.ask(body=STREAMED)
+        one.settled()
+        assert one.ledger.unreadable is is_unreadable, "a retry that was answered does not make up for it"
+
+
+def test_an_answer_of_no_known_form_is_unreadable_in_each_api():
+    for path in ("openai/v1/responses", "openai/v1/chat/completions", "gemini/v1beta/models/g:generateContent"):
+        with world(document({"result": "call f()"})) as one:
+            one.ask(f"/{path}", {"model": "m"})
+            assert (one.settled()[0].unreadable, path) == (True, path)
+
+
 ENDED = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in STREAM)
 
 
@@ -184,6 +226,7 @@ def test_an_answer_that_is_too_long_to_be_read_is_cut(monkeypatch):
                 one.ask()
             (exchange,) = one.settled()
             assert "is longer than" in exchange.failure
+            assert exchange.unreadable
 
 
 def test_a_hundred_megabytes_of_events_pass_in_bounded_memory():

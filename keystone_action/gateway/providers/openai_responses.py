@@ -44,9 +44,9 @@ class OpenAiResponses(Provider):
     def whole(self, body: Any) -> Answer:
         reader = _Reader()
         if isinstance(body, dict):
-            reader.event(
-                {"type": "error", **body} if "output" not in body else {"type": _ended(body), "response": body}
-            )
+            is_error = "output" not in body and ("error" in body or text(body, "type") == "error")
+            if is_error or "output" in body:
+                reader.event({"type": "error", **body} if is_error else {"type": _ended(body), "response": body})
         return reader.answer()
 
     def reader(self) -> AnswerReader:
