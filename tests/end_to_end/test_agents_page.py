@@ -3,6 +3,7 @@ program, those for an image and for the action with one that a stand-in for npm 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -27,7 +28,6 @@ PRICES = "item,price\nbread,3.20\ncoffee,8.45\napples,4.10\ncheese,26.75\n"
 ADDS_UP = "awk -F, 'NR > 1 {sum += $2} END {printf \"%.2f\\n\", sum}' prices.csv > total.txt"
 EDIT = "total.txt\n```\n<<<<<<< SEARCH\n=======\n42.50\n>>>>>>> REPLACE\n```\n"
 """For an agent without tools, whose model writes edits down."""
-IMAGE = "keystone-test-agents:1"
 
 
 def blocks(text: str) -> list[str]:
@@ -94,44 +94,62 @@ def environment(name: str, url: str) -> dict[str, str]:
     return {key: REAL_KEY, base: url + ("/v1" if api == "openai" else "")}
 
 
-INSTALLER = f"""\
+PROGRAM = r"""#!/usr/bin/env python3
+# Stands in for an agent: asks its model once, shows what it was given, and does the task of the page.
+import json, os, re, sys, urllib.request
+
+if {"--version", "--help"} & set(sys.argv):
+    sys.exit(print("1.0"))
+api = "API"
+paths = {
+    "anthropic": ("ANTHROPIC_BASE_URL", "/v1/messages", "x-api-key"),
+    "openai": ("OPENAI_BASE_URL", "/chat/completions", "authorization"),
+    "gemini": ("GOOGLE_GEMINI_BASE_URL", "/v1beta/models/m:generateContent", "x-goog-api-key"),
+}
+base, path, header = paths[api]
+key = os.environ[api.upper() + "_API_KEY"]
+body = {"model": "m", "messages": [], "tools": [{}]}
+headers = {header: "Bearer " + key if header == "authorization" else key, "content-type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(os.environ[base] + path, json.dumps(body).encode(), headers)).read()
+print(sys.argv, dict(os.environ))
+open("total.txt", "w").write("42.50\n")
+"""
+INSTALLER = """\
 #!/bin/sh
-# Stands in for npm and pip: what it installs does the task of the page, and shows what it was started with.
+# Stands in for npm and pip.
 case "$*" in
-{{cases}}
+CASES
 *) exit 1 ;;
 esac
-printf '%s\\n' '#!/bin/sh' 'case "$*" in *--version*|*--help*) echo 1.0; exit ;; esac' 'env; echo "$@"' \\
-  "{ADDS_UP.replace('"', chr(92) + '"').replace("$2", chr(92) + "$2")}" > "/usr/local/bin/$program"
-chmod 755 "/usr/local/bin/$program"
+sed "s/^api = .*/api = '$api'/" /opt/agent > "/usr/local/bin/$program" && chmod 755 "/usr/local/bin/$program"
 """
 
 
 @pytest.fixture(scope="module")
 def image_with_installers(image: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("image")
-    names = [load_preset(name) for name in preset_names()]
-    cases = "\n".join(f"'install {_after_install(one.install_command())}'*) program={one.program} ;;" for one in names)
-    (folder / "installer").write_text(INSTALLER.replace("{cases}", cases))
+    name, folder = f"keystone-test-installers:{os.getpid()}", tmp_path_factory.mktemp("image")
+    cases = [
+        f"'install {_after_install(one.install_command())}') program={one.program} api={one.providers[0]} ;;"
+        for one in map(load_preset, preset_names())
+    ]
+    (folder / "agent").write_text(PROGRAM)
+    (folder / "installer").write_text(INSTALLER.replace("CASES", "\n".join(cases)))
+    (folder / "installer").chmod(0o755)
     (folder / "Dockerfile").write_text(
-        f"FROM {image(PYTHON)}\nCOPY installer /usr/local/bin/npm\nCOPY installer /usr/local/bin/pip\n"
-        "RUN chmod 755 /usr/local/bin/npm /usr/local/bin/pip\n"
+        f"FROM {image(PYTHON)}\nCOPY agent /opt/agent\n"
+        "COPY installer /usr/local/bin/npm\nCOPY installer /usr/local/bin/pip\n"
     )
-    yield _build(folder)
-    subprocess.run(["docker", "image", "rm", "--force", IMAGE], capture_output=True, check=False)
+    environ = {**os.environ, "DOCKER_BUILDKIT": "0"}  # the newer builder pulls a front end of its own
+    build = ["docker", "build", "--force-rm", "--tag", name, str(folder)]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=300, check=False, env=environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield name
+    subprocess.run(["docker", "image", "rm", "--force", name], capture_output=True, check=False)
 
 
 def _after_install(command: str) -> str:
     """As the shell hands it on: without quotes."""
     return command.partition(" install ")[2].replace("'", "")
-
-
-def _build(folder: Path) -> str:
-    done = subprocess.run(
-        ["docker", "build", "--tag", IMAGE, str(folder)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return IMAGE
 
 
 @pytest.mark.docker
@@ -149,5 +167,9 @@ def test_its_blocks_for_an_image_and_for_the_action(tmp_path: Path, name: str, i
             lay_out(runner.workspace, block.replace(f"base: {base}", f"base: {image_with_installers}"))
             found = runner.step(step.get("with", {}), env={**environ, key: given})
             assert found.exit_code == code, found.text
-            assert REAL_KEY not in found.text + found.summary
+            written = b"".join(path.read_bytes() for path in runner.workspace.rglob("*") if path.is_file())
+            assert REAL_KEY.encode() not in written + (found.text + found.summary).encode()
+            asked = [one.header(name) for one in behind.asked for name, _ in one.headers]
+            assert len(behind.asked) == 1
+            assert {REAL_KEY, f"Bearer {REAL_KEY}"} & set(asked)
     assert "is not set" in found.text
