@@ -58,10 +58,10 @@ def spec_of(name: str) -> str:
 
 
 def test_every_spec_is_run():
-    """Those about agents by test_agents_page.py."""
-    agents = DOCUMENTS[Path("docs/agents.md")]
+    """Those of two pages by test_agents_page.py and test_gateway_page.py."""
+    elsewhere = DOCUMENTS[Path("docs/agents.md")] + DOCUMENTS[Path("docs/gateway.md")]
     shown = [block for block in blocks("yaml") if "jobs:" not in block and "uses:" not in block]
-    shown = [block for block in shown if f"```yaml\n{block}```" not in agents]
+    shown = [block for block in shown if f"```yaml\n{block}```" not in elsewhere]
     assert sorted(shown) == sorted(map(spec_of, ("changelog", "greeting", "in-containers", "with-a-key")))
 
 
