@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.agent_installers import agent_installers
 from support.docker_engine import engine
 from support.images import image
 from support.kept_runs import kept_runs
 from support.pytest_packages import packages
 from support.tiers import mark_tiers, start_long_tests_first
 
-__all__ = ["engine", "image", "kept_runs", "packages"]
+__all__ = ["agent_installers", "engine", "image", "kept_runs", "packages"]
 
 # A slow machine is no defect: hypothesis' own time limits would be timing assertions.
 settings.register_profile("keystone", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -214,7 +214,7 @@ def _spec(agent: FoundAgent, place: str, head: str = "") -> str:
 
 
 def _in_image(preset: Preset) -> str:
-    command = json.dumps(preset.install_command())
+    command = json.dumps(preset.install_command(preset.seen))
     return f"base: {_IMAGES[preset.package.source]}\nsetup:\n  commands: [{command}]\n\n"
 
 

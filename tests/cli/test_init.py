@@ -54,7 +54,7 @@ def test_what_it_writes_is_valid_and_never_overwritten(tmp_path: Path, name: str
     assert written == {file: (tmp_path / file).read_text("utf-8") for file in FILES}
     specs = [yaml.safe_load(written[file]) for file in ("keystone.yaml", "container.yaml")]
     preset = load_preset(name)
-    assert specs[1].pop("setup") == {"commands": [preset.install_command()]}
+    assert specs[1].pop("setup") == {"commands": [preset.install_command(preset.seen)]}
     assert specs[1].pop("base") in {"node:22", "python:3.12"}
     assert specs[0] == specs[1]
     assert specs[0]["agent"]["type"] == name

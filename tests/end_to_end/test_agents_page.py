@@ -3,10 +3,7 @@ program, those for an image and for the action with one that a stand-in for npm 
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ import yaml
 from support.agent_clients import CLIENTS, installed
 from support.command_line import ROOT, keystone
 from support.fake_runner import FakeRunner
-from support.images import PYTHON
 from support.model_agents import REAL_KEY
 from support.page_examples import sections
 from support.scripted_models import ScriptedModel, Turn
@@ -67,7 +63,7 @@ def test_its_blocks_belong_together(name: str) -> None:
     laptop, image, action = map(yaml.safe_load, blocks_of(name))
     assert laptop["agent"]["type"] == name
     assert image["agent"] == laptop["agent"]
-    assert image["setup"]["commands"] == [load_preset(name).install_command()]
+    assert image["setup"]["commands"] == [load_preset(name).install_command(load_preset(name).seen)]
     ((variable, secret),) = action[0]["env"].items()
     assert variable == VARIABLES[load_preset(name).providers[0]][0]
     assert secret == f"${{{{ secrets.{variable} }}}}"
@@ -94,67 +90,9 @@ def environment(name: str, url: str) -> dict[str, str]:
     return {key: REAL_KEY, base: url + ("/v1" if api == "openai" else "")}
 
 
-PROGRAM = r"""#!/usr/bin/env python3
-# Stands in for an agent: asks its model once, shows what it was given, and does the task of the page.
-import json, os, re, sys, urllib.request
-
-if {"--version", "--help"} & set(sys.argv):
-    sys.exit(print("1.0"))
-api = "API"
-paths = {
-    "anthropic": ("ANTHROPIC_BASE_URL", "/v1/messages", "x-api-key"),
-    "openai": ("OPENAI_BASE_URL", "/chat/completions", "authorization"),
-    "gemini": ("GOOGLE_GEMINI_BASE_URL", "/v1beta/models/m:generateContent", "x-goog-api-key"),
-}
-base, path, header = paths[api]
-key = os.environ[api.upper() + "_API_KEY"]
-body = {"model": "m", "messages": [], "tools": [{}]}
-headers = {header: "Bearer " + key if header == "authorization" else key, "content-type": "application/json"}
-urllib.request.urlopen(urllib.request.Request(os.environ[base] + path, json.dumps(body).encode(), headers)).read()
-print(sys.argv, dict(os.environ))
-open("total.txt", "w").write("42.50\n")
-"""
-INSTALLER = """\
-#!/bin/sh
-# Stands in for npm and pip.
-case "$*" in
-CASES
-*) exit 1 ;;
-esac
-sed "s/^api = .*/api = '$api'/" /opt/agent > "/usr/local/bin/$program" && chmod 755 "/usr/local/bin/$program"
-"""
-
-
-@pytest.fixture(scope="module")
-def image_with_installers(image: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    name, folder = f"keystone-test-installers:{os.getpid()}", tmp_path_factory.mktemp("image")
-    cases = [
-        f"'install {_after_install(one.install_command())}') program={one.program} api={one.providers[0]} ;;"
-        for one in map(load_preset, preset_names())
-    ]
-    (folder / "agent").write_text(PROGRAM)
-    (folder / "installer").write_text(INSTALLER.replace("CASES", "\n".join(cases)))
-    (folder / "installer").chmod(0o755)
-    (folder / "Dockerfile").write_text(
-        f"FROM {image(PYTHON)}\nCOPY agent /opt/agent\n"
-        "COPY installer /usr/local/bin/npm\nCOPY installer /usr/local/bin/pip\n"
-    )
-    environ = {**os.environ, "DOCKER_BUILDKIT": "0"}  # the newer builder pulls a front end of its own
-    build = ["docker", "build", "--force-rm", "--tag", name, str(folder)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=300, check=False, env=environ)
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield name
-    subprocess.run(["docker", "image", "rm", "--force", name], capture_output=True, check=False)
-
-
-def _after_install(command: str) -> str:
-    """As the shell hands it on: without quotes."""
-    return command.partition(" install ")[2].replace("'", "")
-
-
 @pytest.mark.docker
 @pytest.mark.parametrize("name", preset_names())
-def test_its_blocks_for_an_image_and_for_the_action(tmp_path: Path, name: str, image_with_installers: str) -> None:
+def test_its_blocks_for_an_image_and_for_the_action(tmp_path: Path, name: str, agent_installers: str) -> None:
     _, block, action = blocks_of(name)
     (step,) = yaml.safe_load(action)
     with provider(ScriptedModel([Turn(text="Done.")]).answer) as behind:
@@ -164,7 +102,7 @@ def test_its_blocks_for_an_image_and_for_the_action(tmp_path: Path, name: str, i
             (tmp_path / str(code)).mkdir()
             runner = FakeRunner(tmp_path / str(code))
             base = yaml.safe_load(block)["base"]
-            lay_out(runner.workspace, block.replace(f"base: {base}", f"base: {image_with_installers}"))
+            lay_out(runner.workspace, block.replace(f"base: {base}", f"base: {agent_installers}"))
             found = runner.step(step.get("with", {}), env={**environ, key: given})
             assert found.exit_code == code, found.text
             written = b"".join(path.read_bytes() for path in runner.workspace.rglob("*") if path.is_file())
