@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keystone_action.gateway.answer_copy import AnswerCopy
@@ -172,6 +172,8 @@ class Application:
             pass  # the client left, and the rest of its answer did not come in time
         finally:
             answer = copy.answer() if copy.is_answer else None
+            if answer is not None and reply.is_gone and not reply.was_seen:
+                answer = replace(answer, text="", thought="", calls=())  # paid, and nobody could act on it
             seconds = time.monotonic() - started
             self._ledger.close(
                 exchange, status=status or reply.status or None, answer=answer, failure=failure, seconds=seconds

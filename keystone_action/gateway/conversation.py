@@ -83,11 +83,11 @@ class Request:
 
 class Reply:
     """The answer to an agent. is_gone: nobody reads it any more. is_cut: the provider's answer ended in the middle, and
-    so does ours."""
+    so does ours. was_seen: something of its body was sent to a client that had not left."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.started = self.is_gone = self.is_cut = False
+        self.started = self.is_gone = self.is_cut = self.was_seen = False
         self.status = 0
 
     async def json(self, status: int, document: Mapping[str, Any]) -> None:
@@ -108,6 +108,7 @@ class Reply:
     async def body(self, piece: bytes) -> None:
         """The next piece of it."""
         if piece:
+            self.was_seen = self.was_seen or not self.is_gone
             await self._sent({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self) -> None:

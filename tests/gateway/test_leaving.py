@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -58,12 +59,40 @@ def test_an_agent_that_hangs_up_early_pays_all_the_same():
 
 def test_it_pays_as_well_when_it_does_not_wait_for_the_first_byte():
     gate = Gate()
-    with world(document(ANSWER, before=gate)) as one:
+    call = {"type": "tool_use", "id": "c1", "name": "write", "input": {}}
+    with world(document({**ANSWER, "content": [*ANSWER["content"], call]}, before=gate)) as one:
         with pytest.raises(httpx.ReadTimeout):
             one.ask(timeout=0.3)
+        time.sleep(0.3)  # until it is seen that the client has left
         gate.open()
-        one.settled()
+        (exchange,) = one.settled()
         assert one.ledger.spent.tokens == Tokens(10, 0, 0, 2)
+        # The client will ask again. It acted on nothing of this answer: its calls are nobody's.
+        assert exchange.answer is not None
+        assert (exchange.answer.calls, exchange.answer.text, one.ledger.spent.tool_calls) == ((), "", 0)
+
+
+def test_calls_of_an_answer_that_began_count_to_its_end():
+    gate = Gate(1)
+    call = {"type": "tool_use", "id": "c1", "name": "write", "input": {}}
+    whole = json.dumps({**ANSWER, "content": [call]}).encode()
+    with world(Says(200, [whole[:-1], whole[-1:]], before=gate)) as one:
+        hang_up(one)  # it has all but the last brace
+        gate.open()
+        (exchange,) = one.settled()
+        assert exchange.answer is not None
+        assert [one.id for one in exchange.answer.calls] == ["c1"]
+
+
+def test_a_client_that_waits_to_be_told_to_continue_is_told():
+    body = json.dumps(ASK).encode()
+    with world(document(ANSWER)) as one, socket.create_connection(("127.0.0.1", one.opened.port), timeout=10) as asking:
+        head = f"POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: {WORTHLESS}\r\nexpect: 100-continue\r\n"
+        asking.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode())
+        assert asking.recv(1000).startswith(b"HTTP/1.1 100 ")
+        asking.sendall(body)
+        assert asking.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert one.behind.asked[0].header("expect") is None
 
 
 def test_where_the_rest_does_not_come_in_time_its_cost_is_estimated():

@@ -22,7 +22,7 @@ from keystone_action.gateway.upstreams import Upstream
 REAL, WORTHLESS = "sk-real-key-of-ours-0001", "keystone-cell-key"
 KEY = {"x-api-key": WORTHLESS}
 ASK: dict[str, Any] = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "do it"}]}
-ANSWER = {
+ANSWER: dict[str, Any] = {
     "type": "message",
     "model": "claude-opus-4-5",
     "content": [{"type": "text", "text": "done"}],
