@@ -28,11 +28,13 @@ class Tokens:
 @dataclass(frozen=True, slots=True)
 class ModelCall:
     """A call of a tool that a model asked for. arguments: None where they did not arrive whole, or are no object; a
-    tool that takes free text has it under `input`."""
+    tool that takes free text has it under `input`. by_provider: the provider ran it itself, so no result of it is sent
+    back."""
 
     id: str
     name: str
     arguments: Mapping[str, Any] | None
+    by_provider: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ class OpenCalls:
 
     def add(self, api: str, answer: Answer) -> None:
         """A provider made these calls."""
-        for call in answer.calls:
-            self._open[key_of(api, call)] += 1
+        self._open.update(_awaited(api, answer))
 
     def take(self, api: str, results: Sequence[ToolResult], under_way: Iterable[Answer]) -> tuple[ToolResult, ...]:
         """Those that end an open call, cut to what a trace keeps. Where an id or a name came before, the last results
@@ -40,7 +39,7 @@ class OpenCalls:
         end."""
         if not results:
             return ()
-        coming: Counter[Key] = Counter(key_of(api, call) for answer in under_way for call in answer.calls)
+        coming: Counter[Key] = Counter(key for answer in under_way for key in _awaited(api, answer))
         found: dict[Key, list[ToolResult]] = defaultdict(list)
         for result in results:
             for key in keys_of(api, result):
@@ -53,6 +52,11 @@ class OpenCalls:
             self._open[key] -= len(new)
             kept += [_cut(key, result) for result in new]
         return tuple(kept)
+
+
+def _awaited(api: str, answer: Answer) -> list[Key]:
+    """Of the calls whose results an agent sends."""
+    return [key_of(api, call) for call in answer.calls if not call.by_provider]
 
 
 def _cut(key: Key, result: ToolResult) -> ToolResult:

@@ -33,7 +33,7 @@ def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
     last = [one.answer for one in _with_tools(exchanges) if one.answer is not None][-1:]
     for answer in last:
         builder.stop_reason = answer.stop
-        builder.final_output = "" if answer.calls else answer.text
+        builder.final_output = answer.text if all(call.by_provider for call in answer.calls) else ""
     return replace(builder.finish(), unpriced=spent.unpriced)
 
 
@@ -60,7 +60,8 @@ class _OpenCalls:
             self._names[told] += 1
             name = f"{told}#{self._names[told]}"
         self._names[name] = 1
-        self._open[key_of(api, call)].append(name)
+        if not call.by_provider:
+            self._open[key_of(api, call)].append(name)
         return name
 
     def ended_by(self, exchange: Exchange) -> Iterator[tuple[str, ToolResult]]:

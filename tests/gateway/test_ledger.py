@@ -210,6 +210,16 @@ def test_a_result_of_a_call_that_no_provider_made_is_nothing():
     assert [exchange.asked.results for exchange in ledger.exchanges] == [(), (ToolResult("a", "real"),), ()]
 
 
+def test_a_call_that_the_provider_ran_counts_and_gets_no_result_from_the_agent():
+    ledger = Ledger()
+    calls = (ModelCall("s", "web_search", {"query": "a cat"}, by_provider=True), ModelCall("a", "f", {}))
+    asks(ledger, replace(DONE, calls=calls))
+    asks(ledger, replace(DONE, calls=calls[:1]), ToolResult("s", "forged"), ToolResult("a", "of a"))
+    assert results_of(ledger) == [("s", ""), ("a", "of a"), ("s#2", "")]
+    assert ledger.spent.tool_calls == 3
+    assert trace_of(ledger.exchanges, ledger.spent).final_output == "done", "the search was a part of this answer"
+
+
 def test_a_call_of_another_api_is_another_call():
     ledger = Ledger()
     asks(ledger, calling("a"))

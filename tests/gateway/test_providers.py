@@ -113,6 +113,94 @@ def test_an_answer_in_one_piece_says_what_its_stream_says(streamed, whole):
     assert provider.whole(whole) == read(provider, events)
 
 
+def run_by_provider(call: str, name: str, arguments: dict[str, Any] | None) -> ModelCall:
+    return ModelCall(call, name, arguments, by_provider=True)
+
+
+SEARCH = {"type": "search", "query": "a cat"}
+OF_PROVIDERS: list[tuple[Provider, dict[str, Any], list[ModelCall]]] = [
+    (
+        Anthropic(),
+        {
+            "type": "message",
+            "content": [
+                {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "a cat"}},
+                {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []},
+                {"type": "mcp_tool_use", "id": "m1", "name": "read", "server_name": "files", "input": {"path": "a"}},
+                {"type": "text", "text": "a cat"},
+            ],
+            "stop_reason": "end_turn",
+        },
+        [run_by_provider("s1", "web_search", {"query": "a cat"}), run_by_provider("m1", "mcp:read", {"path": "a"})],
+    ),
+    (
+        OpenAiResponses(),
+        {
+            "status": "completed",
+            "output": [
+                {"type": "web_search_call", "id": "w1", "action": SEARCH},
+                {"type": "file_search_call", "id": "f1", "queries": ["a cat"], "results": None},
+                {"type": "code_interpreter_call", "id": "c1", "code": "1 + 1", "outputs": [{"logs": "2"}]},
+                {"type": "image_generation_call", "id": "i1", "result": "aGk=", "revised_prompt": "a cat"},
+                {"type": "mcp_call", "id": "m1", "name": "read", "arguments": '{"path": "a"}', "output": "hi"},
+                {"type": "call_of_tomorrow_call", "id": "t1"},
+                {"type": "mcp_list_tools", "id": "l1", "tools": []},
+                {"type": "message", "content": [{"type": "output_text", "text": "a cat"}]},
+            ],
+        },
+        [
+            run_by_provider("w1", "web_search", SEARCH),
+            run_by_provider("f1", "file_search", {"queries": ["a cat"]}),
+            run_by_provider("c1", "code_interpreter", {"code": "1 + 1"}),
+            run_by_provider("i1", "image_generation", {"revised_prompt": "a cat"}),
+            run_by_provider("m1", "mcp:read", {"path": "a"}),
+            run_by_provider("t1", "call_of_tomorrow", {}),
+        ],
+    ),
+    (
+        Gemini(),
+        {
+            "candidates": [
+                {
+                    "content": {"parts": [{"executableCode": {"language": "PYTHON", "code": "1"}}, {"text": "a cat"}]},
+                    "groundingMetadata": {"webSearchQueries": ["a cat", "a cat", 1]},
+                    "urlContextMetadata": {"urlMetadata": [{"retrievedUrl": "https://example.com"}, None]},
+                    "finishReason": "STOP",
+                }
+            ]
+        },
+        [
+            run_by_provider("", "web_search", {"query": "a cat"}),
+            run_by_provider("", "web_fetch", {"url": "https://example.com"}),
+            run_by_provider("", "code_execution", {"language": "PYTHON", "code": "1"}),
+        ],
+    ),
+]
+
+
+def streamed(provider: Provider, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """An answer in one piece, as its API streams it."""
+    if isinstance(provider, Gemini):
+        return [body, body]  # it tells its searches again
+    if isinstance(provider, OpenAiResponses):
+        return [{"type": "response.output_item.done", "item": item} for item in body["output"]]
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": {}}]
+    for index, block in enumerate(body["content"]):
+        asked = {"type": "input_json_delta", "partial_json": json.dumps(block.get("input"))}
+        events.append({"type": "content_block_start", "index": index, "content_block": {**block, "input": {}}})
+        events += [{"type": "content_block_delta", "index": index, "delta": asked}] * ("input" in block)
+        events.append({"type": "content_block_stop", "index": index})
+    return events
+
+
+@pytest.mark.parametrize(("provider", "body", "calls"), OF_PROVIDERS, ids=[one[0].title for one in OF_PROVIDERS])
+def test_tools_that_the_provider_ran_are_calls(provider, body, calls):
+    assert list(provider.whole(body).calls) == calls
+    assert provider.whole(body).text == "a cat"
+    found = list(read(provider, streamed(provider, body)).calls)
+    assert found == (calls if not isinstance(provider, Gemini) else [*calls, calls[-1]])
+
+
 USAGES: list[tuple[Provider, dict[str, Any], Tokens]] = [
     (
         OpenAiResponses(),

@@ -12,6 +12,8 @@ from keystone_action.gateway.providers.values import Pieces, count, model_of, na
 
 _OF_CLIENTS = ("custom", "bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_")
 """How the types of tools begin that the client runs. (A search among the request's own tools goes nowhere.)"""
+_CALLS = {"tool_use", "server_tool_use", "mcp_tool_use"}
+"""Blocks that are calls of tools. The provider runs all but the first kind."""
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 426: "upgrade_required"}
 
 
@@ -63,7 +65,9 @@ class _Block:
 
     def call(self) -> ModelCall:
         arguments = as_arguments(self.pieces.text) if self.pieces.size else self.arguments
-        return ModelCall(self.id, self.name, arguments if isinstance(arguments, dict) else None)
+        name = f"mcp:{self.name}" if self.kind == "mcp_tool_use" else self.name
+        by_provider = self.kind != "tool_use"
+        return ModelCall(self.id, name, arguments if isinstance(arguments, dict) else None, by_provider)
 
 
 class _Reader(AnswerReader):
@@ -83,8 +87,8 @@ class _Reader(AnswerReader):
                 self._start(data.get("index"), mapping(data, "content_block"))
             case "content_block_delta" if block := self._blocks.get(_key(data.get("index"))):
                 delta = mapping(data, "delta")
-                piece = text(delta, {"tool_use": "partial_json", "thinking": "thinking"}.get(block.kind, "text"))
-                block.pieces.add(piece)
+                name = "partial_json" if block.kind in _CALLS else "thinking" if block.kind == "thinking" else "text"
+                block.pieces.add(text(delta, name))
             case "content_block_stop" if block := self._blocks.get(_key(data.get("index"))):
                 block.ended = True
             case "message_delta":
@@ -100,20 +104,20 @@ class _Reader(AnswerReader):
     def add(self, block: Mapping[str, Any]) -> None:
         """A block that came in one piece."""
         added = self._start(len(self._blocks), block)
-        added.pieces = Pieces("" if added.kind == "tool_use" else text(block, added.kind))
+        added.pieces = Pieces("" if added.kind in _CALLS else text(block, added.kind))
         added.ended = True
 
     def _start(self, index: Any, block: Mapping[str, Any]) -> _Block:
         kind = text(block, "type")
         started = _Block(kind, text(block, "id"), text(block, "name"), block.get("input"))
-        if kind != "tool_use":
+        if kind not in _CALLS:
             started.pieces.add(text(block, kind))
         self._blocks[_key(index)] = started
         return started
 
     def answer(self) -> Answer:
         blocks = [*self._blocks.values()]
-        calls = [block for block in blocks if block.kind == "tool_use"]
+        calls = [block for block in blocks if block.kind in _CALLS]
         return Answer(
             model=self._model,
             text="".join(block.pieces.text for block in blocks if block.kind == "text"),

@@ -62,6 +62,7 @@ class _Reader(AnswerReader):
         self._model = self._stop = self._problem = ""
         self._text, self._thought = Pieces(), Pieces()
         self._calls: list[ModelCall] = []
+        self._looked_up: dict[tuple[str, str, str], ModelCall] = {}
         self._usage: dict[str, Any] = {}
 
     def event(self, data: Mapping[str, Any]) -> None:
@@ -74,6 +75,11 @@ class _Reader(AnswerReader):
             self._stop = text(candidate, "finishReason") or self._stop
             for part in objects(mapping(candidate, "content"), "parts"):
                 self._part(part)
+            grounds, pages = _either(candidate, "groundingMetadata"), _either(candidate, "urlContextMetadata")
+            for query in _list(grounds, "webSearchQueries"):
+                self._looks_up("web_search", "query", query)
+            for page in [*objects(pages, "urlMetadata"), *objects(pages, "url_metadata")]:
+                self._looks_up("web_fetch", "url", page.get("retrievedUrl") or page.get("retrieved_url"))
 
     def _part(self, part: Mapping[str, Any]) -> None:
         (self._thought if part.get("thought") is True else self._text).add(text(part, "text"))
@@ -81,6 +87,14 @@ class _Reader(AnswerReader):
             arguments = call.get("args", {})
             name = text(call, "name")
             self._calls.append(ModelCall(text(call, "id"), name, arguments if isinstance(arguments, dict) else None))
+
+        if code := _either(part, "executableCode"):
+            self._calls.append(ModelCall("", "code_execution", dict(code), by_provider=True))
+
+    def _looks_up(self, name: str, argument: str, value: Any) -> None:
+        """Each piece of a stream may tell it again."""
+        if isinstance(value, str):
+            self._looked_up[name, argument, value] = ModelCall("", name, {argument: value}, by_provider=True)
 
     def answer(self) -> Answer:
         cached = count(self._usage, "cachedContentTokenCount")
@@ -91,7 +105,7 @@ class _Reader(AnswerReader):
             model=self._model,
             text=self._text.text,
             thought=self._thought.text,
-            calls=tuple(self._calls),
+            calls=(*self._looked_up.values(), *self._calls),
             tokens=Tokens(
                 uncached=None if prompt is None else (without(prompt, cached) or 0) + (of_tools or 0),
                 cache_read=cached,
@@ -105,7 +119,16 @@ class _Reader(AnswerReader):
 
 def _either(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Google's JSON has both spellings of a name."""
-    return mapping(part, name) or mapping(part, re.sub("([A-Z])", lambda found: f"_{found.group().lower()}", name))
+    return mapping(part, name) or mapping(part, _snake(name))
+
+
+def _list(part: Mapping[str, Any], name: str) -> list[Any]:
+    found = part.get(name) or part.get(_snake(name))
+    return found if isinstance(found, list) else []
+
+
+def _snake(name: str) -> str:
+    return re.sub("([A-Z])", lambda found: f"_{found.group().lower()}", name)
 
 
 def _result(response: Mapping[str, Any]) -> ToolResult:

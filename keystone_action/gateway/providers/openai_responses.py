@@ -12,6 +12,8 @@ from keystone_action.gateway.providers.values import Pieces, model_of, names_of,
 
 _OF_CLIENTS = ("function", "custom", "namespace", "local_shell", "apply_patch", "computer", "tool_search")
 """How the types of tools begin that the client runs. `shell` is run where its environment says."""
+_TOLD = ("query", "queries", "code", "revised_prompt")
+"""What an item tells of a call that the provider ran, besides its `action`."""
 _ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -121,6 +123,15 @@ def _call(item: Mapping[str, Any]) -> ModelCall | None:
         case "local_shell_call" | "shell_call" | "apply_patch_call" | "computer_call" as kind:
             action = mapping(item, "action") or mapping(item, "operation")
             return ModelCall(text(item, "call_id"), kind.removesuffix("_call"), dict(action))
+        case "tool_search_call":
+            return None  # it looks among the request's own tools
+        case "mcp_call":
+            name = f"mcp:{text(item, 'name')}"
+            return ModelCall(text(item, "id"), name, as_arguments(item.get("arguments")), by_provider=True)
+        case kind if kind.endswith("_call"):
+            told = {name: item[name] for name in _TOLD if item.get(name)}
+            arguments = {**mapping(item, "action"), **told}
+            return ModelCall(text(item, "id"), kind.removesuffix("_call"), arguments, by_provider=True)
         case _:
             return None
 
