@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from keystone_action.agents.base import AgentCall, run_program
-from keystone_action.agents.presets.preset import Preset, load_preset, with_preset
+from keystone_action.agents.presets.preset import LATEST, Preset, load_preset, with_preset
+from keystone_action.command import Command
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from keystone_action.sandbox.base import Sandbox
     from keystone_action.spec.models.agents import PresetAgent
 
+_VERSION_SECONDS = 60.0
 _HOME_FILES = "home"
 _WITH_HOME_FILES = 'cp -R "$0"/. "$HOME" && exec "$@"'
 
@@ -32,6 +34,7 @@ async def run_preset(agent: PresetAgent, sandbox: Sandbox, task: AgentCall) -> A
     )
     environment = {**command.environment, **task.environment}
     await _require(preset, agent.binary or preset.program, sandbox, environment.get("PATH"))
+    await _require_version(preset, agent, sandbox, environment)
     argv = command.argv
     if command.home_files:
         place = _write(task.inputs.directory / _HOME_FILES, command.home_files)
@@ -52,6 +55,22 @@ async def _require(preset: Preset, program: str, sandbox: Sandbox, search_path: 
         help=f"with `base:`, use an image that has it or install it by setup.commands: {install}; without, install it "
         f"on this machine: {install}, and show its folder by resources.readable where the sandbox hides that",
     )
+
+
+async def _require_version(
+    preset: Preset, agent: PresetAgent, sandbox: Sandbox, environment: Mapping[str, str]
+) -> None:
+    """Raises HarnessError for a program of another version than the spec names."""
+    if agent.version in (None, LATEST):
+        return
+    program = agent.binary or preset.program
+    asked = Command((program, *preset.version), env=environment, timeout=_VERSION_SECONDS)
+    found = preset.version_in((await sandbox.run(asked)).stdout.text())
+    if found != agent.version:
+        raise HarnessError(
+            f"{preset.title}: agent.version is {agent.version}, and {program} here is {found or 'of no known version'}",
+            help=f"Install that one: `{preset.install_command(str(agent.version))}`.",
+        )
 
 
 def _write(place: Path, files: Mapping[str, str]) -> Path:

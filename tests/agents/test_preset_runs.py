@@ -89,3 +89,19 @@ def test_a_binary_that_is_missing_is_named_by_the_spec_s_word() -> None:
 def test_without_a_gateway_nothing_is_started() -> None:
     with pytest.raises(HarnessError, match=r"Codex needs the provider openai; gateway\.providers has none"):
         play(PresetAgent(type="codex", binary="./tells"), Play(files={"tells": TELLS}, gateways=False))
+
+
+@pytest.mark.parametrize("version", [None, "latest", "0.169.0"])
+def test_a_program_of_the_version_that_the_spec_names_is_started(version: str | None) -> None:
+    program = '#!/bin/sh\n[ "$1" = --version ] && echo "codex-cli 0.169.0" && exit\nexit 4\n'
+    found = play(PresetAgent(type="codex", binary="./codex", version=version), Play(files={"codex": program}))
+    assert found.run.exit_code == 4
+
+
+@pytest.mark.parametrize(("printed", "found"), [("codex-cli 0.170.1", "0.170.1"), ("no", "of no known version")])
+def test_a_program_of_another_version_is_not_started(printed: str, found: str) -> None:
+    program = f'#!/bin/sh\n[ "$1" = --version ] || touch started\necho "{printed}"\n'
+    with pytest.raises(HarnessError) as error:
+        play(PresetAgent(type="codex", binary="./codex", version="0.169.0"), Play(files={"codex": program}))
+    assert error.value.message == f"Codex: agent.version is 0.169.0, and ./codex here is {found}"
+    assert error.value.help == "Install that one: `npm install --global @openai/codex@0.169.0`."

@@ -91,3 +91,44 @@ def test_the_budget_of_an_endless_loop_bites(tmp_path: Path, client: Client) -> 
     assert cell["usage"]["tool_calls"] == len(model.calls) == 3
     # It is graded on what it left.
     assert cell["verdict"] == "pass"
+
+
+NPM = """#!/bin/sh
+# Stands for npm: what it is told to install is a program that does nothing but ask its model once.
+case $3 in @openai/codex@*) version=${3##*@} ;; *) exit 9 ;; esac
+cat > /usr/local/bin/codex <<END
+#!/usr/bin/python3
+import json, os, re, sys, urllib.request
+if "--version" in sys.argv:
+    sys.exit(print("codex-cli $version"))
+base = re.search('base_url="([^"]+)"', " ".join(sys.argv))[1]
+headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+body = json.dumps({"model": "gpt-5", "input": [], "tools": [{"type": "function", "name": "t"}]}).encode()
+urllib.request.urlopen(urllib.request.Request(base + "/responses", body, headers)).read()
+open("hello.txt", "w").write("hello from $version")
+END
+chmod 755 /usr/local/bin/codex
+"""
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("version", ["0.169.0", "latest"])
+def test_the_version_that_a_spec_names_is_installed_in_its_image(
+    tmp_path: Path, image: Callable[[str], str], version: str
+) -> None:
+    npm = (
+        NPM if version != "latest" else NPM.replace("@openai/codex@*) version=${3##*@}", "@openai/codex) version=9.9.9")
+    )
+    fields = {
+        "base": image(BASE),
+        "setup": {
+            "files": [{"path": "npm", "content": npm, "mode": "0755"}],
+            "commands": ["mv npm /usr/local/bin/npm"],
+        },
+        "agent": {"type": "codex", "model": "gpt-5", "version": version},
+        "resources": {},
+    }
+    called, _ = called_with(tmp_path, CLIENTS["codex"], [Turn(text="Done.")], **fields)
+    assert called.code == 0, called.err + called.out
+    told = [notice for notice in called.cells[0]["notices"] if notice.startswith("agent.version: latest")]
+    assert len(told) == (version == "latest")

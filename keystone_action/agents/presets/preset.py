@@ -22,6 +22,7 @@ _FOLDER = Path(__file__).parent
 _NAME = re.compile(r"\$\{([a-z_.]+)\}")
 _VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+]\w[\w.]*\w)?")
 _INSTALL: Mapping[str, Sequence[str]] = {"npm": ("npm", "install", "--global"), "pip": ("pip", "install")}
+LATEST = "latest"
 _AT: Mapping[str, str] = {"npm": "@", "pip": "=="}
 Texts = dict[str, str]
 
@@ -34,8 +35,8 @@ class Package(StrictModel):
     also: list[str] = Field(default_factory=list)
 
     def names(self, version: str = "") -> tuple[str, ...]:
-        """What its package manager is told. version: empty = the newest."""
-        return (f"{self.name}{_AT[self.source]}{version}" if version else self.name, *self.also)
+        """What its package manager is told. version: empty or `latest` = the newest."""
+        return (f"{self.name}{_AT[self.source]}{version}" if version not in ("", LATEST) else self.name, *self.also)
 
 
 class Model(StrictModel):
@@ -135,7 +136,7 @@ class Preset(StrictModel):
         return _NAME.sub(lambda match: values[match[1]], text)
 
     def install_command(self, version: str = "") -> str:
-        """What a person types to install it. version: empty = the newest."""
+        """What a person types to install it. version: empty or `latest` = the newest."""
         return " ".join([*_INSTALL[self.package.source], *map(shlex.quote, self.package.names(version))])
 
     def version_in(self, printed: str) -> str:

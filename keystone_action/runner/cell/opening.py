@@ -17,12 +17,14 @@ from keystone_action.runner.cell.layout import apart, first_words, run_shielded
 from keystone_action.runner.cell.process_setup import make_environment_once, own_folders, run_commands_once, sees_others
 from keystone_action.runner.cell.setup import write_files
 from keystone_action.runner.readable_folders import readable_folders, with_search_path
+from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
     from asyncio import Task
 
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+    from keystone_action.spec.models.spec import Setup
 
 
 async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes] | None) -> None:
@@ -58,7 +60,8 @@ async def _open_process(under_way: CellUnderWay) -> Mapping[str, str]:
 
 async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) -> Mapping[str, str]:
     """Returns what is under every command's environment: how the proxy is reached."""
-    setup, workspace, readable, stack = under_way.setup, under_way.roots.workspace, under_way.readable, under_way.stack
+    under_way.setup = setup = _with_program(under_way)
+    workspace, readable, stack = under_way.roots.workspace, under_way.readable, under_way.stack
     await _write_files(under_way)
     if setup.packages:
         provider = await provider.with_packages(setup.packages, setup.env)
@@ -87,6 +90,21 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
         stack.push_async_callback(run_shielded, provider.close)
     under_way.provider = provider
     return variables
+
+
+def _with_program(under_way: CellUnderWay) -> Setup:
+    """The setup in an image: a known agent whose version the spec names is installed after all else."""
+    agent, setup = under_way.agent, under_way.setup
+    if not isinstance(agent, PresetAgent) or agent.version is None:
+        return setup
+    from keystone_action.agents.presets.preset import LATEST, load_preset
+
+    if agent.version == LATEST:
+        under_way.notices.append(
+            f"agent.version: {LATEST} is the newest of when it was installed; an exact version is always the same"
+        )
+    install = load_preset(agent.type).install_command(agent.version)
+    return setup.model_copy(update={"commands": [*setup.commands, install]})
 
 
 async def _write_files(under_way: CellUnderWay) -> None:

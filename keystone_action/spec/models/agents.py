@@ -86,12 +86,13 @@ PRESET_TYPES: tuple[PresetType, ...] = get_args(PresetType)
 
 class PresetAgent(AgentBase):
     """A known coding agent, started by the data that we have of it. args are added to its own; binary replaces its
-    program."""
+    program. version: installed at setup with `base` (`latest` = the newest), and else the one that has to be there."""
 
     type: PresetType
     model: Annotated[str, Field(min_length=1)] | None = None
     args: list[str] = Field(default_factory=list)
     binary: Annotated[str, Field(min_length=1)] | None = None
+    version: Annotated[str, Field(min_length=1)] | None = None
 
 
 BuiltInTool = Literal["bash", "read", "write", "edit"]
