@@ -44,6 +44,13 @@ def test_what_was_asked_answered_and_spent_is_observed(tmp_path: Path) -> None:
     assert [one["input"] for kind, one in events if kind == "tool_call"] == [{"command": "ls"}]
     assert [one["output"] for kind, one in events if kind == "tool_result"] == ["a b c"]
     assert [asked.header("x-api-key") for asked in provider.asked] == [REAL_KEY, REAL_KEY]
+    (log,) = called.output.glob("cells/*/audit.jsonl")
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert [(line["type"], line["details"]["calls"]) for line in lines] == [
+        ("model_request", ["Bash"]),
+        ("model_request", []),
+    ]
+    assert lines[0]["details"]["tokens"] == {"uncached": 1000, "cache_read": 0, "cache_write": 0, "output": 200}
 
 
 @pytest.mark.docker

@@ -6,7 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import HarnessError, ServiceError
+import anyio.to_thread
+
+from keystone_action.errors import HarnessError, OutputError, ServiceError
 from keystone_action.evidence.trace import GATEWAY
 from keystone_action.runner.cell.grading import ending
 from keystone_action.runner.cell.layout import run_shielded
@@ -15,7 +17,9 @@ from keystone_action.spec.models.agents import PresetAgent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.trace import Trace
+    from keystone_action.gateway.ledger import Ledger
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.spec.models.gateway import Gateway
 
@@ -98,6 +102,7 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
         return
     await under_way.gateway.settle()
     ledger = under_way.gateway.ledger
+    await anyio.to_thread.run_sync(_write_down, ledger, under_way.audit)
     if ledger.missing_key:
         raise under_way.gateway.configuration.key_error(ledger.missing_key)
     if ledger.is_cut:
@@ -106,6 +111,17 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
         under_way.agent_run = replace(under_way.agent_run, stopped=why)
     if defects := under_way.run.gateways.defects:
         raise ServiceError(f"the model gateway broke while it served: {defects[0]}")
+
+
+def _write_down(ledger: Ledger, audit: AuditLog) -> None:
+    """Raises OutputError."""
+    from keystone_action.gateway.audit import audit_records
+
+    try:
+        for event, ts, details in audit_records(ledger):
+            audit.write(event, details, ts=ts)
+    except OSError as error:
+        raise OutputError(f"the audit log can't be written: {error.strerror or error}") from error
 
 
 def require_provider(under_way: CellUnderWay) -> None:

@@ -18,7 +18,7 @@ async def attach_services(under_way: CellUnderWay) -> None:
     """The gateway and every service ready for this cell, in the order of the spec, and known to expressions. Raises
     HarnessError."""
     try:
-        audit = AuditLog(under_way.roots.audit_log)
+        audit = under_way.audit = AuditLog(under_way.roots.audit_log)
     except OSError as error:
         raise HarnessError(f"the audit log can't be written: {error.strerror}") from error
     under_way.stack.callback(audit.close)

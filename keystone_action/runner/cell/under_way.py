@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from keystone_action.agents.base import Inputs
     from keystone_action.engine.networks import ContainerNetwork
+    from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.model import AgentRun, Evidence
     from keystone_action.evidence.trace import Trace
     from keystone_action.files.changes.snapshot import Snapshot
@@ -54,9 +55,9 @@ class CellUnderWay:
 
     started: monotonic seconds. stack: undoes in reverse order what the stages did.
     Workspace: agent_directory, the agent's own code, None without any; names, what expressions can name.
-    Services: network, its own on the engine; proxy, the way out of it; gateway, its way to models, and budget_spent,
-    set some seconds after that one's budget was; users, whose connections are the cell's; places, its services by name,
-    in the order of the spec.
+    Services: audit, open until the cell's end; network, its own on the engine; proxy, the way out of it; gateway, its
+    way to models, and budget_spent, set some seconds after that one's budget was; users, whose connections are the
+    cell's; places, its services by name, in the order of the spec.
     Setup: prompt, setup and agent, as interpolated; inputs, files of ours for the agent; provider, opens the sandboxes
     of checks as the agent's was; readable, directories of ours that code in these may read; check_environment, what
     commands of checks get besides their own `env`; originals and before, what the workspace held; missing_programs,
@@ -81,6 +82,7 @@ class CellUnderWay:
 
     network: ContainerNetwork | None = None
     proxy: EgressCell | None = None
+    audit: AuditLog = field(init=False)
     gateway: CellGateway | None = None
     budget_spent: asyncio.Event | None = None
     users: set[int] = field(default_factory=set)
