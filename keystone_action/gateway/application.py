@@ -173,7 +173,10 @@ class Application:
         finally:
             answer = copy.answer() if copy.is_answer else None
             if answer is not None and reply.is_gone and not reply.was_seen:
-                answer = replace(answer, text="", thought="", calls=())  # paid, and nobody could act on it
+                by_provider = tuple(call for call in answer.calls if call.by_provider)
+                answer = replace(
+                    answer, text="", thought="", calls=by_provider, unreadable=False
+                )  # nobody could act on it
             seconds = time.monotonic() - started
             self._ledger.close(
                 exchange, status=status or reply.status or None, answer=answer, failure=failure, seconds=seconds

@@ -50,7 +50,8 @@ class ToolResult:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a request asks for. model: empty where it names none. tools: the names that it offers. run_by_provider:
-    those among its tools that the provider would run itself. conversation: how many messages it has."""
+    those among its tools that the provider would run itself, and what else it would reach out for. conversation: how
+    many messages it has."""
 
     model: str
     streams: bool = False

@@ -155,6 +155,90 @@ def test_tools_that_the_provider_runs_are_refused_where_they_are_denied(path, bo
         assert one.ask(path, body).status_code == 200
 
 
+URL = "https://elsewhere.example/?what=the+agent+knows"
+CAT = "data:image/png;base64,aGk="
+
+
+def anthropic_with(*blocks: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "/anthropic/v1/messages", {**ASK, "messages": [{"role": "user", "content": [*blocks]}]}
+
+
+def chat_with(*parts: dict[str, Any], model: str = "gpt-5") -> tuple[str, dict[str, Any]]:
+    return "/openai/v1/chat/completions", {"model": model, "messages": [{"role": "user", "content": [*parts]}]}
+
+
+def responses_with(*items: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/openai/v1/responses", {"model": "gpt-5", "input": [*items], **more}
+
+
+def gemini_with(part: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/gemini/v1beta/models/g:generateContent", {"contents": {"parts": part}, **more}
+
+
+IMAGE = {"type": "image", "source": {"type": "url", "url": URL}}
+REACHES_OUT = [
+    (anthropic_with(IMAGE), "url source"),
+    (anthropic_with({"type": "document", "source": {"type": "content", "content": [IMAGE]}}), "url source"),
+    (anthropic_with({"type": "tool_result", "tool_use_id": "c", "content": [IMAGE]}), "url source"),
+    (chat_with({"type": "image_url", "image_url": {"url": URL}}), "url source"),
+    (chat_with({"type": "image_url", "image_url": " HTTP://elsewhere.example"}), "url source"),
+    (chat_with({"type": "file", "file": {"file_data": URL}}), "url source"),
+    (chat_with(model="gpt-4o-search-preview"), "search model"),
+    (chat_with(model="gpt-5-Search-API"), "search model"),
+    (chat_with(model="openai/gpt-5:online"), "search model"),
+    (responses_with({"role": "user", "content": [{"type": "input_image", "image_url": URL}]}), "url source"),
+    (responses_with({"role": "user", "content": [{"type": "input_file", "file_url": URL}]}), "url source"),
+    (
+        responses_with({"type": "function_call_output", "output": [{"type": "input_file", "file_url": URL}]}),
+        "url source",
+    ),
+    (responses_with(prompt={"id": "pmpt_1"}), "stored prompt"),
+    (gemini_with({"fileData": {"fileUri": URL}}), "url source"),
+    (gemini_with({"file_data": {"file_uri": "gs://elsewhere/a"}}), "url source"),
+    (gemini_with({"functionResponse": {"name": "f", "parts": [{"fileData": {"fileUri": URL}}]}}), "url source"),
+    (gemini_with({"text": "hi"}, system_instruction={"parts": {"fileData": {"fileUri": URL}}}), "url source"),
+]
+
+
+@pytest.mark.parametrize(("request_", "named"), REACHES_OUT)
+def test_what_a_provider_would_fetch_is_refused_where_its_tools_are_denied(request_, named):
+    path, body = request_
+    with world(deny_tools_of_provider=True) as one:
+        found = one.ask(path, body)
+        assert (found.status_code, named in found.json()["error"]["message"]) == (400, True)
+        assert one.behind.asked == []
+    with world() as one:
+        assert one.ask(path, body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        anthropic_with({"type": "image", "source": {"type": "base64", "data": "aGk="}}, {"type": "text", "text": URL}),
+        anthropic_with({"type": "tool_use", "id": "c", "name": "f", "input": {"source": {"type": "url", "url": URL}}}),
+        anthropic_with({"type": "tool_result", "tool_use_id": "c", "content": URL}),
+        chat_with({"type": "image_url", "image_url": {"url": CAT}}, {"type": "file", "file": {"file_data": CAT}}),
+        responses_with({"role": "user", "content": [{"type": "input_image", "image_url": CAT}]}),
+        responses_with({"type": "function_call", "call_id": "c", "name": "f", "arguments": f'{{"url": "{URL}"}}'}),
+        gemini_with({"functionCall": {"name": "f", "args": {"url": URL}}}),
+        gemini_with({"functionResponse": {"name": "f", "response": {"file_uri": URL}}}),
+        gemini_with({"inlineData": {"data": "aGk="}}),
+        chat_with({"type": "text", "text": URL}, model="researcher"),
+    ],
+)
+def test_what_nobody_fetches_passes(request_):
+    path, body = request_
+    with world(deny_tools_of_provider=True) as one:
+        assert one.ask(path, body).status_code == 200
+
+
+def test_a_request_of_too_many_parts_is_refused_where_tools_of_the_provider_are_denied():
+    path, body = anthropic_with(*[{"type": "text", "text": "a"}] * 500_000)
+    with world(deny_tools_of_provider=True) as one:
+        found = one.ask(path, body)
+        assert (found.status_code, "looked at" in found.text) == (400, True)
+
+
 CLIENTS_OWN: list[tuple[str, dict[str, Any]]] = [
     ("/openai/v1/responses", {"tools": [{"type": "local_shell"}, {"type": "custom", "name": "exec"}]}),
     ("/openai/v1/responses", {"tools": [{"type": "namespace", "tools": [{"type": "function", "name": "f"}]}]}),

@@ -8,6 +8,7 @@ from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.values import Pieces, count, model_of, names_of, present, typed_otherwise
 
 _OF_CLIENTS = ("custom", "bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_")
@@ -30,7 +31,11 @@ class Anthropic(Provider):
             model=model_of(body),
             streams=body.get("stream") is True,
             tools=names_of(tools),
-            run_by_provider=(*typed_otherwise(tools, _OF_CLIENTS), *present(body, "mcp_servers")),
+            run_by_provider=(
+                *typed_otherwise(tools, _OF_CLIENTS),
+                *present(body, "mcp_servers"),
+                *reaches_out(body, model_of(body), "system", "messages"),
+            ),
             results=tuple(_result(block) for message in messages for block in _results(message)),
             conversation=len(messages),
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from keystone_action.evidence.trace_readers.values import NAME_LIMIT, as_text, mapping, objects, text
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.values import Pieces, count, names_of, present, without
 
 _MODEL = re.compile(r"/models/([^/:]+):(\w+)\Z")
@@ -37,6 +38,7 @@ class Gemini(Provider):
             run_by_provider=(
                 *(name[:NAME_LIMIT] for tool in tools for name in tool if name not in _CLIENT_TOOLS),
                 *present(body),
+                *reaches_out(body, model, "contents", "systemInstruction", "system_instruction"),
             ),
             results=tuple(_result(response) for response in responses),
             conversation=len(contents),

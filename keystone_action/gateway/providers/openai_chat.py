@@ -8,6 +8,7 @@ from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, ToolResult
+from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.openai_errors import refusal
 from keystone_action.gateway.providers.values import (
     Pieces,
@@ -39,7 +40,11 @@ class OpenAiChat(Provider):
             model=model_of(body),
             streams=body.get("stream") is True,
             tools=names_of([*functions, *objects(body, "functions")]),
-            run_by_provider=(*typed_otherwise(tools, _OF_CLIENTS), *present(body, *_SEARCHES)),
+            run_by_provider=(
+                *typed_otherwise(tools, _OF_CLIENTS),
+                *present(body, *_SEARCHES),
+                *reaches_out(body, model_of(body), "messages"),
+            ),
             results=tuple(
                 ToolResult(text(message, "tool_call_id"), as_text(message.get("content")))
                 for message in messages

@@ -7,6 +7,7 @@ from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, ToolResult
+from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.openai_errors import refusal
 from keystone_action.gateway.providers.values import Pieces, model_of, names_of, openai_tokens, present, typed_otherwise
 
@@ -34,7 +35,12 @@ class OpenAiResponses(Provider):
             streams=body.get("stream") is True,
             background=body.get("background") not in (None, False),
             tools=names_of(tools),
-            run_by_provider=(*typed_otherwise(elsewhere, _OF_CLIENTS), *present(body)),
+            run_by_provider=(
+                *typed_otherwise(elsewhere, _OF_CLIENTS),
+                *present(body),
+                *(["stored prompt"] if body.get("prompt") is not None else []),
+                *reaches_out(body, model_of(body), "input"),
+            ),
             results=tuple(
                 ToolResult(text(item, "call_id"), as_text(item.get("output")))
                 for item in items
