@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Protocol
 
 PACKAGE = "genai_prices"
@@ -75,3 +76,13 @@ def cost_of(
             return float(calc_price(usage, model, provider_id=_PROVIDERS.get(api, api)).total_price)
         except (LookupError, ValueError):
             return None
+
+
+def is_priced(api: str, model: str, prices: Mapping[str, Price] | None = None) -> bool:
+    """Whether `cost_of` knows what it costs."""
+    return any(fnmatchcase(model, glob) for glob in prices or {}) or _is_listed(api, model)
+
+
+@lru_cache(maxsize=256)
+def _is_listed(api: str, model: str) -> bool:
+    return cost_of(api, model, uncached=0, output=0) is not None

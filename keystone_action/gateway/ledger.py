@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from keystone_action.evidence.audit import now
 from keystone_action.gateway.exchange import Answer, Asked, Tokens
 from keystone_action.gateway.results_sent import OpenCalls
-from keystone_action.pricing import Price, Purse, cost_of
+from keystone_action.pricing import Price, Purse, cost_of, is_priced
 
 CHARACTERS_A_TOKEN = 4
 """For what a provider did not count, since its answer broke off."""
@@ -268,7 +268,7 @@ class Ledger:
             raise Refusal(400, f"the model {asked.model or '(none)'} is not let through; gateway.models has {allowed}")
         limits, spent, job = self._limits, self._spent, self._purse
         counts_money = limits.max_cost_usd is not None or (job is not None and job.limit is not None)
-        if counts_money and self._cost(api, asked.model, NOTHING) is None:
+        if counts_money and not is_priced(api, asked.model, self._prices):
             raise Refusal(400, f"the model {asked.model or '(none)'} has no price; add one to gateway.prices")
         if job is not None and (sentence := job.refusal()):
             self.is_cut = True
