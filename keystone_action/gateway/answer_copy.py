@@ -18,6 +18,9 @@ _NO_JSON = "its answer is not JSON"
 _NO_ANSWER = {"", "[DONE]"}
 """Data of events that say nothing of the answer."""
 
+_ERROR_LIMIT = 16 << 10
+"""Bytes of an error that are read."""
+
 
 class TooLong(Exception):  # noqa: N818 - an outcome
     """READ_LIMIT is reached."""
@@ -50,6 +53,7 @@ class AnswerCopy:
     def feed(self, piece: bytes) -> bytes:
         """What the client gets of it. Raises TooLong."""
         if not self.is_answer:
+            self._whole += piece[: max(0, _ERROR_LIMIT - len(self._whole))]
             return piece
         if self._reader is None:
             self._whole += piece
@@ -74,6 +78,12 @@ class AnswerCopy:
         """It came to its end. What stood after the last whole event and was not passed on yet."""
         self._ended = True
         return self._events.rest if self._without_usage else b""
+
+    def error(self) -> Any:
+        """What the beginning of an error says, as JSON; None where it is none."""
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(bytes(self._whole))
+        return None
 
     def so_far(self) -> Answer:
         """What came of a stream by now."""

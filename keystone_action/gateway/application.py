@@ -26,6 +26,8 @@ AT_ONCE = 32
 """Requests of a cell under way; only these can exceed a limit."""
 AFTER_LEAVING_SECONDS = 60.0
 """For the rest of an answer whose client has left: it is billed all the same."""
+SILENCE_SECONDS = 60.0
+"""A client that leaves a provider which said nothing for so long did not fail."""
 TARGET_LIMIT = 8 << 10
 """Characters of a path and a query."""
 _VISIBLE = re.compile(r"[!-~]*")
@@ -159,8 +161,8 @@ class Application:
     ) -> None:
         """One request of a model, from its first byte to the last of its answer. The ledger gets it however it ends:
         also when the client leaves, or the server is stopped."""
-        started = time.monotonic()
-        failure, status = "", None
+        started = reply.heard = time.monotonic()
+        failure, status, is_billed = "", None, False
         try:
             async with self._while_wanted(request, reply, self._settings.patience):
                 status = await self._relay.pass_on(request, route, body, reply, copy)
@@ -169,17 +171,19 @@ class Application:
             failure = lost.why
             raise _bad_gateway(lost) from None
         except TimeoutError:
-            pass  # the client left, and the rest of its answer did not come in time
+            # The client left, and the rest of its answer did not come in time. Had it waited long enough?
+            is_billed = reply.silence >= SILENCE_SECONDS
+            failure = f"no answer after {reply.silence:.0f} s" if is_billed else ""
         finally:
             answer = copy.answer() if copy.is_answer else None
             if answer is not None and reply.is_gone and not reply.was_seen:
                 by_provider = tuple(call for call in answer.calls if call.by_provider)
-                answer = replace(
-                    answer, text="", thought="", calls=by_provider, unreadable=False
-                )  # nobody could act on it
+                # Nobody could act on the rest.
+                answer = replace(answer, text="", thought="", calls=by_provider, unreadable=False)
             seconds = time.monotonic() - started
+            status = status or reply.status or None
             self._ledger.close(
-                exchange, status=status or reply.status or None, answer=answer, failure=failure, seconds=seconds
+                exchange, status=status, answer=answer, failure=failure, seconds=seconds, is_billed=is_billed
             )
         # Only now: the next request of this client finds this one counted.
         await reply.end()
@@ -191,7 +195,7 @@ class Application:
 
         async def watch() -> None:
             await request.left()
-            reply.is_gone = True
+            reply.leave()
             limit.reschedule(loop.time() + patience)
 
         async with asyncio.timeout(None) as limit:

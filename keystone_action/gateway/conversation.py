@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,12 +84,18 @@ class Request:
 
 class Reply:
     """The answer to an agent. is_gone: nobody reads it any more. is_cut: the provider's answer ended in the middle, and
-    so does ours. was_seen: something of its body was sent to a client that had not left."""
+    so does ours. was_seen: something of its body was sent to a client that had not left.
+    heard: when something of the provider's came last. silence: seconds since then when the client left."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.started = self.is_gone = self.is_cut = self.was_seen = False
         self.status = 0
+        self.heard, self.silence = time.monotonic(), 0.0
+
+    def leave(self) -> None:
+        """The client has hung up."""
+        self.is_gone, self.silence = True, time.monotonic() - self.heard
 
     async def json(self, status: int, document: Mapping[str, Any]) -> None:
         """A reply of our own, unless there is one already."""
@@ -102,12 +109,13 @@ class Reply:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Its head."""
-        self.started, self.status = True, status
+        self.started, self.status, self.heard = True, status, time.monotonic()
         await self._sent({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, piece: bytes) -> None:
         """The next piece of it."""
         if piece:
+            self.heard = time.monotonic()
             self.was_seen = self.was_seen or not self.is_gone
             await self._sent({"type": "http.response.body", "body": piece, "more_body": True})
 

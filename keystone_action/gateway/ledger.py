@@ -22,6 +22,7 @@ _OFFERS_LIMIT = 1_000
 """Different lists of tools that are kept."""
 NAMES_LIMIT, NAME_LIMIT = 20, 100
 """Models without a price that are named, and characters of each name."""
+_REFUSALS = {"401", "403"}
 NOTHING = Tokens(0, 0, 0, 0)
 
 
@@ -211,9 +212,17 @@ class Ledger:
         return self._offers.setdefault(tools, tools)
 
     def close(
-        self, exchange: Exchange, *, status: int | None, answer: Answer | None, failure: str, seconds: float
+        self,
+        exchange: Exchange,
+        *,
+        status: int | None,
+        answer: Answer | None,
+        failure: str,
+        seconds: float,
+        is_billed: bool = False,
     ) -> None:
-        """The answer has ended. failure: why it is none that counts: `429`, `the connection was lost`."""
+        """The answer has ended. failure: why it is none that counts: `429`, `the connection was lost`. is_billed: the
+        provider goes on with its answer although nobody waits for it."""
         with self._lock:
             self._under_way.pop(id(exchange), None)
             exchange.status, exchange.failure, exchange.seconds = status, failure, seconds
@@ -227,7 +236,9 @@ class Ledger:
                 self._calls.add(exchange.api, answer)
                 tokens, is_estimate = _counted(exchange, answer)
                 exchange.answer = replace(answer, tokens=tokens)
-            elif status is None and not failure:  # the client left first, and the answer is billed all the same
+            elif status is None and (
+                is_billed or not failure
+            ):  # the client left first, and the answer is billed all the same
                 tokens, is_estimate = _counted(exchange, Answer())
             else:
                 return
@@ -293,6 +304,9 @@ class Ledger:
         if not working or not working[-1].failure:
             return ""
         last = working[-1]
+        known = any(one.api == last.api and one.status is not None and one.status < 300 for one in exchanges)
+        if last.failure in _REFUSALS and known:
+            return ""  # it takes our key, so what it refuses is what was asked
         return f"the provider failed: {last.failure} after {last.tries} {'try' if last.tries == 1 else 'tries'}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from keystone_action.gateway.answer_copy import READ_LIMIT, AnswerCopy, TooLong
 from keystone_action.gateway.conversation import Reply, Request
 from keystone_action.gateway.ledger import Refusal
+from keystone_action.gateway.providers.account_errors import reason_of_account
 from keystone_action.gateway.routes import Route
 from keystone_action.gateway.secret_bytes import SecretBytes
 from keystone_action.gateway.upstreams import Client, answer_headers
@@ -78,8 +79,9 @@ class Relay:
 
 def failure_of(status: int, copy: AnswerCopy) -> str:
     """Why an answer is not one that counts; empty when it is one, or when the request was at fault."""
-    if status in {401, 403, 429} or status >= 500:
-        return str(status)
+    if status >= 400:
+        why = reason_of_account(copy.error())
+        return f"{status} {why}".strip() if why or status in {401, 402, 403, 429} or status >= 500 else ""
     if copy.lost:
         return copy.lost
     if not copy.is_answer:

@@ -45,8 +45,8 @@ _OF_THE_CONNECTION = frozenset(
 """Headers of one hop (RFC 9110, 7.6.1) and those that are set anew for the next."""
 _OF_THE_ANSWER = _OF_THE_CONNECTION | {b"content-encoding", b"set-cookie", b"alt-svc", b"strict-transport-security"}
 _CREDENTIALS_IN_QUERIES = {"key", "api_key", "api-key", "apikey", "access_token", "oauth_token"}
-_SHAPING = {b"x-goog-fieldmask", b"x-http-method-override"}
-"""Headers by which an agent would get a part of an answer, or another one."""
+_SHAPING = {b"x-goog-fieldmask", b"x-http-method-override", b"x-goog-user-project"}
+"""Headers by which an agent would get a part of an answer, or another one, or ask on another's account."""
 _CLEAN = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 """A value that an HTTP server passes on; others are left out."""
 _CONNECT_SECONDS = 30.0

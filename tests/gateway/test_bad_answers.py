@@ -30,6 +30,7 @@ JSON, EVENTS = ("content-type", "application/json"), ("content-type", "text/even
         (503, [JSON], "503"),
         (529, [JSON], "529"),
         (401, [JSON], "401"),
+        (402, [JSON], "402"),
         (403, [JSON], "403"),
         (400, [JSON], ""),
         (404, [JSON], ""),
@@ -47,6 +48,49 @@ def test_an_error_passes_as_it_is_and_costs_nothing(status, headers, failure):
         assert (exchange.status, exchange.failure, exchange.answer) == (status, failure, None)
         assert one.ledger.spent.all_tokens == 0
         assert one.ledger.provider_failure() == (f"the provider failed: {failure} after 1 try" if failure else "")
+
+
+KEY_IS_NONE = {
+    "code": 400,
+    "message": "API key not valid. Please pass a valid API key.",
+    "status": "INVALID_ARGUMENT",
+    "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}],
+}
+NO_CREDIT = {"type": "invalid_request_error", "message": "Your credit balance is too low to access the Anthropic API."}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "failure"),
+    [
+        (400, {"error": KEY_IS_NONE}, "400 API_KEY_INVALID"),
+        (400, [{"error": KEY_IS_NONE}], "400 API_KEY_INVALID"),  # as a stream tells it
+        (400, {"type": "error", "error": NO_CREDIT}, "400 billing_error"),
+        (403, {"type": "error", "error": {"type": "billing_error", "message": "no"}}, "403 billing_error"),
+        (429, {"error": {"code": "insufficient_quota", "type": "insufficient_quota"}}, "429 insufficient_quota"),
+        (400, {"error": {"code": "billing_hard_limit_reached"}}, "400 billing_hard_limit_reached"),
+        (404, {"error": {"code": "model_not_found", "message": "There is no insufficient_quota"}}, ""),
+        (400, {"error": {"message": "the tool Your credit balance is too low"}}, ""),
+        (400, {"error": "insufficient_quota"}, ""),
+        (400, ["insufficient_quota"], ""),
+        (400, {"error": {"details": "API_KEY_INVALID", "code": 400}, "pad": "x" * 20_000}, ""),
+    ],
+)
+def test_an_account_that_can_not_pay_is_not_the_agents_fault(status, body, failure):
+    with world(document(ANSWER), document(body, status)) as one:
+        one.ask()
+        assert one.ask(body={**ASK, "next": True}).json() == body
+        assert one.settled()[-1].failure == failure
+        assert one.ledger.provider_failure() == (f"the provider failed: {failure} after 1 try" if failure else "")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_by_a_provider_that_answered_before_is_what_the_agent_asked_for(status):
+    with world(document(ANSWER), document({}, status)) as one:
+        one.ask()
+        assert one.ask(body={**ASK, "next": True}).status_code == status
+        assert one.ledger.provider_failure() == ""
+        assert one.ask("/openai/v1/responses", {"model": "gpt-5"}).status_code == status
+        assert one.ledger.provider_failure() == f"the provider failed: {status} after 1 try", "another provider"
 
 
 def test_retries_are_folded_into_one_request():

@@ -16,7 +16,7 @@ from support.gateway_world import ANSWER, ASK, KEY, STREAM, WORTHLESS, World, wo
 from support.process_world import eventually
 from support.scripted_provider import Says, document, stream
 
-from keystone_action.gateway import connection
+from keystone_action.gateway import application, connection
 from keystone_action.gateway.application import AT_ONCE
 from keystone_action.gateway.exchange import Tokens
 from keystone_action.gateway.ledger import Limits
@@ -113,6 +113,34 @@ def test_an_answer_that_never_began_is_estimated_too():
         assert exchange.tokens.uncached > 1_000
         assert one.ledger.spent.cost_usd == exchange.cost_usd != 0
         assert not one.ledger.answered
+
+
+@pytest.mark.parametrize("pieces", [0, 2])
+def test_a_provider_that_said_nothing_until_the_client_left_is_at_fault(pieces, monkeypatch):
+    monkeypatch.setattr(application, "SILENCE_SECONDS", 0.5)
+    says = stream(*STREAM, before=Gate(pieces)) if pieces else Says(raw=True, before=Gate())
+    with world(says, patience=0.2) as one:
+        with pytest.raises(httpx.ReadTimeout):
+            one.ask(body={**STREAMED, "pad": "x" * 4_000}, timeout=1)
+        (exchange,) = one.settled()
+        assert (exchange.failure[:16], exchange.failure[-2:], exchange.estimated) == ("no answer after ", " s", True)
+        assert one.ledger.provider_failure() == f"the provider failed: {exchange.failure} after 1 try"
+        assert one.ledger.spent.cost_usd == exchange.cost_usd != 0
+        assert one.ledger.answered is bool(pieces)
+
+
+def test_a_client_that_left_early_or_was_answered_after_all_blames_nobody(monkeypatch):
+    monkeypatch.setattr(application, "SILENCE_SECONDS", 0.5)
+    gate = Gate()
+    with world(document(ANSWER, before=gate), patience=20) as one:
+        with pytest.raises(httpx.ReadTimeout):
+            one.ask(timeout=1)
+        gate.open()
+        assert one.settled()[0].failure == ""
+    with world(Says(raw=True, before=Gate()), patience=1) as one:
+        with pytest.raises(httpx.ReadTimeout):
+            one.ask(timeout=0.1)
+        assert one.settled()[0].failure == ""
 
 
 def test_a_call_that_arrived_before_the_client_left_counts():
