@@ -98,7 +98,7 @@ jobs:
 """
 
 
-def choose_agent(named: str | None, answers: TextIO, questions: TextIO) -> str | None:
+def choose_agent(named: str | None, answers: TextIO, questions: TextIO, environ: Mapping[str, str]) -> str | None:
     """The preset that is meant; None = a small script is to stand in for an agent. named: by `--agent`; without it a
     person at a terminal is asked. Raises UsageError for a name that is none."""
     if named is not None:
@@ -106,7 +106,7 @@ def choose_agent(named: str | None, answers: TextIO, questions: TextIO) -> str |
     if not (answers.isatty() and questions.isatty()):
         return None
     names = preset_names()
-    found = [find_agent(name) for name in names]
+    found = [find_agent(name, environ) for name in names]
     questions.write("Which agent is to be judged?\n")
     for number, agent in enumerate(found, 1):
         here = f", {agent.path}" if agent.path else ""
@@ -139,13 +139,13 @@ def _require_known(name: str) -> str:
     )
 
 
-def write_agent_specs(name: str, directory: Path) -> list[Path]:
+def write_agent_specs(name: str, directory: Path, environ: Mapping[str, str]) -> list[Path]:
     """Spec, workflow and example for this agent; returns their paths. Raises UsageError as `write_new_files` does."""
     if (directory / _EXAMPLE).exists():
         raise UsageError(
             f"{directory / _EXAMPLE} is already there", help="keystone init --agent NAME DIR writes into another one"
         )
-    agent, below = find_agent(name), _below_repository(directory)
+    agent, below = find_agent(name, environ), _below_repository(directory)
     files = agent_files(agent, below, container=sys.platform != "linux")
     return write_new_files(directory, files)
 
@@ -176,7 +176,7 @@ def key_of(name: str) -> str:
 def next_steps(name: str, directory: Path, spec: str, environ: Mapping[str, str]) -> Iterator[str]:
     """What a newcomer does next, line by line. directory: where the files are. spec: keystone.yaml, as `keystone run`
     is told it from here."""
-    agent, key = find_agent(name), key_of(name)
+    agent, key = find_agent(name, environ), key_of(name)
     in_container = not (directory / "container.yaml").exists()
     yield "Next:"
     if agent.path is None and not in_container:
@@ -221,8 +221,10 @@ def _in_image(preset: Preset) -> str:
 def _shown(agent: FoundAgent) -> str:
     if not agent.hidden:
         return ""
-    home = Path.home()
-    names = [f"~/{one.relative_to(home)}" if one.is_relative_to(home) else str(one) for one in agent.hidden]
+    home = agent.environ.get("HOME") or "/"
+    names = [
+        f"~/{one.relative_to(home)}" if home != "/" and one.is_relative_to(home) else str(one) for one in agent.hidden
+    ]
     return f"resources:\n  readable: {json.dumps(names)}   # where {agent.preset.program} is on this machine\n\n"
 
 

@@ -289,8 +289,10 @@ def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[
     from keystone_action.report.escape import log_line
 
     place, shown = directory / call.directory, log_line(shlex.quote(str(call.directory / "keystone.yaml")))
-    agent = agent_scaffold.choose_agent(call.agent, sys.stdin, sys.stdout)
-    paths = scaffold.write_first_spec(place) if agent is None else agent_scaffold.write_agent_specs(agent, place)
+    agent = agent_scaffold.choose_agent(call.agent, sys.stdin, sys.stdout, environ)
+    paths = (
+        scaffold.write_first_spec(place) if agent is None else agent_scaffold.write_agent_specs(agent, place, environ)
+    )
     for path in paths:
         sys.stdout.write(f"wrote {log_line(os.path.relpath(path, directory))}\n")
     steps = [f"now: keystone run {shown}"] if agent is None else agent_scaffold.next_steps(agent, place, shown, environ)

@@ -50,17 +50,17 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _postgres()
     yield from _containers(environ)
     yield from _plug_ins()
-    yield from _agents()
+    yield from _agents(environ)
     yield from _providers(environ)
 
 
-def _agents() -> Iterator[Finding]:
+def _agents(environ: Mapping[str, str]) -> Iterator[Finding]:
     """The known agents, each asked for its version."""
     from keystone_action.agents.presets.preset import preset_names
     from keystone_action.cli.found_agents import find_agent
 
     with ThreadPoolExecutor() as threads:
-        yield from threads.map(lambda name: _agent(find_agent(name)), preset_names())
+        yield from threads.map(lambda name: _agent(find_agent(name, environ)), preset_names())
 
 
 def _agent(agent: FoundAgent) -> Finding:

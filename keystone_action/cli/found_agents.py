@@ -11,13 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.agents.presets.preset import load_preset
-from keystone_action.files.paths import is_within, real_path
 from keystone_action.files.search_path import own_search_path
 
 if TYPE_CHECKING:
@@ -31,10 +30,12 @@ _PRINTED = 64 << 10
 
 @dataclass(frozen=True)
 class FoundAgent:
-    """An agent of a preset on this machine. path: of its program, as PATH has it; None = it is not there."""
+    """An agent of a preset on this machine. path: of its program, as PATH has it; None = it is not there. environ: what
+    the person who asks has set, for package managers."""
 
     name: str
     path: Path | None
+    environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def preset(self) -> Preset:
@@ -43,17 +44,27 @@ class FoundAgent:
 
     @cached_property
     def hidden(self) -> tuple[Path, ...]:
-        """The folders with the program that the process sandbox hides, unless a spec shows them."""
-        from keystone_action.sandbox.processes.policy import may_execute, system_rules
+        """The folders with the program that the process sandbox hides, unless a spec shows them. Where it is not there:
+        those that it will be in, once its package manager has installed it."""
+        from keystone_action.sandbox.processes.hidden_folders import hidden_folders, only_hidden
 
-        if self.path is None:
+        if self.path is not None:
+            return hidden_folders(self.path)
+        installer = shutil.which(self.preset.package.source, path=own_search_path())
+        if installer is None:
             return ()
-        rules = system_rules(())
-        found: list[Path] = []
-        for folder in sorted(_folders(self.path), key=lambda one: len(one.parts)):
-            if not may_execute(rules, folder) and not any(is_within(folder, one) for one in found):
-                found.append(folder)
-        return tuple(found)
+        if self.preset.package.source == "pip":
+            return hidden_folders(Path(installer))
+        return only_hidden([one / name for one in self._npm_prefix(installer) for name in ("bin", "lib/node_modules")])
+
+    def _npm_prefix(self, npm: str) -> list[Path]:
+        """Where npm installs programs for all folders, by its settings; nothing when it does not say."""
+        settings = {name: text for name, text in self.environ.items() if name.lower().startswith("npm_config_")}
+        with tempfile.TemporaryDirectory(prefix="keystone-doctor-", ignore_cleanup_errors=True) as cache:
+            variables = {"PATH": own_search_path(), "HOME": self.environ.get("HOME", "/"), **settings}
+            quietly = {"npm_config_cache": cache, "npm_config_update_notifier": "false"}
+            printed = _ask([npm, "prefix", "--global"], {**variables, **quietly}, str(Path.cwd()))
+        return [Path(line) for line in printed.split("\n") if line.startswith("/")][-1:]
 
     def ask_version(self) -> str:
         """As the program prints it; empty where it does not in time. It gets no variable of ours but PATH."""
@@ -65,21 +76,10 @@ class FoundAgent:
         return self.preset.version_in(printed)
 
 
-def find_agent(name: str) -> FoundAgent:
-    """name: of a preset."""
+def find_agent(name: str, environ: Mapping[str, str]) -> FoundAgent:
+    """name: of a preset. environ: see FoundAgent."""
     path = shutil.which(load_preset(name).program, path=own_search_path())
-    return FoundAgent(name, None if path is None else Path(path))
-
-
-def _folders(program: Path) -> list[Path]:
-    """What it takes to run a program: its own folder, where it really is, and what npm or pip put beside it."""
-    real = real_path(program)
-    places = [real_path(program.parent)]
-    if "node_modules" in real.parts:
-        return [*places, Path(*real.parts[: real.parts.index("node_modules") + 1])]
-    if (real.parent.parent / "pyvenv.cfg").is_file():
-        return [*places, real.parent.parent, real_path(real.parent / "python").parent.parent]
-    return [*places, real.parent]
+    return FoundAgent(name, None if path is None else Path(path), environ)
 
 
 def _ask(argv: list[str], variables: Mapping[str, str], directory: str) -> str:

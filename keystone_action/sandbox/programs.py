@@ -68,8 +68,11 @@ def sentence_on_hidden(program: str, place: Path) -> str:
 
 def ways_to_show(place: Path) -> str:
     """What an author can do for a program that the sandbox hides."""
+    from keystone_action.sandbox.processes.hidden_folders import hidden_folders
+
+    folders = ", ".join(map(str, hidden_folders(place) or (place.parent,)))
     return (
-        f"show its folder by `resources.readable: [{place.parent}]` (and what it links to), install it by "
+        f"show its folder by `resources.readable: [{folders}]`, install it by "
         "setup.packages or setup.commands, or set `base:` to an image that has it"
     )
 

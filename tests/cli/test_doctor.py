@@ -93,7 +93,7 @@ def test_check_types_of_packages_and_those_that_are_never_used(tmp_path: Path) -
 
 def agents_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
     monkeypatch.setenv("PATH", f"{path}:/usr/bin:/bin")
-    return {finding.what.removeprefix("agent "): finding for finding in doctor._agents()}
+    return {finding.what.removeprefix("agent "): finding for finding in doctor._agents({})}
 
 
 def program(folder: Path, name: str, text: str) -> Path:

@@ -92,15 +92,32 @@ def test_a_program_that_the_sandbox_hides_is_shown_by_the_spec(tmp_path: Path) -
     assert "resources" not in yaml.safe_load((tmp_path / "made" / "container.yaml").read_text())
 
 
-def test_folders_in_a_home_are_written_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_a_program_that_is_not_there_yet_is_shown_where_it_will_be(tmp_path: Path) -> None:
+    place, prefix = tmp_path / "programs", tmp_path / "global"
+    program(place, "npm", "echo 'npm warn old' >&2; test \"$*\" = 'prefix --global' && echo $npm_config_prefix")
+    assert init(tmp_path, "--agent", "codex", "made", path=place, npm_config_prefix=str(prefix)).code == 0
+    spec = yaml.safe_load((tmp_path / "made" / "keystone.yaml").read_text())
+    assert spec["resources"] == {"readable": [str(prefix / "bin"), str(prefix / "lib" / "node_modules")]}
+    program(place, "npm", "exit 1")
+    assert init(tmp_path, "--agent", "codex", "second", path=place).code == 0
+    assert "resources" not in yaml.safe_load((tmp_path / "second" / "keystone.yaml").read_text())
+
+
+def test_the_package_manager_that_is_asked_leaves_nothing_behind(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    assert init(tmp_path, "--agent", "codex", "made", HOME=str(home)).code == 0
+    assert list(home.iterdir()) == []
+
+
+def test_folders_in_a_home_are_written_as_such(tmp_path: Path) -> None:
     tool = tmp_path / ".local" / "share" / "tool"
     (tmp_path / ".local" / "bin").mkdir(parents=True)
     real = program(tool / "bin", "mini")
     (tool / "pyvenv.cfg").touch()
     (tool / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / ".local" / "bin" / "mini").symlink_to(real)
-    files = agent_files(FoundAgent("mini-swe-agent", tmp_path / ".local" / "bin" / "mini"))
+    files = agent_files(FoundAgent("mini-swe-agent", tmp_path / ".local" / "bin" / "mini", {"HOME": str(tmp_path)}))
     shown = yaml.safe_load(files["keystone.yaml"])["resources"]["readable"]
     assert shown[:2] == ["~/.local/bin", "~/.local/share/tool"]
 
@@ -179,7 +196,7 @@ class Terminal(io.StringIO):
 def chosen(typed: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[str | None, str]:
     monkeypatch.setenv("PATH", str(folder))
     asked = Terminal()
-    return choose_agent(None, Terminal(typed), asked), asked.getvalue()
+    return choose_agent(None, Terminal(typed), asked, {}), asked.getvalue()
 
 
 def test_at_a_terminal_it_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -204,7 +221,7 @@ def test_at_a_terminal_it_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     (Terminal("codex\n"), io.StringIO()),
 ])  # fmt: skip
 def test_without_a_terminal_it_does_not_ask(answers: io.StringIO, questions: io.StringIO) -> None:
-    assert choose_agent(None, answers, questions) is None
+    assert choose_agent(None, answers, questions, {}) is None
     assert questions.getvalue() == ""
 
 
