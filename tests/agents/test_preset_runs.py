@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.preset_runs import WORTHLESS, Play, play
+from support.context import kept
+from support.worlds import world_of
 
+from keystone_action.agents.base import AgentCall, write_inputs
+from keystone_action.agents.environment import agent_environment
+from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError
+from keystone_action.evidence.model import AgentRun
+from keystone_action.gateway.addresses import ModelAddress, agent_variables
 from keystone_action.spec.models.agents import PresetAgent
 
 pytestmark = pytest.mark.sandbox
+
+WORTHLESS = "keystone-worthless-key-of-the-cell"
+ADDRESSES = {name: ModelAddress(f"http://127.0.0.1:9/{name}", WORTHLESS) for name in ("anthropic", "openai", "gemini")}
 
 TELLS = """#!/bin/sh
 printf '%s\\n' "$@" > arguments
@@ -26,9 +37,59 @@ exit 3
 """A program that writes down what it was given."""
 
 
+@dataclass
+class Played:
+    """files: of the workspace afterwards."""
+
+    run: AgentRun
+    files: dict[str, str]
+
+
+def play(
+    agent: PresetAgent,
+    program: str = "",
+    *,
+    prompt: str = "do it",
+    deny_provider_tools: bool = False,
+    addresses: Mapping[str, ModelAddress] = ADDRESSES,
+) -> Played:
+    """Run it to its end. program: the text of `./program` in its workspace."""
+    return kept().call(_play(agent, program, prompt, deny_provider_tools, addresses))
+
+
+async def _play(
+    agent: PresetAgent, program: str, prompt: str, deny_provider_tools: bool, addresses: Mapping[str, ModelAddress]
+) -> Played:
+    async with world_of(await kept().sandboxes()) as world:
+        inputs = write_inputs(world.area / "task", prompt, agent, bytes)
+        world.workspace.mkdir()
+        (world.workspace / "program").write_text(program)
+        (world.workspace / "program").chmod(0o755)
+        sandbox = await world.open(inputs.directory)
+        environment = agent_environment(
+            prompt=prompt,
+            prompt_file=inputs.prompt_file,
+            workspace=sandbox.workspace_inside,
+            model_variables=agent_variables(addresses, {name: name for name in addresses}),
+            agent_env=agent.env,
+        )
+        task = AgentCall(
+            prompt=prompt,
+            environment=environment,
+            inputs=inputs,
+            gateways=addresses,
+            deny_provider_tools=deny_provider_tools,
+        )
+        try:
+            run = await run_agent(agent, sandbox, task)
+            return Played(run, {path.name: path.read_text() for path in world.workspace.iterdir() if path.is_file()})
+        finally:
+            await sandbox.close()
+
+
 def test_a_program_gets_its_arguments_the_prompt_and_its_variables() -> None:
-    agent = PresetAgent(type="claude-code", binary="./tells", model="m-1", args=["--x"], env={"MCP_TIMEOUT": "7"})
-    found = play(agent, Play(prompt="do it\n", files={"tells": TELLS}))
+    agent = PresetAgent(type="claude-code", binary="./program", model="m-1", args=["--x"], env={"MCP_TIMEOUT": "7"})
+    found = play(agent, TELLS, prompt="do it\n")
     assert found.run.exit_code == 3
     assert found.files["arguments"].splitlines()[-2:] == ["--model=m-1", "--x"]
     assert found.files["prompt"] == "do it\n"
@@ -42,8 +103,8 @@ def test_a_program_gets_its_arguments_the_prompt_and_its_variables() -> None:
 def test_files_of_a_preset_are_in_its_home_and_the_user_s_own() -> None:
     append = TELLS + 'echo more >> "$HOME/.gemini/settings.json"\n'
     for denies in (False, True):
-        agent = PresetAgent(type="gemini", binary="./tells")
-        found = play(agent, Play(files={"tells": append}, deny_provider_tools=denies))
+        agent = PresetAgent(type="gemini", binary="./program")
+        found = play(agent, append, deny_provider_tools=denies)
         assert found.files["home"] == ".gemini/settings.json\n"
         assert ("google_web_search" in found.files["settings"]) is denies
         assert (found.run.exit_code, found.run.stderr) == (3, "")
@@ -56,14 +117,14 @@ while [ "$1" != --output ]; do shift; done
 printf '{"info": {}}' > "$2"
 exit 5
 """
-    agent = PresetAgent(type="mini-swe-agent", binary="./mini", model="openai/gpt-5")
-    found = play(agent, Play(files={"mini": program}))
+    agent = PresetAgent(type="mini-swe-agent", binary="./program", model="openai/gpt-5")
+    found = play(agent, program)
     assert (found.run.stdout, found.run.stderr, found.run.exit_code) == ('{"info": {}}', "for people\n", 5)
 
 
 def test_a_program_that_is_missing_is_named_with_how_to_install_it() -> None:
     with pytest.raises(HarnessError) as error:
-        play(PresetAgent(type="mini-swe-agent", model="openai/gpt-5", env={"PATH": "/usr/bin"}), Play())
+        play(PresetAgent(type="mini-swe-agent", model="openai/gpt-5", env={"PATH": "/usr/bin"}))
     assert error.value.message == "mini-swe-agent: its program mini is not in this sandbox"
     assert error.value.help.startswith("with `base:`, use an image that has it or install it by setup.commands: `pip")
     assert "install it on this machine: `pip install mini-swe-agent 'litellm[mcp]'`" in error.value.help
@@ -77,24 +138,24 @@ def test_a_program_that_the_sandbox_hides_is_named_with_its_place(monkeypatch: p
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         with pytest.raises(HarnessError, match=re.escape(str(program))) as error:
-            play(PresetAgent(type="gemini", env={"PATH": "/nowhere"}), Play())
+            play(PresetAgent(type="gemini", env={"PATH": "/nowhere"}))
     assert "resources.readable" in error.value.help
 
 
 def test_a_binary_that_is_missing_is_named_by_the_spec_s_word() -> None:
     with pytest.raises(HarnessError, match="Codex: its program tools/codex is not in this sandbox"):
-        play(PresetAgent(type="codex", binary="tools/codex"), Play())
+        play(PresetAgent(type="codex", binary="tools/codex"))
 
 
 def test_without_a_gateway_nothing_is_started() -> None:
     with pytest.raises(HarnessError, match=r"Codex needs the provider openai; gateway\.providers has none"):
-        play(PresetAgent(type="codex", binary="./tells"), Play(files={"tells": TELLS}, gateways=False))
+        play(PresetAgent(type="codex", binary="./program"), TELLS, addresses={})
 
 
 @pytest.mark.parametrize("version", [None, "latest", "0.169.0"])
 def test_a_program_of_the_version_that_the_spec_names_is_started(version: str | None) -> None:
     program = '#!/bin/sh\n[ "$1" = --version ] && echo "codex-cli 0.169.0" && exit\nexit 4\n'
-    found = play(PresetAgent(type="codex", binary="./codex", version=version), Play(files={"codex": program}))
+    found = play(PresetAgent(type="codex", binary="./program", version=version), program)
     assert found.run.exit_code == 4
 
 
@@ -102,6 +163,6 @@ def test_a_program_of_the_version_that_the_spec_names_is_started(version: str | 
 def test_a_program_of_another_version_is_not_started(printed: str, found: str) -> None:
     program = f'#!/bin/sh\n[ "$1" = --version ] || touch started\necho "{printed}"\n'
     with pytest.raises(HarnessError) as error:
-        play(PresetAgent(type="codex", binary="./codex", version="0.169.0"), Play(files={"codex": program}))
-    assert error.value.message == f"Codex: agent.version is 0.169.0, and ./codex here is {found}"
+        play(PresetAgent(type="codex", binary="./program", version="0.169.0"), program)
+    assert error.value.message == f"Codex: agent.version is 0.169.0, and ./program here is {found}"
     assert error.value.help == "Install that one: `npm install --global @openai/codex@0.169.0`."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from support.scripted_models import ScriptedModel, Turn
 from support.scripted_provider import ScriptedProvider, provider
 
 from keystone_action.gateway.upstreams import VARIABLES
+from keystone_action.pricing import cost_of
 
+HARMLESS = (
+    "egress: deny leaves ports of this machine open",
+    " × result or message of which only the beginning was kept",
+)
+"""Notices of what these specs ask for: no egress, and a very long prompt."""
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 
@@ -25,10 +32,12 @@ def client(request: pytest.FixtureRequest) -> Client:
     return CLIENTS[request.param]
 
 
-def called_with(folder: Path, client: Client, turns: list[Turn], **fields: Any) -> tuple[Called, ScriptedModel]:
+def called_with(
+    folder: Path, client: Client, turns: list[Turn], *, offers_tools: bool = True, **fields: Any
+) -> tuple[Called, ScriptedModel]:
     """One run of a spec whose agent is this one, as users write it."""
-    place, model = installed(client.kind), ScriptedModel(turns)
-    agent = {"type": client.kind, "model": client.model, "binary": str(place.program), "timeout": "2m"}
+    place, model = installed(client.kind), ScriptedModel(turns, offers_tools)
+    agent = {"type": client.kind, "model": client.model, "binary": str(place.program), "timeout": "4m"}
     spec = {
         "version": 1,
         "id": "known",
@@ -47,8 +56,9 @@ def environ(client: Client, behind: ScriptedProvider) -> dict[str, str]:
     return {key: REAL_KEY, base: behind.url + ("/v1" if client.api == "openai" else "")}
 
 
-def require_told(called: Called, model: ScriptedModel) -> None:
-    """The task is done, and all that is told of it is what the provider said."""
+def require_told(client: Client, called: Called, model: ScriptedModel) -> None:
+    """The task is done, and all that is told of it is what the provider said; the program's own transcript agrees, or
+    there would be a notice."""
     assert called.code == 0, called.err + called.out
     (cell,) = called.cells
     assert cell["trace"] == {"source": "gateway", "replayed": None}
@@ -59,13 +69,59 @@ def require_told(called: Called, model: ScriptedModel) -> None:
     usage = cell["usage"]
     assert (usage["input_tokens"], usage["cache_read_tokens"]) == (read - cached, cached)
     assert (usage["output_tokens"], usage["requests"]) == (written, len(model.said))
-    assert usage["cost_usd"] > 0
-    assert [notice for notice in cell["notices"] if not notice.startswith("egress: deny leaves ports")] == []
+    cost = sum(
+        cost_of(client.api, name, uncached=turn.read - turn.cached, output=turn.written, cache_read=turn.cached)
+        for turn, name in zip(model.said, model.models, strict=True)
+    )
+    assert usage["cost_usd"] == pytest.approx(cost)
+    assert [notice for notice in cell["notices"] if not any(one in notice for one in HARMLESS)] == []
+
+
+def require_key_with_provider_alone(client: Client, called: Called, model: ScriptedModel) -> None:
+    """The real key is in the headers of what the provider got, and nowhere else."""
+    assert len(model.asked) == len(model.said)
+    for asked in model.asked:
+        assert asked.target.startswith(client.path)
+        assert REAL_KEY in {value.removeprefix("Bearer ") for _, value in asked.headers}
+        assert "keystone-" not in str(asked.headers)
+        assert REAL_KEY.encode() not in asked.body
     assert [where for where, data in everything_written(called).items() if REAL_KEY.encode() in data] == []
 
 
 def test_it_does_its_task_and_all_that_is_told_is_what_the_provider_said(tmp_path: Path, client: Client) -> None:
-    require_told(*called_with(tmp_path, client, [client.runs("echo hello > hello.txt"), *client.ends]))
+    """Its prompt is longer than any argument of a program, and it would search where that is denied."""
+    prompt = "Write hello.txt.\n" + "".join(f"{number} é " for number in range(30_000)) + "the end of it"
+    assert len(prompt.encode()) > 200 << 10
+    file, looks = str(tmp_path / "never"), "cat hello.txt; env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'"
+    turns = [
+        *client.searches("weather"),
+        client.runs("printf 'hello' > hello.txt"),
+        client.runs(looks),
+        client.runs(f"ls {file}"),
+        *client.ends,
+    ]
+    gateway = {"provider_tools": "deny"}
+    called, model = called_with(tmp_path, client, turns, task={"prompt": prompt}, gateway=gateway)
+    require_told(client, called, model)
+    require_key_with_provider_alone(client, called, model)
+    bodies = [json.dumps(asked.document, ensure_ascii=False) for asked in model.asked]
+    whole = [body for body in bodies if " 15000 é 15001 é " in body and "29998 é 29999 é the end of it" in body]
+    assert whole
+    assert '"web_search"' not in "".join(bodies)
+    results = [event["payload"]["output"] for event in trace_events(called) if event["type"] == "tool_result"]
+    assert any("_KEY=keystone-" in result for result in results)  # it saw its environment
+
+
+def test_aider_which_has_no_tools_edits_what_the_model_writes_down(tmp_path: Path) -> None:
+    block = "hello.txt\n```\n<<<<<<< SEARCH\n=======\nhello\n>>>>>>> REPLACE\n```\n"
+    invariants = {
+        "written": {"check": {"type": "file_content", "path": "hello.txt", "pattern": "^hello\n$"}},
+        "alone": {"check": {"type": "diff", "only": ["hello.txt"]}},
+    }
+    aider, turns = CLIENTS["aider"], [Turn(text=block, cached=100)]
+    called, model = called_with(tmp_path, aider, turns, offers_tools=False, invariants=invariants)
+    require_told(aider, called, model)
+    require_key_with_provider_alone(aider, called, model)
 
 
 @pytest.mark.docker
@@ -79,7 +135,9 @@ def test_in_a_container_that_reaches_nothing_but_the_gateway(
         "resources": {},
     }
     turns = [*client.searches("weather"), client.runs("echo hello > hello.txt"), *client.ends]
-    require_told(*called_with(tmp_path, client, turns, **fields))
+    called, model = called_with(tmp_path, client, turns, **fields)
+    require_told(client, called, model)
+    require_key_with_provider_alone(client, called, model)
 
 
 def test_the_budget_of_an_endless_loop_bites(tmp_path: Path, client: Client) -> None:

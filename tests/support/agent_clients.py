@@ -32,26 +32,19 @@ Call = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Client:
-    """A program. api, model: what it is run with; path: where its requests arrive, below the provider's base. command,
-    write: calls of its tools for a command, and for a file; None where it has no such tool."""
+    """A program. api, model: what it is run with; path: where its requests arrive, below the provider's base. command:
+    the call of its tool for commands, None where it has no such tool."""
 
     kind: str
     api: str
     model: str
     path: str
     command: Callable[[str], Call] | None = None
-    write: Callable[[str, str], Call] | None = None
 
     def runs(self, command: str) -> Turn:
         """The model has it run a command."""
         assert self.command is not None
         return Turn(calls=[self.command(command)], read=1200, cached=300, written=33)
-
-    def writes(self, path: str, text: str) -> Turn:
-        """The model has it write a file."""
-        if self.write is None:
-            return self.runs(f"printf %s '{text}' > {path}")
-        return Turn(calls=[self.write(path, text)], read=1000, written=44)
 
     def searches(self, query: str) -> list[Turn]:
         """The model has it search by a tool of its own that asks the provider; nothing for one without such a tool."""
@@ -69,26 +62,21 @@ def _runs(name: str, argument: str, **more: str) -> Callable[[str], Call]:
     return lambda command: (name, {argument: command, **more})
 
 
-def _writes(name: str, argument: str = "file_path") -> Callable[[str, str], Call]:
-    return lambda path, text: (name, {argument: path, "content": text})
-
-
 _ALL = (
     Client(
         "claude-code", "anthropic", "claude-opus-4-5", "/v1/messages", _runs("Bash", "command"),
-        _writes("Write"),
     ),
     Client("codex", "openai", "gpt-5", "/v1/responses", _runs("exec_command", "cmd")),
     Client(
         "gemini", "gemini", "gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro:streamGenerateContent",
-        _runs("run_shell_command", "command"), _writes("write_file"),
+        _runs("run_shell_command", "command"),
     ),
     Client(
         "mini-swe-agent", "openai", "openai/gpt-5", "/v1/chat/completions", _runs("bash", "command"),
     ),
     Client(
         "opencode", "anthropic", "anthropic/claude-opus-4-5", "/v1/messages",
-        _runs("bash", "command", description="Run it"), _writes("write", "filePath"),
+        _runs("bash", "command", description="Run it"),
     ),
     Client("aider", "openai", "openai/gpt-4o", "/v1/chat/completions"),
 )  # fmt: skip

@@ -31,12 +31,14 @@ SIDE = Turn(text='{"title": "A title"}', read=30, written=5)
 
 @dataclass
 class ScriptedModel:
-    """turns: answers to requests with tools, the last one again and again. said: all that was answered; models: who was
-    asked each time. offers_tools: whether the client does; requests without tools are beside the point then."""
+    """turns: answers to requests with tools, the last one again and again. offers_tools: whether the client does;
+    requests without tools are beside the point then. said: all that was answered; asked, models: what and who was asked
+    each time."""
 
     turns: Sequence[Turn]
     offers_tools: bool = True
     said: list[Turn] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
 
     @property
@@ -57,6 +59,7 @@ class ScriptedModel:
         self.said.append(turn)
         model = body.get("model", path.partition("/models/")[2].partition(":")[0])
         self.models.append(model)
+        self.asked.append(asked)
         for ending, say in _APIS.items():
             if path.endswith(ending):
                 return say(turn, str(len(self.said)), model, stream="stream" in path or bool(body.get("stream")))
