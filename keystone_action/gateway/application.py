@@ -147,6 +147,8 @@ class Application:
 
     async def _pass_without_reading(self, request: Request, route: Route, body: bytes | None, reply: Reply) -> None:
         """What costs nothing: counting tokens, lists of models."""
+        if body is not None:
+            self._ledger.count_side_request()
         try:
             async with self._while_wanted(request, reply, 0):
                 await self._relay.pass_on(request, route, body, reply)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -171,16 +172,27 @@ class Ledger:
             if len(self._refused) < _REFUSED_LIMIT:
                 self._refused.append(sentence)
 
+    def count_side_request(self) -> None:
+        """Let a request through that no model answers, as one that counts tokens, or raise Refusal."""
+        with self._refusals(), self._lock:
+            self._check_limits()
+            self._spent = replace(self._spent, requests=self._spent.requests + 1)
+
     def open(self, api: str, path: str, asked: Asked, body: bytes, so_far: Callable[[], Answer] = Answer) -> Exchange:
         """Let a request through, or raise Refusal. Whoever opens one closes it. so_far: what came of its answer, to be
         asked until it is closed."""
+        with self._refusals(), self._lock:
+            self._admit(api, asked)
+            exchange = self._opened(api, path, asked, body)
+            self._under_way[id(exchange)] = so_far
+            self._spent = replace(self._spent, requests=self._spent.requests + 1)
+            return exchange
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Keeps those that are raised in its block."""
         try:
-            with self._lock:
-                self._admit(api, asked)
-                exchange = self._opened(api, path, asked, body)
-                self._under_way[id(exchange)] = so_far
-                self._spent = replace(self._spent, requests=self._spent.requests + 1)
-                return exchange
+            yield
         except Refusal as refusal:
             self.refuse(refusal.sentence)
             self.stopped = self.stopped or (refusal.sentence if refusal.spent else "")
@@ -277,10 +289,14 @@ class Ledger:
         if self._models and not any(fnmatchcase(asked.model, glob) for glob in self._models):
             allowed = ", ".join(self._models)
             raise Refusal(400, f"the model {asked.model or '(none)'} is not let through; gateway.models has {allowed}")
-        limits, spent, job = self._limits, self._spent, self._purse
+        limits, job = self._limits, self._purse
         counts_money = limits.max_cost_usd is not None or (job is not None and job.limit is not None)
         if counts_money and not is_priced(api, asked.model, self._prices):
             raise Refusal(400, f"the model {asked.model or '(none)'} has no price; add one to gateway.prices")
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        limits, spent, job = self._limits, self._spent, self._purse
         if job is not None and (sentence := job.refusal()):
             self.is_cut = True
             raise Refusal(400, sentence, spent=True)

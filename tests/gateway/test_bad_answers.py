@@ -16,6 +16,7 @@ from support.scripted_provider import Says, document, stream
 
 from keystone_action.gateway import answer_copy
 from keystone_action.gateway.exchange import Tokens
+from keystone_action.gateway.ledger import Limits
 
 STREAMED = {**ASK, "stream": True}
 JSON, EVENTS = ("content-type", "application/json"), ("content-type", "text/event-stream")
@@ -305,7 +306,18 @@ def test_counting_tokens_and_lists_of_models_cost_nothing_and_fail_without_fault
         with pytest.raises(httpx.RemoteProtocolError):
             one.ask("/anthropic/v1/models", method="GET")
         assert one.ledger.exchanges == ()
+        assert (one.ledger.spent.requests, one.ledger.spent.all_tokens) == (1, 0)  # lists are no requests to a model
         assert one.ledger.provider_failure() == ""
+
+
+def test_counting_tokens_counts_as_a_request():
+    with world(document({"input_tokens": 10}), limits=Limits(max_requests=1)) as one:
+        assert one.ask("/anthropic/v1/messages/count_tokens").status_code == 200
+        for path in ("/anthropic/v1/messages/count_tokens", "/anthropic/v1/messages"):
+            found = one.ask(path)
+            assert (found.status_code, found.json()["error"]["message"]) == (400, "stopped at 1 of 1 requests")
+        assert one.spent == [True, True]
+        assert len(one.behind.asked) == 1
 
 
 def test_what_an_agent_breaks_itself_is_not_the_providers_failure():
