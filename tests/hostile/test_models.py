@@ -9,6 +9,7 @@ from typing import Any
 from support.attacks import honest, hostile
 from support.hostile import everything_written
 from support.model_agents import REAL_KEY, behind, calls, run, says, spec_of
+from support.scripted_provider import Says
 
 BASH = ("toolu_1", "Bash", {"command": "pytest"})
 TESTED: dict[str, Any] = {
@@ -81,6 +82,21 @@ print("done")
     assert called.cells[0]["usage"]["tool_calls"] == 0
 
 
+@hostile("models", "gets an answer that nobody can read", held_by="a cell with such an answer is an error")
+def test_an_answer_that_could_not_be_read_is_no_evidence(tmp_path: Path) -> None:
+    garbled = Says(pieces=[b"\x00\x01 call Bash: rm -rf /"], headers=(("content-type", "application/x-protobuf"),))
+    script = """
+request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps({"model":
+    "claude-opus-4-5", "messages": [user("hi")]}).encode(), {"x-api-key": os.environ["ANTHROPIC_API_KEY"]})
+urllib.request.urlopen(request).read()
+print("done")
+"""
+    with behind(garbled) as (_, environ):
+        called = run(tmp_path, spec_of(script, forbidden={"commands": ["rm"]}), environ)
+    assert called.code == 3
+    assert "what a model answered could not be read" in called.cells[0]["error"]
+
+
 @hostile("models", "asks with a key that is not its cell's", held_by="a key for each cell")
 def test_another_key_gets_no_answer_and_costs_nobody(tmp_path: Path) -> None:
     script = """
@@ -136,6 +152,7 @@ def test_a_real_key_is_nowhere(tmp_path: Path) -> None:
     "tells of a cost that it never had",
     "writes a trace file of its own",
     "invents a history of calls in its requests",
+    "gets an answer that nobody can read",
     "asks with a key that is not its cell's",
     "goes to the provider without the gateway",
     "searches environment, processes and files for a key",

@@ -105,6 +105,8 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
     await anyio.to_thread.run_sync(_write_down, ledger, under_way.audit)
     if ledger.missing_key:
         raise under_way.gateway.configuration.key_error(ledger.missing_key)
+    if ledger.unreadable:
+        raise HarnessError("what a model answered could not be read, so nobody knows what the agent was told to do")
     if ledger.is_cut:
         raise HarnessError(f"max-cost-usd: {ledger.stopped}", help="Give the job more, or run fewer cells.")
     if under_way.agent_run is not None and (why := ledger.stopped):
