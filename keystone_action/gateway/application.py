@@ -65,7 +65,7 @@ class Application:
         reply = Reply(send)
         try:
             await self._answer(scope, receive, reply)
-        except Exception as error:  # noqa: BLE001 - our own defect, told to the thread, which keeps it for the run
+        except Exception as error:  # noqa: BLE001 - our own defect, which the thread keeps for this cell
             reply.is_cut = True
             told = {"message": "the gateway", "exception": RuntimeError(_place(error))}
             asyncio.get_running_loop().call_exception_handler(told)

@@ -42,6 +42,11 @@ class CellGateway:
         named = {api: provider_of_api(api, apis) for api in apis.values()}
         return {api: self.addresses[name] for api, name in named.items() if name is not None}
 
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """What went wrong in our own code, for this cell or for all of them."""
+        return (*self._opened.defects, *self._gateways.defects)
+
     def without_keys(self, variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Variables in which a provider's real key is the cell's own, and the names of those that were changed."""
         real = set(self.configuration.real_keys)

@@ -13,7 +13,7 @@ from keystone_action.gateway.application import Application, Settings
 from keystone_action.gateway.upstreams import SILENT_SECONDS, Client
 from keystone_action.pricing import read_prices
 from keystone_action.services.accepting import accept, no_port
-from keystone_action.services.loop_thread import LoopThread
+from keystone_action.services.loop_thread import DEFECTS, LoopThread
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -40,7 +40,7 @@ class Gateways:
 
     @property
     def defects(self) -> tuple[str, ...]:
-        """What went wrong in our own code: with any, what it saw may be incomplete."""
+        """What went wrong in our own code and is no one cell's: with any, what all of them saw may be incomplete."""
         return tuple(self._thread.defects)
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class Gateways:
 
 
 class OpenGateway:
-    """One that listens. Lives in the gateways' loop, but for its address."""
+    """One that listens. Lives in the gateways' loop, but for its address and its defects."""
 
     def __init__(self, application: Application, address: str) -> None:
         self._application = application
@@ -88,13 +88,19 @@ class OpenGateway:
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._state: ServerState | None = None
+        self._defects: list[str] = []
+
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """What went wrong in our own code for this cell: with any, what was seen of it may be incomplete."""
+        return tuple(self._defects)
 
     def start(self) -> None:
         """Raises ServiceError."""
         import uvicorn
         from uvicorn.server import ServerState
 
-        # It tells of clients that hang up, at length; what is ours to tell, `Gateways.defects` has.
+        # It tells of clients that hang up, at length; what is ours to tell, `defects` has.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
         try:
             self._listening = socket.create_server((self.address, 0), backlog=_BACKLOG)
@@ -120,6 +126,7 @@ class OpenGateway:
     async def _accept(self, listening: socket.socket, config: Config, state: ServerState) -> None:
         from keystone_action.gateway.connection import Connection
 
+        DEFECTS.set(self._defects)  # of its connections and requests, too: these are started from here
         loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(CONNECTIONS)
         async for accepted, _ in accept(listening, slots):
             try:
@@ -133,6 +140,8 @@ class OpenGateway:
         if self._accepting is None or self._listening is None or self._state is None:
             return
         accepting, self._accepting = self._accepting, None
+        if accepting.done():
+            self._defects.append(f"it ended by itself: {None if accepting.cancelled() else accepting.exception()!r}")
         accepting.cancel()
         await asyncio.gather(accepting, return_exceptions=True)
         self._listening.close()

@@ -22,11 +22,6 @@ class LazyGateways:
     def __init__(self) -> None:
         self._gateways: Gateways | None = None
 
-    @property
-    def defects(self) -> tuple[str, ...]:
-        """What went wrong in our own code while they served."""
-        return self._gateways.defects if self._gateways is not None else ()
-
     def started(self) -> Gateways:
         """Those of this run, serving. Raises ServiceError."""
         if self._gateways is None:

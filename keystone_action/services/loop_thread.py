@@ -7,11 +7,16 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from keystone_action.errors import ServiceError
 
 _STOP_SECONDS = 5.0
+_DEFECTS_LIMIT = 100
+"""A client that provokes one can provoke any number."""
+DEFECTS: ContextVar[list[str]] = ContextVar("defects")
+"""Where a task, and all that it starts, keeps its defects; without one they are the thread's."""
 
 Result = TypeVar("Result")
 
@@ -30,7 +35,8 @@ class LoopThread:
         self.loop: asyncio.AbstractEventLoop | None = None
         """While it runs."""
         self.defects: list[str] = []
-        """What went wrong in our own code while serving; evidence is incomplete when there is any."""
+        """What went wrong in our own code while serving, outside of tasks with a list of their own; evidence is
+        incomplete when there is any."""
 
     def start(self) -> None:
         """Returns when the loop runs. Harmless when it does already. Raises ServiceError."""
@@ -61,7 +67,9 @@ class LoopThread:
         error = context.get("exception")
         if isinstance(error, OSError):
             return  # a client that went away while we wrote
-        self.defects.append(f"{context.get('message', '')}: {error!r}")
+        defects = DEFECTS.get(self.defects)
+        if len(defects) < _DEFECTS_LIMIT:
+            defects.append(f"{context.get('message', '')}: {error!r}")
 
     def stop(self, close: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Runs `close` in the loop, at most some seconds, and ends the thread. Harmless when it does not run: False

@@ -67,7 +67,7 @@ def test_it_is_in_nothing_that_comes_back_or_is_kept(says, streams, caplog):
         assert one.behind.asked[0].header("x-api-key") == REAL
         kept = repr(one.settled()) + one.ledger.provider_failure() + repr(one.ledger.refused)
         # A half of a key that a cut left is not one; its whole is nowhere.
-        assert REAL not in found.decode("utf-8", "replace") + kept + repr(one.gateways.defects)
+        assert REAL not in found.decode("utf-8", "replace") + kept + repr(one.opened.defects)
         if says.status == 401:
             assert WORTHLESS.encode() in found
     assert REAL not in repr([record.getMessage() for record in caplog.records])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,10 +18,10 @@ from support.gateway_world import ANSWER, ASK, KEY, STREAM, WORTHLESS, World, wo
 from support.process_world import eventually
 from support.scripted_provider import Says, document, stream
 
-from keystone_action.gateway import application, connection
-from keystone_action.gateway.application import AT_ONCE
+from keystone_action.gateway import application, connection, server
+from keystone_action.gateway.application import AT_ONCE, Settings
 from keystone_action.gateway.exchange import Tokens
-from keystone_action.gateway.ledger import Limits
+from keystone_action.gateway.ledger import Ledger, Limits
 from keystone_action.gateway.upstreams import Client
 
 STREAMED = {**ASK, "stream": True}
@@ -273,7 +275,43 @@ def test_our_own_defect_is_kept_and_never_tells_what_it_was_about(monkeypatch):
     with world(is_broken=True) as one:
         found = one.ask()
         assert (found.status_code, found.json()) == (500, {"error": {"message": "the gateway is broken"}})
-        (defect,) = one.gateways.defects
+        (defect,) = one.opened.defects
         assert "ValueError at test_leaving.py:" in defect
         assert "sk-real" not in defect
         assert one.ledger.under_way == 0
+
+
+@pytest.mark.parametrize("place", ["a connection", "a request"])
+def test_a_defect_that_one_cell_provokes_is_no_other_cells(place, monkeypatch):
+    def broken(*_: Any) -> None:
+        raise ValueError
+
+    alone = {**KEY, "connection": "close"}
+    with world(document(ANSWER), is_broken=True) as one:
+        other = asyncio.run(one.gateways.open(Settings(WORTHLESS, {}, Ledger())))
+        with monkeypatch.context() as patched:
+            if place == "a request":
+                patched.setattr(Client, "stream", broken)
+            else:
+                patched.setattr(connection.Connection, "data_received", broken)
+            for _ in range(200):
+                with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
+                    assert one.ask(headers=alone).status_code == 500
+        assert eventually(lambda: len(one.opened.defects) == 100)
+        assert "ValueError" in one.opened.defects[0]
+        assert other.defects == ()
+        assert one.ask(headers=alone).status_code == 200
+
+
+def test_a_gateway_that_ends_by_itself_is_a_defect(monkeypatch):
+    async def ends(*_: Any) -> AsyncIterator[Any]:
+        raise ValueError
+        yield
+
+    with world() as one:
+        monkeypatch.setattr(server, "accept", ends)
+        opened = asyncio.run(one.gateways.open(Settings(WORTHLESS, {}, Ledger())))
+        asyncio.run(one.gateways.close(opened))
+        assert opened.defects == ("it ended by itself: ValueError()",)
+        asyncio.run(one.gateways.close(one.opened))
+        assert one.opened.defects == ()

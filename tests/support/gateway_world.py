@@ -103,6 +103,7 @@ def world(
             told = Settings(WORTHLESS, upstreams, ledger, on_spent=lambda: spent.append(True), **settings)
             opened = asyncio.run(gateways.open(told))
             yield World(f"http://127.0.0.1:{opened.port}", ledger, behind, spent, gateways, opened, client)
-            assert is_broken == bool(gateways.defects)
+            assert is_broken == bool(opened.defects)
+            assert gateways.defects == ()
     finally:
         gateways.stop()

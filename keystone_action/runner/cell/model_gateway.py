@@ -111,7 +111,7 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
         raise HarnessError(f"max-cost-usd: {ledger.stopped}", help="Give the job more, or run fewer cells.")
     if under_way.agent_run is not None and (why := ledger.stopped):
         under_way.agent_run = replace(under_way.agent_run, stopped=why)
-    if defects := under_way.run.gateways.defects:
+    if defects := under_way.gateway.defects:
         raise ServiceError(f"the model gateway broke while it served: {defects[0]}")
 
 
