@@ -47,6 +47,7 @@ def test_providers_have_names_that_expressions_of_the_agent_know(load_text: Load
         (spec("{providers: [{name: x, api: cohere}]}"), "found 'cohere'"),
         (spec('{providers: [{name: x, api: openai, base_url: "ftp://x"}]}'), "base_url"),
         (spec('{providers: [{name: x, api: openai, base_url: "https://x/v1?key=1"}]}'), "base_url"),
+        (spec('{providers: [{name: x, api: openai, base_url: "https://me:pass@x/v1"}]}'), "without user, password"),
         (spec("{budget: {max_cost_usd: -1}}"), "max_cost_usd, found the number -1, expected a number of at least 0"),
         (spec("{budget: {max_tokens: 1.5}}"), "max_tokens, found the number 1.5, expected a whole number"),
         (spec("{budget: {max_requests: true}}"), "max_requests, found true"),

@@ -26,7 +26,13 @@ class ModelProvider(StrictModel):
 
     name: ProviderName
     api: ModelApi
-    base_url: Annotated[str, Field(pattern=r"^https?://[^/?#\s]+[^?#\s]*$")] | None = None
+    base_url: (
+        Annotated[
+            str,
+            text_like(r"^https?://[^/?#@\s]+(/[^?#\s]*)?$", "an http(s) URL without user, password, query or fragment"),
+        ]
+        | None
+    ) = None
     key: str | None = None
 
 
