@@ -14,7 +14,7 @@ from keystone_action.agents.presets.preset import load_preset, preset_names
 
 PROGRAM = r"""#!/usr/bin/env python3
 # Stands in for an agent: asks its model once, shows what it was given, and does the task of the page.
-import json, os, re, sys, urllib.request
+import json, os, sys, urllib.request
 
 if {"--version", "--help"} & set(sys.argv):
     sys.exit(print("1.0"))
