@@ -19,8 +19,6 @@ CHARACTERS_A_TOKEN = 4
 REQUESTS_LIMIT = 20_000
 """Of one cell, whatever its budget: each is kept until the cell is graded."""
 _REFUSED_LIMIT = 1_000
-_OFFERS_LIMIT = 1_000
-"""Different lists of tools that are kept."""
 NAMES_LIMIT, NAME_LIMIT = 20, 100
 """Models without a price that are named, and characters of each name."""
 _REFUSALS = {"401", "403"}
@@ -60,10 +58,11 @@ class Exchange:
     """One request that was let through, with its retries: of the last try are all fields but `tries`, `estimated`,
     `tokens` and `cost_usd`, which are of all.
 
-    asked: of its results, those that answer a call that a provider made. digest: of API, path and body: equal for
-    retries. ts: when it came. status: of its answer, None while there is none. failure: why it is none that counts;
-    empty for one that does. estimated: its tokens are. cost_usd: None = nobody knows. characters: of the request's
-    body, for an estimate. unreadable: the agent got an answer that we could not read.
+    asked: of its results, those that answer a call that a provider made; of its tools, the first one's name. digest:
+    of API, path and body: equal for retries. ts: when it came. status: of its answer, None while there is none.
+    failure: why it is none that counts; empty for one that does. estimated: its tokens are. cost_usd: None = nobody
+    knows. characters: of the request's body, for an estimate. unreadable: the agent got an answer that we could not
+    read.
     """
 
     api: str
@@ -118,7 +117,6 @@ class Ledger:
         self._under_way: dict[int, Callable[[], Answer]] = {}
         """By the ids of exchanges, what came of their answers by now."""
         self._calls = OpenCalls()
-        self._offers: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._spent = Spent()
         self._refused: list[str] = []
         self._unreadable = False
@@ -213,15 +211,10 @@ class Ledger:
                 exchange.estimated = earlier.estimated
                 exchange.tokens, exchange.cost_usd = earlier.tokens, earlier.cost_usd
                 results = (*earlier.asked.results, *results)
-        exchange.asked = replace(asked, results=results, tools=self._offer(asked.tools))
+        # Of its tools only whether there are any: lists of long names would fill our memory.
+        exchange.asked = replace(asked, results=results, tools=asked.tools[:1], run_by_provider=())
         self._exchanges[self._spent.requests] = exchange
         return exchange
-
-    def _offer(self, tools: tuple[str, ...]) -> tuple[str, ...]:
-        """Kept once: a client offers the same tools in each request."""
-        if tools not in self._offers and len(self._offers) >= _OFFERS_LIMIT:
-            return tools[:1]
-        return self._offers.setdefault(tools, tools)
 
     def close(
         self,

@@ -254,7 +254,16 @@ def test_a_long_conversation_is_kept_once():
     kept = [result for exchange in ledger.exchanges for result in exchange.asked.results]
     assert len(kept) == 299
     assert sum(len(result.text) for result in kept) < 300 * (17 << 10)
-    assert len({id(exchange.asked.tools) for exchange in ledger.exchanges}) == 1
+
+
+def test_of_the_tools_that_are_offered_hardly_anything_is_kept():
+    ledger = Ledger()
+    for number in range(5):
+        names = tuple(f"{number}-{place}" for place in range(500))
+        asked = Asked("gpt-5", tools=names, run_by_provider=names)
+        ledger.close(ledger.open("openai", "/v1/responses", asked, b""), status=200, answer=DONE, failure="", seconds=0)
+    assert [one.asked.tools for one in ledger.exchanges] == [(f"{number}-0",) for number in range(5)]
+    assert {one.asked.run_by_provider for one in ledger.exchanges} == {()}
 
 
 def test_arguments_that_are_nested_too_deep_are_left_out_of_the_trace():
