@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from keystone_action.pricing import NO_EXTRAS, Extras
+
 Status = Literal["ok", "error"]
 
 
@@ -66,7 +68,8 @@ class Asked:
 class Answer:
     """What a model answered. finished: the answer came to its end. problem: what the provider said went wrong in the
     middle of it. stop: why the model stopped, in that API's word. unread: characters of it that no other field has, for
-    an estimate. unreadable: the agent got something that we could not read, so a call of a tool may be missing here."""
+    an estimate. unreadable: the agent got something that we could not read, so a call of a tool may be missing here.
+    extras: what it costs besides its tokens."""
 
     model: str = ""
     text: str = ""
@@ -78,6 +81,7 @@ class Answer:
     finished: bool = False
     unread: int = 0
     unreadable: bool = False
+    extras: Extras = NO_EXTRAS
 
 
 class AnswerReader(ABC):

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from keystone_action.evidence.audit import now
 from keystone_action.gateway.exchange import Answer, Asked, Tokens
 from keystone_action.gateway.results_sent import OpenCalls
-from keystone_action.pricing import Price, Purse, cost_of, is_priced
+from keystone_action.pricing import Extras, Price, Purse, cost_of, is_priced
 
 CHARACTERS_A_TOKEN = 4
 """For what a provider did not count, since its answer broke off."""
@@ -109,6 +109,7 @@ class Ledger:
         purse: Purse | None = None,
     ) -> None:
         self._limits, self._prices, self._models, self._purse = limits or Limits(), prices or {}, models, purse
+        self._counts_money = self._limits.max_cost_usd is not None or (purse is not None and purse.limit is not None)
         self._lock = threading.Lock()
         self._exchanges: dict[int, Exchange] = {}
         """By the order in which they came."""
@@ -241,19 +242,18 @@ class Ledger:
                 self._calls.add(exchange.api, answer)
                 tokens, is_estimate = _counted(exchange, answer)
                 exchange.answer = replace(answer, tokens=tokens)
-            elif status is None and (
-                is_billed or not failure
-            ):  # the client left first, and the answer is billed all the same
+            elif status is None and (is_billed or not failure):
+                # The client left first, and the answer is billed all the same.
                 tokens, is_estimate = _counted(exchange, Answer())
             else:
                 return
             exchange.estimated = exchange.estimated or is_estimate
-            self._spend(exchange, tokens, len(answer.calls) if answer is not None else 0)
+            self._spend(exchange, tokens, answer or Answer())
 
-    def _spend(self, exchange: Exchange, tokens: Tokens, calls: int) -> None:
-        cost = self._cost(exchange.api, exchange.model, tokens)
+    def _spend(self, exchange: Exchange, tokens: Tokens, answer: Answer) -> None:
+        cost = self._cost(exchange.api, exchange.model, tokens, answer.extras)
         if cost is None:  # a provider may name the model that answered more exactly than its price does
-            cost = self._cost(exchange.api, exchange.asked.model, tokens)
+            cost = self._cost(exchange.api, exchange.asked.model, tokens, answer.extras)
         if self._purse is not None and cost is not None:
             self._purse.spend(cost)
         exchange.tokens = _sum(exchange.tokens, tokens)
@@ -262,12 +262,12 @@ class Ledger:
         self._spent = replace(
             was,
             tokens=_sum(was.tokens, tokens),
-            tool_calls=was.tool_calls + calls,
+            tool_calls=was.tool_calls + len(answer.calls),
             cost_usd=_both(was.cost_usd, cost),
             unpriced=was.unpriced if cost is not None else _with_name(was.unpriced, exchange.asked.model),
         )
 
-    def _cost(self, api: str, model: str, tokens: Tokens) -> float | None:
+    def _cost(self, api: str, model: str, tokens: Tokens, extras: Extras) -> float | None:
         return cost_of(
             api,
             model,
@@ -275,6 +275,7 @@ class Ledger:
             output=tokens.output or 0,
             cache_read=tokens.cache_read or 0,
             cache_write=tokens.cache_write or 0,
+            extras=extras,
             prices=self._prices,
         )
 
@@ -282,9 +283,7 @@ class Ledger:
         if self._models and not any(fnmatchcase(asked.model, glob) for glob in self._models):
             allowed = ", ".join(self._models)
             raise Refusal(400, f"the model {asked.model or '(none)'} is not let through; gateway.models has {allowed}")
-        limits, job = self._limits, self._purse
-        counts_money = limits.max_cost_usd is not None or (job is not None and job.limit is not None)
-        if counts_money and not is_priced(api, asked.model, self._prices):
+        if self._counts_money and not is_priced(api, asked.model, self._prices):
             raise Refusal(400, f"the model {asked.model or '(none)'} has no price; add one to gateway.prices")
         self._check_limits()
 
@@ -294,6 +293,8 @@ class Ledger:
             self.is_cut = True
             raise Refusal(400, sentence, spent=True)
         money, most = spent.cost_usd, limits.max_cost_usd
+        if money is None and self._counts_money:
+            raise Refusal(400, f"stopped: nobody knows what {spent.unpriced[0]} cost with all it did", spent=True)
         if money is not None and most is not None and money >= most:
             digits = 2 if round(most, 2) == most else 6
             raise Refusal(400, f"stopped at ${money:.{digits}f} of ${most:.{digits}f}", spent=True)

@@ -14,7 +14,7 @@ from keystone_action.gateway import ledger as ledger_module
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens, ToolResult
 from keystone_action.gateway.ledger import Ledger, Limits, Refusal
 from keystone_action.gateway.trace import trace_of
-from keystone_action.pricing import Price
+from keystone_action.pricing import Extras, Price
 
 ASKED = Asked("claude-opus-4-5", tools=("write",))
 ANSWER = Answer("claude-opus-4-5", "I write", calls=(ModelCall("c1", "Write", {}),), tokens=Tokens(1000, 200, 50, 100))
@@ -93,6 +93,43 @@ def test_an_answer_by_a_model_without_a_price_costs_what_was_asked_for():
     ask(ledger, answer=Answer("claude-opus-4-5-exp-of-tomorrow", tokens=Tokens(1_000_000, 0, 0, 0), finished=True))
     with pytest.raises(Refusal, match=r"stopped at \$5\.00 of \$1\.00"):
         ask(ledger)
+
+
+MILLION = Tokens(1_000_000, 0, 1_000_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("api", "model", "extras", "dollars"),
+    [
+        ("anthropic", "claude-opus-4-5", Extras(), 5 + 6.25),
+        ("anthropic", "claude-opus-4-5", Extras(hour_writes=1_000_000), 5 + 10),
+        ("anthropic", "claude-opus-4-5", Extras(hour_writes=10**12), 5 + 10),  # at most what was written
+        ("anthropic", "claude-opus-4-5", Extras(searches=1_000), 5 + 6.25 + 10),
+        ("anthropic", "claude-opus-4-5", Extras(speed="standard"), 5 + 6.25),
+        ("anthropic", "claude-opus-4-5", Extras(speed="fast"), None),  # no price of its own
+        ("anthropic", "claude-3-haiku-20240307", Extras(searches=1), None),
+        ("openai", "gpt-5", Extras(tier="default"), 2 * 1.25),
+        ("openai", "gpt-5", Extras(tier="priority"), 2 * 2.5),
+        ("openai", "gpt-5", Extras(tier="flex"), 2 * 0.625),
+        ("openai", "gpt-5-nano", Extras(tier="priority"), None),
+        ("openai", "gpt-5", Extras(has_others=True), None),
+        ("openai", "gpt-5", Extras(hour_writes=1), None),
+        ("openai", "ours", Extras(tier="priority"), 2.0),
+        ("openai", "ours", Extras(searches=1), None),
+    ],
+)
+def test_what_costs_more_than_its_tokens_is_never_counted_too_low(api, model, extras, dollars):
+    ledger = Ledger(Limits(max_cost_usd=1_000), {"ours": Price(1, 1)})
+    exchange = ledger.open(api, "/v1/messages", Asked(model), b"1")
+    answer = Answer(model, tokens=MILLION, extras=extras, finished=True)
+    ledger.close(exchange, status=200, answer=answer, failure="", seconds=0)
+    assert ledger.spent.cost_usd == (None if dollars is None else pytest.approx(dollars))
+    if dollars is not None:
+        ledger.open(api, "/v1/messages", Asked(model), b"2")
+        return
+    with pytest.raises(Refusal, match=f"stopped: nobody knows what {model} cost") as refusal:
+        ledger.open(api, "/v1/messages", Asked(model), b"2")
+    assert refusal.value.spent
 
 
 @pytest.mark.parametrize(("globs", "passes"), [((), True), (("claude-*",), True), (("gpt-*", "o?"), False)])

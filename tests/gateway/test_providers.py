@@ -17,6 +17,7 @@ from keystone_action.gateway.providers.anthropic import Anthropic
 from keystone_action.gateway.providers.gemini import Gemini
 from keystone_action.gateway.providers.openai_chat import OpenAiChat
 from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.pricing import Extras
 
 SAMPLES = Path(__file__).parents[1] / "data" / "gateway"
 ALL = (Anthropic(), OpenAiResponses(), OpenAiChat(), Gemini())
@@ -199,6 +200,34 @@ def test_tools_that_the_provider_ran_are_calls(provider, body, calls):
     assert provider.whole(body).text == "a cat"
     found = list(read(provider, streamed(provider, body)).calls)
     assert found == (calls if not isinstance(provider, Gemini) else [*calls, calls[-1]])
+
+
+EXTRAS: list[tuple[Provider, dict[str, Any], Extras]] = [
+    (
+        Anthropic(),
+        {
+            "type": "message",
+            "usage": {
+                "cache_creation": {"ephemeral_1h_input_tokens": 7, "ephemeral_5m_input_tokens": 1},
+                "server_tool_use": {"web_search_requests": 3},
+                "service_tier": "priority",  # paid for in advance
+                "speed": "fast",
+            },
+        },
+        Extras(speed="fast", hour_writes=7, searches=3),
+    ),
+    (Anthropic(), {"type": "message", "usage": {"cache_creation": 1, "server_tool_use": []}}, Extras()),
+    (OpenAiResponses(), {"service_tier": "priority", "output": []}, Extras(tier="priority")),
+    (OpenAiResponses(), {"output": [{"type": "web_search_call"}] * 2}, Extras(searches=2)),
+    (OpenAiResponses(), {"output": [{"type": "code_interpreter_call"}]}, Extras(has_others=True)),
+    (OpenAiChat(), {"service_tier": "flex", "choices": []}, Extras(tier="flex")),
+    (Gemini(), {"candidates": [{"groundingMetadata": {"webSearchQueries": ["a", "b", "a"]}}]}, Extras(searches=2)),
+]
+
+
+@pytest.mark.parametrize(("provider", "body", "extras"), EXTRAS)
+def test_what_costs_besides_tokens_is_told(provider, body, extras):
+    assert provider.whole(body).extras == extras
 
 
 USAGES: list[tuple[Provider, dict[str, Any], Tokens]] = [

@@ -10,6 +10,7 @@ from keystone_action.evidence.trace_readers.values import as_arguments, as_text,
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
 from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.values import Pieces, count, model_of, names_of, present, typed_otherwise
+from keystone_action.pricing import Extras
 
 _OF_CLIENTS = ("custom", "bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_")
 """How the types of tools begin that the client runs. (A search among the request's own tools goes nowhere.)"""
@@ -138,6 +139,11 @@ class _Reader(AnswerReader):
             problem=self._problem,
             finished=self.finished and not self._problem,
             unread=sum(block.pieces.size for block in calls if not block.ended),
+            extras=Extras(
+                speed=text(self._usage, "speed"),
+                hour_writes=count(mapping(self._usage, "cache_creation"), "ephemeral_1h_input_tokens") or 0,
+                searches=count(mapping(self._usage, "server_tool_use"), "web_search_requests") or 0,
+            ),
         )
 
 

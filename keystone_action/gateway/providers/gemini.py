@@ -10,6 +10,7 @@ from keystone_action.evidence.trace_readers.values import NAME_LIMIT, as_text, m
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
 from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.values import Pieces, count, names_of, present, without
+from keystone_action.pricing import Extras
 
 _MODEL = re.compile(r"/models/([^/:]+):(\w+)\Z")
 _CLIENT_TOOLS = {"functionDeclarations", "function_declarations", "computerUse", "computer_use"}
@@ -116,6 +117,10 @@ class _Reader(AnswerReader):
             stop=self._stop,
             problem=self._problem,
             finished=bool(self._stop) and not self._problem,
+            extras=Extras(
+                tier=text(self._usage, "serviceTier").lower(),
+                searches=sum(name == "web_search" for name, _, _ in self._looked_up),
+            ),
         )
 
 

@@ -19,6 +19,7 @@ from keystone_action.gateway.providers.values import (
     present,
     typed_otherwise,
 )
+from keystone_action.pricing import Extras
 
 _OF_CLIENTS = ("function", "custom")
 """The types of tools that the client runs."""
@@ -85,10 +86,12 @@ class _Reader(AnswerReader):
         self._text, self._thought = Pieces(), Pieces()
         self._calls: dict[tuple[Any, Any], _Call] = {}
         self._usage: Mapping[str, Any] = {}
+        self._tier = ""
 
     def event(self, data: Mapping[str, Any]) -> None:
         self._model = text(data, "model") or self._model
         self._usage = mapping(data, "usage") or self._usage
+        self._tier = text(data, "service_tier") or self._tier
         if error := data.get("error"):
             told = text(error, "message") if isinstance(error, dict) else error
             self._problem = told if isinstance(told, str) and told else "an error without a message"
@@ -125,4 +128,5 @@ class _Reader(AnswerReader):
             problem=self._problem,
             finished=finished,
             unread=sum(call.pieces.size for call in calls if call not in whole),
+            extras=Extras(tier=self._tier),
         )

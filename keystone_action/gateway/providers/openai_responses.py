@@ -10,11 +10,14 @@ from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelC
 from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.openai_errors import refusal
 from keystone_action.gateway.providers.values import Pieces, model_of, names_of, openai_tokens, present, typed_otherwise
+from keystone_action.pricing import Extras
 
 _OF_CLIENTS = ("function", "custom", "namespace", "local_shell", "apply_patch", "computer", "tool_search")
 """How the types of tools begin that the client runs. `shell` is run where its environment says."""
 _TOLD = ("query", "queries", "code", "revised_prompt")
 """What an item tells of a call that the provider ran, besides its `action`."""
+_BILLED = {"file_search_call", "code_interpreter_call", "image_generation_call"}
+"""Calls that cost something besides tokens, and no price of ours is for them."""
 _ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -107,6 +110,11 @@ class _Reader(AnswerReader):
             stop=reason or (text(self._response, "status") if self._finished else ""),
             problem=self._problem,
             finished=self._finished and not self._problem,
+            extras=Extras(
+                tier=text(self._response, "service_tier"),
+                searches=sum(text(item, "type") == "web_search_call" for item in self._items),
+                has_others=any(text(item, "type") in _BILLED for item in self._items),
+            ),
         )
 
 
