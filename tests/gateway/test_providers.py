@@ -221,6 +221,8 @@ EXTRAS: list[tuple[Provider, dict[str, Any], Extras]] = [
     (OpenAiResponses(), {"output": [{"type": "web_search_call"}] * 2}, Extras(searches=2)),
     (OpenAiResponses(), {"output": [{"type": "code_interpreter_call"}]}, Extras(has_others=True)),
     (OpenAiChat(), {"service_tier": "flex", "choices": []}, Extras(tier="flex")),
+    (OpenAiChat(), {"choices": [{"message": {"annotations": [{"type": "url_citation"}] * 2}}]}, Extras(searches=1)),
+    (OpenAiChat(), {"choices": [{"message": {"annotations": [{"type": "file"}, 1]}}]}, Extras()),
     (Gemini(), {"candidates": [{"groundingMetadata": {"webSearchQueries": ["a", "b", "a"]}}]}, Extras(searches=2)),
 ]
 

@@ -87,6 +87,7 @@ class _Reader(AnswerReader):
         self._calls: dict[tuple[Any, Any], _Call] = {}
         self._usage: Mapping[str, Any] = {}
         self._tier = ""
+        self._searched = False
 
     def event(self, data: Mapping[str, Any]) -> None:
         self._model = text(data, "model") or self._model
@@ -100,6 +101,8 @@ class _Reader(AnswerReader):
 
     def _choice(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
         number = count(choice, "index") or 0
+        cited = any(text(one, "type") == "url_citation" for one in objects(delta, "annotations"))
+        self._searched = self._searched or cited
         self._stop = text(choice, "finish_reason") or self._stop
         if number == 0:
             self._text.add(text(delta, "content"))
@@ -128,5 +131,5 @@ class _Reader(AnswerReader):
             problem=self._problem,
             finished=finished,
             unread=sum(call.pieces.size for call in calls if call not in whole),
-            extras=Extras(tier=self._tier),
+            extras=Extras(tier=self._tier, searches=int(self._searched)),
         )
