@@ -10,11 +10,13 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from keystone_action.gateway.answer_copy import AnswerCopy
+from keystone_action.gateway.bodies import Bodies
 from keystone_action.gateway.conversation import Receive, Reply, Request, Scope, Send
-from keystone_action.gateway.exchange import Asked
+from keystone_action.gateway.exchange import Asked, Provider
 from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
 from keystone_action.gateway.relay import Lost, Relay, failure_of
 from keystone_action.gateway.request_body import parsed_body, with_usage
@@ -53,8 +55,8 @@ class Settings:
 class Application:
     """See the module. client: asks providers."""
 
-    def __init__(self, settings: Settings, client: Client) -> None:
-        self._settings, self._ledger = settings, settings.ledger
+    def __init__(self, settings: Settings, client: Client, bodies: Bodies) -> None:
+        self._settings, self._ledger, self._bodies = settings, settings.ledger, bodies
         self._slots = asyncio.Semaphore(AT_ONCE)
         keys = [upstream.key for upstream in settings.upstreams.values()]
         self._relay = Relay(client, shapes_of(keys, settings.key))
@@ -96,19 +98,18 @@ class Application:
         """Raises Refusal."""
         route = self._route(request)
         # Before the body is read: bodies that wait for a slot would fill our memory.
-        async with self._slots:
+        async with self._slots, self._bodies.place_for(request) as shrink:
             body = await request.body() if request.method == "POST" else None
+            shrink(len(body or b""))
             if route.provider is None or body is None:
                 await self._pass_without_reading(request, route, body, reply)
                 return
-            parsed = parsed_body(body)
-            asked = self._allowed(route.provider.asked(parsed, request.path))
-            sent, added = body, False
-            if route.provider.title.endswith("Chat Completions") and asked.streams:
-                sent, added = with_usage(body, parsed)
+            reader = partial(_read, route.provider, request.path, body)
+            asked, sent, added = await self._bodies.read(len(body), reader)
+            asked = self._allowed(asked)
             copy = AnswerCopy(route.provider, without_usage=added)
             exchange = self._ledger.open(request.upstream.api, request.path, asked, body, copy.so_far)
-            del parsed, body
+            del body, reader
             await self._exchange(request, route, exchange, copy, sent, reply)
 
     def _route(self, request: Request) -> Route:
@@ -206,6 +207,15 @@ class Application:
                 yield
             finally:
                 watching.cancel()
+
+
+def _read(provider: Provider, path: str, body: bytes) -> tuple[Asked, bytes, bool]:
+    """What a body asks for; the body that is sent, and whether we asked for usage in it. Raises Refusal."""
+    parsed = parsed_body(body)
+    asked = provider.asked(parsed, path)
+    if provider.title.endswith("Chat Completions") and asked.streams:
+        return asked, *with_usage(body, parsed)
+    return asked, body, False
 
 
 def _bad_gateway(lost: Lost) -> Refusal:

@@ -24,6 +24,8 @@ _NAMES_READ = frozenset(
     }
 )
 """What limits and rules read of a body."""
+MARKS_LIMIT = 1_000_000
+"""Of the marks that begin or part values: each costs far more memory and time than its byte."""
 
 
 class _TwiceError(ValueError):
@@ -36,6 +38,8 @@ def parsed_body(body: bytes) -> dict[str, Any]:
     A name that stands twice, or in other letters, is refused: which one counts differs between providers, so a
     request could ask us for a cheap model and the provider for a dear one.
     """
+    if _has_too_many_marks(body):
+        raise Refusal(413, f"a request may have {MARKS_LIMIT:,} values")
     try:
         parsed = json.loads(body.decode("utf-8"), object_pairs_hook=_object)
     except _TwiceError as error:
@@ -48,6 +52,21 @@ def parsed_body(body: bytes) -> dict[str, Any]:
         if name not in _NAMES_READ and name.casefold() in _NAMES_READ:
             raise Refusal(400, f"the body has the name {name[:50]} where {name.casefold()} is meant")
     return parsed
+
+
+def _has_too_many_marks(body: bytes) -> bool:
+    if _marks(body) <= MARKS_LIMIT:
+        return False
+    # Those in texts cost nothing.
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Each mark brings at most a name and a text, with two quotes each.
+    if plain.count(b'"') > 4 * MARKS_LIMIT:
+        return True
+    return _marks(b"".join(plain.split(b'"')[::2])) > MARKS_LIMIT
+
+
+def _marks(body: bytes) -> int:
+    return sum(body.count(mark) for mark in (b"{", b"[", b","))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

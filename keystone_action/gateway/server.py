@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from keystone_action.gateway.application import Application, Settings
+from keystone_action.gateway.bodies import Bodies
 from keystone_action.gateway.upstreams import SILENT_SECONDS, Client
 from keystone_action.pricing import read_prices
 from keystone_action.services.accepting import accept, no_port
@@ -37,6 +38,7 @@ class Gateways:
         self._trust, self._silent = trust, silent
         self._client: Client | None = None
         self._open: set[OpenGateway] = set()
+        self._reading = asyncio.Lock()
 
     @property
     def defects(self) -> tuple[str, ...]:
@@ -62,7 +64,7 @@ class Gateways:
 
     async def _opened(self, settings: Settings, address: str) -> OpenGateway:
         self._client = self._client or Client(self._trust, self._silent)
-        gateway = OpenGateway(Application(settings, self._client), address)
+        gateway = OpenGateway(Application(settings, self._client, Bodies(self._reading)), address)
         gateway.start()
         self._open.add(gateway)
         return gateway
