@@ -152,12 +152,12 @@ class RunUnderWay:
     `parts/identify.py`. spending: of agents and judges.
 
     roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
-    also of the author's own scripts. containers: the engine, where there is one. gateways: those to models.
-    service_defects: what went wrong in our own mock server so far. secrets: by spec id. company: by spec id, who runs
-    beside its cells. light: by spec id, whether its workspace is so small that it is copied faster than a thread is
-    woken. author_files: bytes of the author's files, read before the first agent started. host: what scripts on the
-    host find. kept_setups: what `setup` left in cells of the process sandbox. certificates: of the host, for `setup`
-    there.
+    also of the author's own scripts. containers: the engine, where there is one. gateways: those to models. versions:
+    of known agents, by spec, image and program. service_defects: what went wrong in our own mock server so far.
+    secrets: by spec id. company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is so
+    small that it is copied faster than a thread is woken. author_files: bytes of the author's files, read before the
+    first agent started. host: what scripts on the host find. kept_setups: what `setup` left in cells of the process
+    sandbox. certificates: of the host, for `setup` there.
     """
 
     options: RunOptions
@@ -176,6 +176,7 @@ class RunUnderWay:
     containers: Containers | None = None
     services: ServicePool = field(init=False)
     gateways: LazyGateways = field(init=False)
+    versions: dict[tuple[str, str | None, str], str | None] = field(default_factory=dict)
     service_defects: Callable[[], tuple[str, ...]] = tuple
     judge: Judge = field(init=False)
     masker: Masker = field(init=False)

@@ -16,6 +16,7 @@ from support.model_agents import REAL_KEY, run, trace_events
 from support.scripted_models import ScriptedModel, Turn
 from support.scripted_provider import ScriptedProvider, provider
 
+from keystone_action.agents.presets.preset import load_preset
 from keystone_action.gateway.upstreams import VARIABLES
 from keystone_action.pricing import cost_of
 
@@ -75,6 +76,9 @@ def require_told(client: Client, called: Called, model: ScriptedModel) -> None:
     )
     assert usage["cost_usd"] == pytest.approx(cost)
     assert [notice for notice in cell["notices"] if not any(one in notice for one in HARMLESS)] == []
+    (log,) = called.output.glob("cells/*/audit.jsonl")
+    first = json.loads(log.read_text("utf-8").partition("\n")[0])
+    assert (first["type"], first["details"]["version"]) == ("known_agent", load_preset(client.kind).seen)
 
 
 def require_key_with_provider_alone(client: Client, called: Called, model: ScriptedModel) -> None:

@@ -35,6 +35,7 @@ from keystone_action.runner.cell.grading import (
     verdict_of,
     violation,
 )
+from keystone_action.runner.cell.known_agent import record_version
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.runner.cell.model_gateway import (
@@ -139,6 +140,7 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
         gateways={} if gateway is None else gateway.addresses_of_apis,
         deny_provider_tools=gateway is not None and gateway.configuration.deny_provider_tools,
     )
+    await record_version(under_way)
     return await run_agent(agent, under_way.sandbox, task)
 
 
