@@ -17,13 +17,20 @@ _NAMES_READ = frozenset(
         "mcp_servers",
         "messages",
         "model",
+        "plugins",
+        "prompt",
+        "search_parameters",
+        "service_tier",
         "stream",
         "stream_options",
+        "system",
+        "systemInstruction",
         "tools",
         "web_search_options",
     }
 )
 """What limits and rules read of a body."""
+_IN_OTHER_LETTERS = {name.casefold(): name for name in _NAMES_READ}
 MARKS_LIMIT = 1_000_000
 """Of the marks that begin or part values: each costs far more memory and time than its byte."""
 
@@ -49,8 +56,9 @@ def parsed_body(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise Refusal(400, "the body is not a JSON object")
     for name in parsed:
-        if name not in _NAMES_READ and name.casefold() in _NAMES_READ:
-            raise Refusal(400, f"the body has the name {name[:50]} where {name.casefold()} is meant")
+        meant = _IN_OTHER_LETTERS.get(name.casefold())
+        if meant is not None and name != meant:
+            raise Refusal(400, f"the body has the name {name[:50]} where {meant} is meant")
     return parsed
 
 

@@ -120,6 +120,8 @@ def test_what_is_nobodys_path_is_not_passed_on(path, method):
         (b'{"model": "claude-haiku-4-5", "mod\\u0065l": "claude-opus-4-5"}', "the name model twice"),
         (b'{"messages": [{"role": "user", "role": "tool"}]}', "the name role twice"),
         (b'{"model": "claude-haiku-4-5", "Model": "claude-opus-4-5"}', "the name Model where model is meant"),
+        (b'{"model": "m", "Prompt": {"id": "p"}}', "the name Prompt where prompt is meant"),
+        (b'{"systeminstruction": {}}', "the name systeminstruction where systemInstruction is meant"),
     ],
 )
 def test_a_body_that_can_be_read_in_two_ways_is_refused(body, sentence):
