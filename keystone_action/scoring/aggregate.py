@@ -123,7 +123,8 @@ def count(specs: Sequence[SpecResult]) -> dict[str, int]:
 
 
 def add_usage(usages: Iterable[Mapping[str, float | None]], keys: Sequence[str]) -> dict[str, float | None]:
-    """Sums over cells. A key that no cell has is 0; what is unknown (None) of one cell is unknown of all of them."""
+    """Sums over cells. A key that no cell has is 0. Money that is unknown (None) of one cell is unknown of all of them,
+    since a sum that is too low would be believed; of tokens and calls what is known is counted."""
     found = list(usages)
     return {key: _sum([usage.get(key, 0) for usage in found], money=key.endswith("usd")) for key in keys}
 
@@ -145,7 +146,7 @@ def paid(cell: CellResult) -> float:
 
 def _sum(amounts: Sequence[float | None], *, money: bool) -> float | None:
     known = [amount for amount in amounts if amount is not None]
-    if len(known) < len(amounts):
+    if amounts and (not known or (money and len(known) < len(amounts))):
         return None
     return math.fsum(known) if money else int(sum(known))
 
