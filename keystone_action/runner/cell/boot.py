@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.base import write_inputs
-from keystone_action.agents.presets.preset import with_preset
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import copy_tree, keep_originals, snapshot
@@ -18,6 +17,7 @@ from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced
 from keystone_action.spec.expressions import interpolate
 from keystone_action.spec.limits import HIDDEN_VARIABLES
+from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay
@@ -39,7 +39,11 @@ async def boot(under_way: CellUnderWay) -> None:
     under_way.enter("fixtures")
     await _lay_out_fixtures(under_way)
     under_way.enter("setup")
-    under_way.agent = with_preset(interpolate(under_way.cell.agent, under_way.names))
+    under_way.agent = interpolate(under_way.cell.agent, under_way.names)
+    if isinstance(under_way.agent, PresetAgent):
+        from keystone_action.agents.presets.preset import with_preset
+
+        under_way.agent = with_preset(under_way.agent)
     under_way.inputs = write_inputs(under_way.roots.area / "task", prompt, under_way.agent, loaded.library)
     await open_sandbox(under_way, sandboxes)
     await seal(under_way)
