@@ -114,7 +114,9 @@ while True:
 def test_an_agent_that_goes_on_after_its_budget_is_ended(tmp_path: Path) -> None:
     script = "print('done', flush=True)\nwhile True:\n    ask([user('go on')])"
     with behind(calls(LS)) as (provider, environ):
-        called = run(tmp_path, spec_of(script, gateway={"budget": {"max_requests": 3}}), environ)
+        called = run(
+            tmp_path, spec_of(script, gateway={"budget": {"max_requests": 3}}, agent={"timeout": "60s"}), environ
+        )
     (cell,) = called.cells
     assert len(provider.asked) == 3
     assert cell["agent"]["stopped"] == "budget"
