@@ -101,7 +101,7 @@ def shown_calls(calls: Sequence[ToolCall], *, limit: int = 8) -> str:
 
 def _has_path(arguments: Mapping[str, Any] | None, glob: str, workspace: Path) -> bool:
     pattern = path_text_pattern(glob)
-    paths = (path for text in _texts(arguments) if len(text) <= PATH_LIMIT for path in _spellings(text, workspace))
+    paths = (path for text in texts_in(arguments) if len(text) <= PATH_LIMIT for path in _spellings(text, workspace))
     return any(pattern.match(path) for path in paths)
 
 
@@ -118,7 +118,7 @@ def _spellings(text: str, workspace: Path) -> Iterator[str]:
             yield path[len(root) + 1 :]
 
 
-def _texts(value: object) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Every text in a value at any depth (a stack, not recursion: the agent decides on the depth), keys left out."""
     todo = [value]
     while todo:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.trace import GATEWAY
 from keystone_action.evidence.trace_readers.builder import CUT_ARGUMENTS
+from keystone_action.invariants.tools.matchers import texts_in
 from keystone_action.invariants.values.patterns import PatternTimeout, search
 from keystone_action.scoring.results import ForbiddenResult
 
@@ -93,14 +94,18 @@ def _runs_one_of(call: ToolCall, patterns: Sequence[str], deadline: float) -> bo
 def command_texts(arguments: Mapping[str, Any]) -> Iterator[str]:
     """What a tool may have been asked to run: every text in its arguments, and lists of words as one command."""
     prose = {_PROSE} if _COMMAND_KEYS & arguments.keys() else set()
-    todo: list[Any] = [value for key, value in arguments.items() if key not in prose]
+    asked = {key: value for key, value in arguments.items() if key not in prose}
+    yield from texts_in(asked)
+    yield from (" ".join(words) for words in _lists_of_words(asked))
+
+
+def _lists_of_words(value: object) -> Iterator[Sequence[str]]:
+    todo = [value]
     while todo:
         one = todo.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
+        if isinstance(one, Mapping):
             todo.extend(one.values())
         elif isinstance(one, list | tuple):
             if len(one) > 1 and all(isinstance(word, str) for word in one):
-                yield " ".join(one)
+                yield one
             todo.extend(one)
