@@ -14,8 +14,8 @@ from keystone_action.evidence.masking import Masker
 from keystone_action.files.descent import walk_down
 from keystone_action.invariants.base import Check
 from keystone_action.runner.cell.host import Host
-from keystone_action.runner.cell.kept_setup import KeptSetups
 from keystone_action.runner.cell.layout import run_shielded
+from keystone_action.runner.cell.setup.kept import KeptSetups
 from keystone_action.runner.certificates import copy_certificates
 from keystone_action.runner.concurrency import company
 from keystone_action.runner.gateways import LazyGateways, provider_keys

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from keystone_action.judge.base import Judge
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.cell.host import Host
-    from keystone_action.runner.cell.kept_setup import KeptSetups
+    from keystone_action.runner.cell.setup.kept import KeptSetups
     from keystone_action.runner.concurrency import Company
     from keystone_action.runner.containers import Containers
     from keystone_action.runner.engine import Facilities

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell import kept_setup
-from keystone_action.runner.cell.kept_setup import KeptSetups, SetupSteps
+from keystone_action.runner.cell.setup import kept
+from keystone_action.runner.cell.setup.kept import KeptSetups, SetupSteps
 
 
 class Cell:
@@ -139,7 +139,7 @@ def test_a_copy_that_fails_is_an_error_of_that_cell_alone(tmp_path: Path) -> Non
 
 
 def test_the_oldest_go_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_setup, "KEPT_AT_MOST", 2)
+    monkeypatch.setattr(kept, "KEPT_AT_MOST", 2)
 
     async def main() -> None:
         kept, log = KeptSetups(tmp_path), []

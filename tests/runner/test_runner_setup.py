@@ -16,7 +16,7 @@ from support.worlds import process_world
 
 from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell.setup import (
+from keystone_action.runner.cell.setup.commands import (
     PythonEnvironment,
     keep_environment,
     make_environment,

@@ -121,7 +121,7 @@ async def _lay_out_fixtures(under_way: CellUnderWay) -> None:
     workspace, stubs = under_way.roots.workspace, under_way.loaded.stubs
     fixtures = [under_way.fill(fixture) for fixture in under_way.spec.fixtures]
     if fixtures:
-        from keystone_action.runner.cell.fixtures import run_fixtures
+        from keystone_action.runner.cell.setup.fixtures import run_fixtures
 
         under_way.notices += await run_fixtures(
             fixtures,
@@ -131,7 +131,7 @@ async def _lay_out_fixtures(under_way: CellUnderWay) -> None:
             run_sql=lambda service, script: under_way.places[service].run_sql(script),
         )
     if stubs:
-        from keystone_action.runner.cell.stubs import apply_stubs
+        from keystone_action.runner.cell.setup.stubs import apply_stubs
 
         await apply_stubs(stubs, workspace)
 

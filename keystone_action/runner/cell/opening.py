@@ -12,10 +12,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from keystone_action.runner.cell.kept_setup import fingerprint
 from keystone_action.runner.cell.layout import apart, first_words, run_shielded
-from keystone_action.runner.cell.process_setup import make_environment_once, own_folders, run_commands_once, sees_others
-from keystone_action.runner.cell.setup import write_files
+from keystone_action.runner.cell.setup.commands import write_files
+from keystone_action.runner.cell.setup.kept import fingerprint
+from keystone_action.runner.cell.setup.processes import (
+    make_environment_once,
+    own_folders,
+    run_commands_once,
+    sees_others,
+)
 from keystone_action.runner.readable_folders import readable_folders, with_search_path
 from keystone_action.spec.models.agents import PresetAgent
 

@@ -1,7 +1,7 @@
 """`setup` in the process sandbox: once for the cells of a run in which it would do the same.
 
 Packages and commands are each run in the first such cell, and what they left there is copied to the others (see
-`kept_setup.py`). Where a copy would not be what the commands would have made, each cell runs them.
+`kept.py`). Where a copy would not be what the commands would have made, each cell runs them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.files.exact_copy import GitState, copy_exactly, git_state, put_copies
-from keystone_action.runner.cell.kept_setup import SetupSteps, fingerprint
-from keystone_action.runner.cell.setup import (
+from keystone_action.runner.cell.setup.commands import (
     PythonEnvironment,
     keep_environment,
     make_environment,
     put_environment,
     run_commands,
 )
+from keystone_action.runner.cell.setup.kept import SetupSteps, fingerprint
 
 if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay
