@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT
+from support.command_line import ENVIRONMENT, NO_ENGINE
 
-import keystone_action
-from keystone_action.engine.connect import VARIABLES
-from keystone_action.environment import _HARMLESS, _LOOKED_UP
 from keystone_action.errors import EXIT_ERROR
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing of the kind outside of Linux")
@@ -305,31 +299,6 @@ def test_variables_of_the_interpreter_go_on_working(tmp_path: Path) -> None:
     assert (kept["PYTHONPATH"], kept["VIRTUAL_ENV"]) == (ENVIRONMENT["PYTHONPATH"], "/x")
     assert kept["HTTPS_PROXY"] == "http://u:p@proxy"  # for libraries that look it up
     assert "u:p" not in shown
-
-
-def looked_up() -> Iterator[tuple[Path, str]]:
-    """Names that the package reads from `os.environ`: a text, or a constant of the file."""
-    for path in sorted(Path(keystone_action.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
-                (name, *_) = node.args
-                if isinstance(name, ast.Constant):
-                    yield path, name.value
-                else:
-                    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-                    yield path, getattr(import_module(module), ast.unparse(name))
-
-
-def test_what_we_look_up_ourselves_is_there_to_be_found() -> None:
-    """`take` leaves nothing else in `os.environ`."""
-    found = set(looked_up())
-    assert {name for _, name in found} >= {"PATH", "CONTAINER_HOST", "TOUCHSTONE_FIXTURES_REPO"}
-    lost = {
-        (str(path), name)
-        for path, name in found | {(Path("engine/connect.py"), name) for name in VARIABLES}
-        if path.name != "environment.py" and not (_HARMLESS.fullmatch(name) or _LOOKED_UP.fullmatch(name))
-    }
-    assert lost == set()
 
 
 def test_a_signal_between_the_two_starts_is_delivered(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keystone_action.gateway.exchange import ModelCall, Provider, Tokens
+from keystone_action.gateway.exchange import Answer, ModelCall, Provider, Tokens
 from keystone_action.gateway.providers.anthropic import Anthropic
 from keystone_action.gateway.providers.gemini import Gemini
 from keystone_action.gateway.providers.openai_chat import OpenAiChat
@@ -98,3 +98,11 @@ STREAMS: list[tuple[Provider, list[dict[str, Any]], Tokens, str, str]] = [
     (OpenAiChat(), chat_events(), Tokens(7, 3, None, 60), "gpt", "tool_calls"),
     (Gemini(), gemini_events(), Tokens(7, 3, None, 60), "gem", "STOP"),
 ]
+
+
+def read(provider: Provider, events: list[Any]) -> Answer:
+    """What has come after these events."""
+    reader = provider.reader()
+    for event in events:
+        reader.event(event)
+    return reader.answer()

@@ -34,3 +34,9 @@ def event(kind: str, /, **payload: object) -> dict[str, object]:
 def span(kind: str, span_id: str | None = None, /, **more: object) -> dict[str, object]:
     """One of Keystone's."""
     return {"ts": "2026-01-01T00:00:00Z", "event_type": kind, **({"span_id": span_id} if span_id else {}), **more}
+
+
+def calls(trace: Trace) -> list[tuple[str, str, str | None]]:
+    """The raw name, the kind and the status of each call."""
+    assert trace.tool_calls is not None, trace.problem
+    return [(call.raw_name, call.kind, call.status) for call in trace.tool_calls]
