@@ -33,17 +33,20 @@ class Group:
 class Definition:
     """The services of a spec, interpolated. directory: the spec's. internal: they have no way out of their networks.
     owner: the spec that has them for itself, since it may be using the names of their `env` while others run; "" =
-    specs that define them alike share them."""
+    specs that define them alike share them. watches_writes: their logs of changes are on."""
 
     services: Sequence[Service]
     directory: Path
     internal: bool = False
     owner: str = ""
+    watches_writes: bool = False
 
     def key(self) -> str:
         """Equal for what can be shared."""
         dumped = [service.model_dump(mode="json") for service in self.services]
-        return json.dumps([str(self.directory), self.internal, self.owner, *dumped], sort_keys=True)
+        return json.dumps(
+            [str(self.directory), self.internal, self.owner, self.watches_writes, *dumped], sort_keys=True
+        )
 
 
 Start = Callable[[Definition], Awaitable[Group]]

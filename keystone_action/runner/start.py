@@ -178,7 +178,9 @@ class Starter:
             self._mocks = MockServer()
             self._mocks.start()
         host = self._containers.service_host(internal=definition.internal) if self._containers is not None else None
-        surroundings = Surroundings(self._provider, definition.directory, self._mocks, host)
+        surroundings = Surroundings(
+            self._provider, definition.directory, self._mocks, host, watches_writes=definition.watches_writes
+        )
         running = await start_services(definition.services, surroundings)
         return Group(running, host.close if host is not None else nothing)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
+from keystone_action.evidence.writes import WriteLog
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
@@ -37,7 +38,8 @@ class CellScope:
     whether this is the only cell at a time (then a database service hands out exactly the user, password and database
     of its `env`). allowed_users: numeric users whose connections belong to this cell, None when users don't tell cells
     apart. network: the cell's own network on the container engine, where there is one; in_network: whether its agent
-    runs in it, so that services are reached by their names (else by address, from this machine).
+    runs in it, so that services are reached by their names (else by address, from this machine). watches_writes:
+    whether what is written between `seal` and `settle` is wanted (`Place.writes`).
     """
 
     cell_id: str
@@ -48,13 +50,15 @@ class CellScope:
     allowed_users: set[int] | None = None
     network: ContainerNetwork | None = None
     in_network: bool = False
+    watches_writes: bool = False
 
 
 class Place:
     """A service as one cell has it, for as long as the block of `RunningService.attach` lasts.
 
     for_agent, for_host: the addresses valid there. database: what checks ask by sql, where it is one. requests: what it
-    recorded of this cell, where it records. notices: what a report should say of it.
+    recorded of this cell, where it records. writes: what was written into it, where that is a database and the scope
+    asks for it; whole once it was settled. notices: what a report should say of it.
 
     A kind of service with more to it has a class of its own and overrides what it does otherwise.
     """
@@ -70,6 +74,7 @@ class Place:
         *,
         database: Database | None = None,
         requests: RequestLog | None = None,
+        writes: WriteLog | None = None,
         notices: tuple[str, ...] = (),
     ) -> None:
         self.name = name
@@ -77,6 +82,7 @@ class Place:
         self.for_host = for_host
         self.database = database
         self.requests = requests
+        self.writes = writes
         self.notices = notices
 
     async def run_sql(self, script: str) -> None:  # noqa: ARG002
@@ -119,12 +125,15 @@ class RunningService(Protocol):
 class Surroundings:
     """What the services of a spec are made with. provider: for servers and programs of ours. directory: the spec's;
     files of mock responses are read from there. mocks: the run's server for mocks, which its maker stops; its thread
-    serves relays too. containers: the engine on which images are started, and how; None = there is none."""
+    serves relays too. containers: the engine on which images are started, and how; None = there is none.
+    watches_writes: whether a cell wants to know what is written into its databases, so servers start with their logs
+    of changes on."""
 
     provider: Provider
     directory: Path
     mocks: MockServer
     containers: ContainerHost | None = None
+    watches_writes: bool = False
 
     def require_containers(self, definition: ServiceBase) -> ContainerHost:
         """The engine, for a service that can't do without one. Raises UsageError."""

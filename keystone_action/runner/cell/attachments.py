@@ -40,6 +40,7 @@ class Attachments:
             allowed_users=under_way.users if "user" in under_way.run.provider.isolation else None,
             network=under_way.network,
             in_network=under_way.image is not None,
+            watches_writes=under_way.spec.watches_writes,
         )
 
     async def attach_all(self) -> None:
@@ -73,6 +74,7 @@ class Attachments:
             self._under_way.loaded.directory,
             internal=self._internal,
             owner=spec_id if alone else "",
+            watches_writes=self._under_way.spec.watches_writes,
         )
         last = last or (alone and self._company.single)
         running = await pool.acquire(definition)

@@ -45,6 +45,7 @@ class Audit(StrictModel):
     db_writes: bool = False
     http_calls: bool = False
     file_changes: bool = False
+    processes: bool = False
 
 
 class Forbidden(StrictModel):
@@ -66,6 +67,11 @@ class Forbidden(StrictModel):
     def needs_trace(self) -> bool:
         """Whether a rule is about what the agent asked tools to do."""
         return self.tools is not None or self.commands is not None
+
+    @property
+    def needs_writes(self) -> bool:
+        """Whether a rule is about what the agent wrote into databases; secrets may stand in rows."""
+        return self.db_writes_outside is not None or self.secrets_in_logs is not None
 
 
 class Resources(StrictModel):

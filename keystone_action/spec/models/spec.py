@@ -192,3 +192,9 @@ class Spec(StrictModel):
             return self.gateway
         needed = isinstance(agent, PresetAgent) or self.forbidden.needs_trace
         return Gateway() if needed and self.gateway is None else None
+
+    @property
+    def watches_writes(self) -> bool:
+        """Whether what an agent writes into databases is wanted: by a rule, which switches that on (spec.md 1.6), or by
+        `audit`."""
+        return self.forbidden.needs_writes or self.audit.db_writes
