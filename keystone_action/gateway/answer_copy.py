@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from keystone_action.gateway.event_stream import Event, EventStream
-from keystone_action.gateway.exchange import Answer, AnswerReader, Provider
+from keystone_action.gateway.exchange import Answer, AnswerReader, Assembler, Provider
 
 READ_LIMIT = 32 << 20
 """Bytes of an answer in one piece, or of one event of a stream. A longer one is cut: it can't be read in bounded
@@ -29,13 +29,17 @@ class TooLong(Exception):  # noqa: N818 - an outcome
 class AnswerCopy:
     """What is read of an answer while it passes.
 
-    without_usage: the client did not ask for the event with usage. lost: why the answer did not come to its end; empty
-    when it did. is_answer: whether its status says that it is one, no error.
+    without_usage: the client did not ask for the event with usage. keeps_document: `document` is asked for later. lost:
+    why the answer did not come to its end; empty when it did. is_answer: whether its status says that it is one, no
+    error.
     """
 
-    def __init__(self, provider: Provider, *, without_usage: bool) -> None:
+    def __init__(self, provider: Provider, *, without_usage: bool, keeps_document: bool = False) -> None:
         self._provider, self._without_usage = provider, without_usage
         self._reader: AnswerReader | None = None
+        self._assembler: Assembler | None = provider.assembler() if keeps_document else None
+        self._document: dict[str, Any] | None = None
+        self._size = 0
         self._events = EventStream()
         self._read = 0
         self._whole = bytearray()
@@ -55,6 +59,9 @@ class AnswerCopy:
         if not self.is_answer:
             self._whole += piece[: max(0, _ERROR_LIMIT - len(self._whole))]
             return piece
+        self._size += len(piece)
+        if self._size > READ_LIMIT:
+            self._assembler = None
         if self._reader is None:
             self._whole += piece
             self._require_room(len(self._whole))
@@ -102,11 +109,23 @@ class AnswerCopy:
             self._answer = replace(found, unreadable=self._unreadable or nothing)
         return self._answer
 
+    def document(self) -> dict[str, Any] | None:
+        """The answer in one piece, however it came, if it is to be kept. None where there is none: for an error, and
+        where anything of it was lost, could not be read, or is longer than READ_LIMIT."""
+        answer = self.answer()
+        if self._assembler is None or self.lost or not self._ended or answer.unreadable or not answer.finished:
+            return None
+        return self._document or self._assembler.document()
+
     def _take(self, reader: AnswerReader, event: Event) -> Mapping[str, Any] | None:
         data = event.json()
         if data is not None:
             self._read += 1
             reader.event(data)
+            if self._assembler is not None:
+                self._assembler.event(data)
+        elif (event.data or "").strip() not in _NO_ANSWER:
+            self._assembler = None
         return data
 
     def _read_stream(self, reader: AnswerReader) -> Answer:
@@ -114,13 +133,23 @@ class AnswerCopy:
         self._take(reader, rest)
         if not self._read and rest.raw:
             with contextlib.suppress(ValueError, RecursionError):
-                return self._provider.whole(json.loads(rest.raw))
+                return self._read_json(rest.raw)
         return reader.answer()
+
+    def _read_json(self, content: bytes) -> Answer:
+        body = json.loads(content)
+        if isinstance(body, dict):
+            self._document = body
+        elif isinstance(body, list) and self._assembler is not None:
+            for event in body:  # Gemini's form of a stream
+                if isinstance(event, dict):
+                    self._assembler.event(event)
+        return self._provider.whole(body)
 
     def _read_whole(self) -> Answer:
         content = bytes(self._whole)
         with contextlib.suppress(ValueError, RecursionError):
-            return self._provider.whole(json.loads(content))
+            return self._read_json(content)
         # A client that asked for a stream reads one, whatever the answer calls itself.
         reader = self._provider.reader()
         for event in self._events.feed(content):

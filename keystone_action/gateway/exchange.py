@@ -7,7 +7,7 @@ the results of tools are read, by the ids of calls that a provider made.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -96,14 +96,36 @@ class AnswerReader(ABC):
         """What has come so far."""
 
 
-class Provider(ABC):
-    """How one API is read. All inputs are parsed JSON of others: nothing in here raises for what it holds.
+class Assembler(ABC):
+    """Puts the events of one streamed answer together."""
 
-    name: as `gateway.providers` of a spec has it. title: as people call the API.
+    @abstractmethod
+    def event(self, data: Mapping[str, Any]) -> None:
+        """The next event. What it doesn't know is kept where it can be: APIs grow."""
+
+    @abstractmethod
+    def document(self) -> dict[str, Any]:
+        """What has come so far, as the API answers in one piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """An answer that we give ourselves. pieces: each one event of a stream, or the one JSON document."""
+
+    content_type: str
+    pieces: tuple[bytes, ...]
+
+
+class Provider(ABC):
+    """How one API is read and spoken. All inputs are parsed JSON of others: nothing in here raises for what it holds.
+
+    name: as `gateway.providers` of a spec has it. title: as people call the API. conversation_field: under which name
+    a body has its conversation.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    conversation_field: ClassVar[str]
 
     @abstractmethod
     def asked(self, body: Mapping[str, Any], path: str) -> Asked:
@@ -118,5 +140,26 @@ class Provider(ABC):
         """For an answer that comes as a stream of events."""
 
     @abstractmethod
+    def assembler(self) -> Assembler:
+        """For an answer that comes as a stream of events and is kept in one piece."""
+
+    @abstractmethod
+    def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:
+        """An answer in one piece, as this request asks for it: as it is, or as a stream. What of a document can't be
+        streamed event by event, as in one that was edited, is in the stream as it stands."""
+
+    @abstractmethod
     def refusal(self, status: int, sentence: str) -> dict[str, Any]:
         """The body of a refusal by us, in the form of this API's errors."""
+
+    @abstractmethod
+    def counted(self, tokens: int) -> dict[str, Any]:
+        """The answer to a request that has its tokens counted."""
+
+    @abstractmethod
+    def one_model(self, name: str) -> dict[str, Any]:
+        """The answer to a request for what is known of a model."""
+
+    @abstractmethod
+    def models(self, names: Sequence[str]) -> dict[str, Any]:
+        """A list of models."""

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
-from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.answers import rendering
+from keystone_action.gateway.answers.anthropic import MessageAssembler, message_events
+from keystone_action.gateway.exchange import (
+    Answer,
+    AnswerReader,
+    Asked,
+    Assembler,
+    ModelCall,
+    Provider,
+    Rendered,
+    Tokens,
+    ToolResult,
+)
 from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.values import Pieces, count, model_of, names_of, present, typed_otherwise
 from keystone_action.pricing import Extras
@@ -24,6 +36,7 @@ class Anthropic(Provider):
 
     name = "anthropic"
     title = "Anthropic Messages"
+    conversation_field = "messages"
 
     def asked(self, body: Mapping[str, Any], path: str) -> Asked:  # noqa: ARG002 - its model stands in the body
         tools = objects(body, "tools")
@@ -53,8 +66,26 @@ class Anthropic(Provider):
     def reader(self) -> AnswerReader:
         return _Reader()
 
+    def assembler(self) -> Assembler:
+        return MessageAssembler()
+
+    def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:  # noqa: ARG002 - the body says it
+        if body.get("stream") is True:
+            return rendering.stream(message_events(document), named=True)
+        return rendering.document(document)
+
     def refusal(self, status: int, sentence: str) -> dict[str, Any]:
         return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": sentence}}
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        return {"input_tokens": tokens}
+
+    def one_model(self, name: str) -> dict[str, Any]:
+        return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+    def models(self, names: Sequence[str]) -> dict[str, Any]:
+        ends = {"first_id": names[0], "last_id": names[-1]} if names else {"first_id": None, "last_id": None}
+        return {"data": [self.one_model(name) for name in names], "has_more": False, **ends}
 
 
 _START = {"type": "message_start"}

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 from keystone_action.evidence.trace_readers.values import NAME_LIMIT, as_text, mapping, objects, text
-from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, Tokens, ToolResult
+from keystone_action.gateway.answers import rendering
+from keystone_action.gateway.answers.gemini import GenerationAssembler, generation_events
+from keystone_action.gateway.exchange import (
+    Answer,
+    AnswerReader,
+    Asked,
+    Assembler,
+    ModelCall,
+    Provider,
+    Rendered,
+    Tokens,
+    ToolResult,
+)
 from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.values import Pieces, count, names_of, present, without
 from keystone_action.pricing import Extras
@@ -24,6 +37,7 @@ class Gemini(Provider):
 
     name = "gemini"
     title = "Gemini"
+    conversation_field = "contents"
 
     def asked(self, body: Mapping[str, Any], path: str) -> Asked:
         found = _MODEL.search(path)
@@ -56,8 +70,28 @@ class Gemini(Provider):
     def reader(self) -> AnswerReader:
         return _Reader()
 
+    def assembler(self) -> Assembler:
+        return GenerationAssembler()
+
+    def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:  # noqa: ARG002 - the URL says it
+        if not path.endswith(":streamGenerateContent"):
+            return rendering.document(document)
+        events = generation_events(document)
+        is_sse = ("alt", "sse") in parse_qsl(query)
+        return rendering.stream(events) if is_sse else rendering.document([*events])
+
     def refusal(self, status: int, sentence: str) -> dict[str, Any]:
         return {"error": {"code": status, "message": sentence, "status": _STATES.get(status, "FAILED_PRECONDITION")}}
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        return {"totalTokens": tokens}
+
+    def one_model(self, name: str) -> dict[str, Any]:
+        methods = ["generateContent", "streamGenerateContent", "countTokens"]
+        return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods}
+
+    def models(self, names: Sequence[str]) -> dict[str, Any]:
+        return {"models": [self.one_model(name) for name in names]}
 
 
 class _Reader(AnswerReader):

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
-from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, ToolResult
+from keystone_action.gateway.answers import rendering
+from keystone_action.gateway.answers.openai_chat import CompletionAssembler, completion_events
+from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, Assembler, ModelCall, Rendered, ToolResult
 from keystone_action.gateway.providers.fetched import reaches_out
-from keystone_action.gateway.providers.openai_errors import refusal
+from keystone_action.gateway.providers.openai import OpenAi
 from keystone_action.gateway.providers.values import (
     Pieces,
     count,
@@ -27,12 +29,12 @@ _SEARCHES = ("web_search_options", "search_parameters", "plugins")
 """How OpenAI, xAI and OpenRouter are told to search the web."""
 
 
-class OpenAiChat(Provider):
+class OpenAiChat(OpenAi):
     """`POST /v1/chat/completions`, as a stream or in one piece. Of several choices the first one is read as the text;
     calls of all count."""
 
-    name = "openai"
     title = "OpenAI Chat Completions"
+    conversation_field = "messages"
 
     def asked(self, body: Mapping[str, Any], path: str) -> Asked:  # noqa: ARG002 - its model stands in the body
         messages, tools = objects(body, "messages"), objects(body, "tools")
@@ -64,8 +66,14 @@ class OpenAiChat(Provider):
     def reader(self) -> AnswerReader:
         return _Reader()
 
-    def refusal(self, status: int, sentence: str) -> dict[str, Any]:
-        return refusal(status, sentence)
+    def assembler(self) -> Assembler:
+        return CompletionAssembler()
+
+    def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:  # noqa: ARG002 - the body says it
+        if body.get("stream") is not True:
+            return rendering.document(document)
+        with_usage = mapping(body, "stream_options").get("include_usage") is True
+        return rendering.stream(completion_events(document, with_usage=with_usage), end=b"data: [DONE]\n\n")
 
 
 @dataclass(eq=False)

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
-from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, ModelCall, Provider, ToolResult
+from keystone_action.gateway.answers import rendering
+from keystone_action.gateway.answers.openai_responses import ResponseAssembler, response_events
+from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, Assembler, ModelCall, Rendered, ToolResult
 from keystone_action.gateway.providers.fetched import reaches_out
-from keystone_action.gateway.providers.openai_errors import refusal
+from keystone_action.gateway.providers.openai import OpenAi
 from keystone_action.gateway.providers.values import Pieces, model_of, names_of, openai_tokens, present, typed_otherwise
 from keystone_action.pricing import Extras
 
@@ -21,11 +23,11 @@ _BILLED = {"file_search_call", "code_interpreter_call", "image_generation_call"}
 _ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
-class OpenAiResponses(Provider):
+class OpenAiResponses(OpenAi):
     """`POST /v1/responses`, as a stream or in one piece."""
 
-    name = "openai"
     title = "OpenAI Responses"
+    conversation_field = "input"
 
     def asked(self, body: Mapping[str, Any], path: str) -> Asked:  # noqa: ARG002 - its model stands in the body
         items = objects(body, "input")
@@ -63,8 +65,13 @@ class OpenAiResponses(Provider):
     def reader(self) -> AnswerReader:
         return _Reader()
 
-    def refusal(self, status: int, sentence: str) -> dict[str, Any]:
-        return refusal(status, sentence)
+    def assembler(self) -> Assembler:
+        return ResponseAssembler()
+
+    def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:  # noqa: ARG002 - the body says it
+        if body.get("stream") is True:
+            return rendering.stream(response_events(document), named=True)
+        return rendering.document(document)
 
 
 class _Reader(AnswerReader):

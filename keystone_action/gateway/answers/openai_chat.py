@@ -1,0 +1,96 @@
+"""Answers of OpenAI's Chat Completions API, and of those who have one like it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keystone_action.evidence.trace_readers.values import mapping, objects, text
+from keystone_action.gateway.answers.joined import Fields, Items, join, replace, settled
+from keystone_action.gateway.answers.rendering import split
+from keystone_action.gateway.exchange import Assembler
+
+_TEXTS = ("reasoning", "reasoning_content", "content", "refusal")
+"""What a message says, in the order in which it is streamed."""
+_WRITTEN = {"function": "arguments", "custom": "input"}
+"""Kinds of calls, and under which name of theirs stands what the model wrote."""
+
+
+class CompletionAssembler(Assembler):
+    """Puts a `chat.completion` together."""
+
+    def __init__(self) -> None:
+        self._completion = Fields()
+        self._choices: dict[int, _Choice] = {}
+
+    def event(self, data: Mapping[str, Any]) -> None:
+        replace(self._completion, {name: value for name, value in data.items() if name != "choices"})
+        for choice in objects(data, "choices"):
+            number = _number(choice, 0)
+            self._choices.setdefault(number, _Choice(number)).add(choice)
+
+    def document(self) -> dict[str, Any]:
+        choices = [choice.document() for choice in self._choices.values()]
+        return {**self._completion, "object": "chat.completion", "choices": choices}
+
+
+class _Choice:
+    def __init__(self, number: int) -> None:
+        self._fields = Fields(index=number)
+        self._message = Fields()
+        self._calls: dict[int, Fields] = {}
+
+    def add(self, choice: Mapping[str, Any]) -> None:
+        replace(self._fields, {k: v for k, v in choice.items() if k not in {"index", "delta", "message", "logprobs"}})
+        join(self._fields, {"logprobs": choice["logprobs"]} if "logprobs" in choice else {})
+        delta = mapping(choice, "delta")
+        join(self._message, {name: value for name, value in delta.items() if name != "tool_calls"})
+        for place, told in enumerate(objects(delta, "tool_calls")):
+            call = self._calls.setdefault(_number(told, place), Fields())
+            join(call, {name: value for name, value in told.items() if name != "index"})
+
+    def document(self) -> dict[str, Any]:
+        message = Fields({"role": "assistant", "content": None, **self._message})
+        if self._calls:
+            message["tool_calls"] = Items(self._calls.values())
+        found: dict[str, Any] = settled(Fields({**self._fields, "message": message}))
+        return found
+
+
+def completion_events(document: Mapping[str, Any], *, with_usage: bool) -> Iterator[dict[str, Any]]:
+    """The completion as its stream tells it. with_usage: whether the request asked for the event about usage."""
+    head = {**document, "object": "chat.completion.chunk", **({"usage": None} if with_usage else {})}
+    if not with_usage:
+        head.pop("usage", None)
+    choices = objects(document, "choices")
+    for number, choice in enumerate(choices):
+        told = {"index": choice.get("index", number)}
+        for delta in _deltas(choice.get("message")):
+            yield {**head, "choices": [{**told, "delta": delta, "finish_reason": None}]}
+        ended = {name: value for name, value in choice.items() if name not in {"index", "message"}}
+        yield {**head, "choices": [{**told, "delta": {}, **ended}]}
+    if not choices:
+        yield {**head, "choices": []}
+    if with_usage and document.get("usage") is not None:
+        yield {**head, "choices": [], "usage": document["usage"]}
+
+
+def _deltas(message: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(message, dict):
+        return
+    said = {name: value for name in _TEXTS if isinstance(value := message.get(name), str)}
+    yield {**{name: value for name, value in message.items() if name != "tool_calls"}, **dict.fromkeys(said, "")}
+    for name, value in said.items():
+        yield from ({name: piece} for piece in split(value) if piece)
+    for number, call in enumerate(objects(message, "tool_calls")):
+        place = {"index": _number(call, number)}
+        name = next((name for name in _WRITTEN if mapping(call, name)), "function")
+        made, field = mapping(call, name), _WRITTEN[name]
+        written = text(made, field)
+        yield {"tool_calls": [{**call, **place, **({name: {**made, field: ""}} if written else {})}]}
+        yield from ({"tool_calls": [{**place, name: {field: piece}}]} for piece in split(written) if piece)
+
+
+def _number(source: Mapping[str, Any], otherwise: int) -> int:
+    found = source.get("index")
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else otherwise
