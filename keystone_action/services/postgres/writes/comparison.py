@@ -1,0 +1,243 @@
+"""What was written into tables, sequences and large objects between two looks at a database, where no log tells.
+
+Each row carries the number of the transaction that wrote it: rows with a number that had not been given out at the
+first look were written since, and those that are missing then were removed. Nothing of a row is kept for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.evidence.writes import TableWrite
+from keystone_action.services.postgres.writes.names import Relation, relations
+
+if TYPE_CHECKING:
+    import psycopg
+
+LARGE_OBJECTS = "pg_catalog.pg_largeobject"
+_AT_ONCE = 50
+_NEW = "(age({0}.xmin) <= age(%(mark)s::text::xid) OR {0}.xmin::text = ANY(%(under_way)s))"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment in the numbers of transactions. first: the first that was not given out yet. under_way: those given out
+    before, whose end was not known."""
+
+    first: int
+    under_way: tuple[str, ...] = ()
+
+    @classmethod
+    def now(cls, session: psycopg.Connection[Any]) -> Mark:
+        """Raises psycopg.Error."""
+        row = session.execute(
+            "SELECT txid_snapshot_xmax(it), ARRAY(SELECT txid_snapshot_xip(it)) FROM txid_current_snapshot() it"
+        ).fetchone()
+        assert row is not None
+        return cls(row[0] % 2**32, tuple(str(number % 2**32) for number in row[1]))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """For queries."""
+        return {"mark": str(self.first), "under_way": list(self.under_way)}
+
+
+@dataclass(frozen=True, slots=True)
+class TablesBefore:
+    """Tables as they stood: their rows, by oid."""
+
+    mark: Mark
+    wanted: Callable[[Relation], bool]
+    tables: Mapping[int, Relation]
+    rows: Mapping[int, int]
+
+
+def is_table(relation: Relation) -> bool:
+    """Whether it has rows of its own: no view, no parent of partitions, no foreign table."""
+    return relation.kind == "r"
+
+
+def is_unlogged(relation: Relation) -> bool:
+    """A table of which the server's log has nothing."""
+    return is_table(relation) and not relation.is_logged
+
+
+def look_at_tables(session: psycopg.Connection[Any], wanted: Callable[[Relation], bool]) -> TablesBefore:
+    """Count the rows of the wanted tables. The session's role must be allowed to read them all, and see all rows.
+    Raises psycopg.Error."""
+    mark = Mark.now(session)
+    tables = {oid: one for oid, one in relations(session).items() if wanted(one)}
+    return TablesBefore(mark, wanted, tables, {oid: _count(session, one) for oid, one in tables.items()})
+
+
+def tables_written(session: psycopg.Connection[Any], before: TablesBefore, service: str) -> list[TableWrite]:
+    """What differs: one for each table and operation. Tables that are gone count as dropped, new ones as created.
+    Raises psycopg.Error."""
+    now = {oid: one for oid, one in relations(session).items() if before.wanted(one) or oid in before.tables}
+    found = [
+        TableWrite(service, one.told, "drop", before.rows[oid], "comparison")
+        for oid, one in before.tables.items()
+        if oid not in now
+    ]
+    for oid, one in now.items():
+        old = before.tables.get(oid)
+        if old is None:
+            found.append(TableWrite(service, one.told, "create", None, "comparison"))
+        elif old.name != one.name:
+            found.append(TableWrite(service, old.told, "alter", None, "comparison"))
+        written, rows = _count(session, one, before.mark), _count(session, one)
+        gone = before.rows.get(oid, 0) + written - rows
+        told = (old or one).told
+        if written or gone:
+            operation = "insert" if not gone else "delete" if not written else "change"
+            found.append(TableWrite(service, told, operation, max(written, gone), "comparison"))
+    return merged(found)
+
+
+def values_written(session: psycopg.Connection[Any], before: TablesBefore) -> Iterator[tuple[str, str]]:
+    """The values of the rows that were written since, with the table that they are told under. Raises
+    psycopg.Error."""
+    from psycopg import sql
+
+    for oid, one in relations(session).items():
+        if not before.wanted(one) and oid not in before.tables:
+            continue
+        told = before.tables.get(oid, one).told
+        condition = sql.SQL(_NEW.format("it"))
+        # By COPY, values become text by functions of the server's own, never by a cast that somebody made.
+        query = sql.SQL("COPY (SELECT {} FROM ONLY {} it WHERE {}) TO STDOUT").format(
+            _columns(session, oid), sql.Identifier(one.schema, one.plain_name), condition
+        )
+        with session.cursor() as cursor, cursor.copy(query, before.mark.values) as copy:
+            for row in copy.rows():
+                yield from ((told, _text(value)) for value in row if value is not None)
+
+
+def merged(writes: Iterable[TableWrite]) -> list[TableWrite]:
+    """One for each table, operation and kind of thing, in the order of the first; rows are added up."""
+    found: dict[tuple[str, str, str], TableWrite] = {}
+    for write in writes:
+        key = (write.table, write.operation, write.what)
+        other = found.get(key)
+        rows = None if other is None or other.rows is None or write.rows is None else other.rows + write.rows
+        found[key] = write if other is None else replace(other, rows=rows)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsBefore:
+    """Sequences with their values, by oid, and how many large objects and pages of them there were."""
+
+    mark: Mark
+    sequences: Mapping[int, tuple[Any, ...]]
+    names: Mapping[int, Relation] = field(default_factory=dict)
+    large_objects: tuple[int, int] = (0, 0)
+
+
+def look_at_objects(session: psycopg.Connection[Any], *, large_objects: bool = True) -> ObjectsBefore:
+    """large_objects: the session's role may read them all: a superuser's. Raises psycopg.Error."""
+    mark = Mark.now(session)
+    names = {oid: one for oid, one in relations(session).items() if one.kind == "S"}
+    pages = _large_objects(session) if large_objects else (0, 0)
+    return ObjectsBefore(mark, _sequences(session, names.values()), names, pages)
+
+
+def objects_written(
+    session: psycopg.Connection[Any], before: ObjectsBefore, service: str, *, large_objects: bool = True
+) -> list[TableWrite]:
+    """Sequences whose value is another, and large objects. Raises psycopg.Error."""
+    now = look_at_objects(session, large_objects=large_objects)
+    found = [
+        TableWrite(service, before.names[oid].told, "change", None, "comparison", what="sequence")
+        for oid, value in before.sequences.items()
+        if now.sequences.get(oid, value) != value
+    ]
+    if large_objects:
+        changed = _changed_large_objects(session, before, now.large_objects)
+        if changed:
+            found.append(TableWrite(service, LARGE_OBJECTS, "change", changed, "comparison", what="large object"))
+    return merged(found)
+
+
+def large_objects_written(session: psycopg.Connection[Any], before: ObjectsBefore) -> Iterator[tuple[str, str]]:
+    """What was written into them, each page with the one before it: a value may stand on two. Raises psycopg.Error."""
+    rows = f"SELECT loid, data FROM pg_largeobject l WHERE {_NEW.format('l')} ORDER BY loid, pageno"  # noqa: S608
+    query = f"COPY ({rows}) TO STDOUT (FORMAT binary)"
+    last, page = 0, b""
+    with session.cursor() as cursor, cursor.copy(query.encode(), before.mark.values) as copy:
+        copy.set_types(["oid", "bytea"])
+        for number, data in copy.rows():
+            yield LARGE_OBJECTS, ((page if number == last else b"") + data).decode("utf-8", "replace")
+            last, page = number, data
+
+
+def _changed_large_objects(session: psycopg.Connection[Any], before: ObjectsBefore, now: tuple[int, int]) -> int:
+    query = f"""
+        SELECT (SELECT count(*) FROM pg_largeobject_metadata m WHERE {_NEW.format("m")}),
+               (SELECT count(*) FROM pg_largeobject l WHERE {_NEW.format("l")}),
+               (SELECT count(*) FROM (SELECT oid FROM pg_largeobject_metadata m WHERE {_NEW.format("m")}
+                                      UNION SELECT loid FROM pg_largeobject l WHERE {_NEW.format("l")}) any_of_both)
+    """  # noqa: S608 - conditions of ours
+    row = session.execute(query.encode(), before.mark.values).fetchone()
+    assert row is not None
+    objects, pages, written = row
+    gone = before.large_objects[0] + objects - now[0]
+    lost_pages = before.large_objects[1] + pages - now[1]
+    return int(max(written, gone, 1 if lost_pages else 0))
+
+
+def _large_objects(session: psycopg.Connection[Any]) -> tuple[int, int]:
+    row = session.execute(
+        "SELECT (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM pg_largeobject)"
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def _sequences(session: psycopg.Connection[Any], names: Iterable[Relation]) -> dict[int, tuple[Any, ...]]:
+    from psycopg import sql
+
+    found = {}
+    every = list(names)
+    for some in (every[at : at + _AT_ONCE] for at in range(0, len(every), _AT_ONCE)):
+        each = [
+            sql.SQL("SELECT {}::bigint, last_value, is_called FROM {}").format(
+                sql.Literal(one.oid), sql.Identifier(one.schema, one.plain_name)
+            )
+            for one in some
+        ]
+        for oid, *value in session.execute(sql.SQL(" UNION ALL ").join(each)).fetchall():
+            found[oid] = tuple(value)
+    return found
+
+
+def _count(session: psycopg.Connection[Any], table: Relation, mark: Mark | None = None) -> int:
+    from psycopg import sql
+
+    query = sql.SQL("SELECT count(*) FROM ONLY {} it").format(sql.Identifier(table.schema, table.plain_name))
+    if mark is not None:
+        query += sql.SQL(" WHERE " + _NEW.format("it"))
+    row = session.execute(query, mark.values if mark is not None else None).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _columns(session: psycopg.Connection[Any], oid: int) -> Any:
+    from psycopg import sql
+
+    # Those that are computed when they are read run somebody's expressions; what they show is written elsewhere.
+    computed = " AND attgenerated <> 'v'" if session.info.server_version >= 120000 else ""
+    names = session.execute(
+        b"SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+        + computed.encode()
+        + b" ORDER BY attnum",
+        (oid,),
+    ).fetchall()
+    columns: Sequence[Any] = [sql.SQL("it.{}").format(sql.Identifier(name)) for (name,) in names]
+    return sql.SQL(", ").join(columns or [sql.SQL("NULL")])
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
