@@ -71,6 +71,13 @@ class Preset(StrictModel):
     model's name says which one (`openai/gpt-5`) where there are several. argv: to which the arguments for the model,
     those without tools of the provider and the spec's own are added. stdin: the prompt, or nothing. files: below HOME.
 
+    varies: regular expressions for what its requests have of the machine, the date or the commit, and nothing else.
+    What they match counts as equal when a recording is replayed. They see every text of a request, descriptions of
+    tools and results included, where paths and addresses have their names already (`{workspace}`).
+
+    ids: regular expressions, each with one group: an id that the program makes anew in each run, and that the model may
+    say back. They see texts as they were sent.
+
     Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_yaml}` (the
     prompt as a YAML text), and `${NAME.url}` and `${NAME.key}` of a provider.
     """
@@ -88,6 +95,8 @@ class Preset(StrictModel):
     environment: Texts = Field(default_factory=dict)
     files: Texts = Field(default_factory=dict)
     trace: AgentTrace | None = None
+    varies: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    ids: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     def needed(self, agent: PresetAgent) -> tuple[str, ...]:
         """The names of the providers without which this agent can't work. Raises HarnessError for a model that names

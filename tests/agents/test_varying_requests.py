@@ -1,0 +1,135 @@
+"""What presets say of the parts of requests that depend on machine, date or commit: texts of real requests, of two runs
+that differ in one thing (`tests/data/varying_requests`; paths have their names already)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import regex
+import yaml
+
+from keystone_action.agents.presets.preset import load_preset, preset_names
+
+DATA = Path(__file__).parent.parent / "data" / "varying_requests"
+CASES = [
+    pytest.param(path.stem, case["texts"], id=f"{path.stem}: {case['what']}")
+    for path in sorted(DATA.glob("*.yaml"))
+    for case in yaml.safe_load(path.read_text("utf-8"))
+]
+
+
+def comparable(kind: str, text: str) -> str:
+    for pattern in load_preset(kind).varies:
+        text = regex.sub(pattern, "{varies}", text)
+    return text
+
+
+@pytest.mark.parametrize(("kind", "texts"), CASES)
+def test_texts_of_two_runs_are_equal(kind: str, texts: list[str]) -> None:
+    assert len(set(texts)) == len(texts) > 1
+    (left,) = {comparable(kind, text) for text in texts}
+    assert left.replace("{varies}", "").strip()
+
+
+def test_each_pattern_has_a_text_of_a_real_request_and_each_preset_has_patterns() -> None:
+    texts: dict[str, list[str]] = {kind: [] for kind in preset_names()}
+    for path in DATA.glob("*.yaml"):
+        texts[path.stem] += [text for case in yaml.safe_load(path.read_text("utf-8")) for text in case["texts"]]
+    # A line for bills, which is the same in all runs of one task.
+    texts["claude-code"].append("x-anthropic-billing-header: cc_version=2.1.197.b27; cc_entrypoint=sdk-cli;")
+    for kind, found in texts.items():
+        assert load_preset(kind).varies
+        assert [one for one in load_preset(kind).varies if not any(regex.search(one, text) for text in found)] == []
+
+
+ENVIRONMENT = (
+    "\n# Environment\n - Is a git repository: {}\n - Platform: linux\n - Shell: sh\n - OS Version: Linux 6\n - {}\n"
+)
+STATUS = (
+    "\ngitStatus: This is the git status at the start of the conversation.\n\nCurrent branch: main\n\n"
+    "Main branch (you will usually use this for PRs): main\n\nStatus:\n(clean)\n\nRecent commits:\n5395f80 first\n{}"
+)
+SYSTEM = "Solve this: {}\n\n<system_information>\nLinux 6\n</system_information>\n\n## Useful command examples\n"
+CONTEXT = (
+    "<session_context>\nToday's date is Monday (formatted according to the user's locale).\n- **Directory Structure:**"
+    "\n\nShowing up to 200 items (files + folders).\n\n{{workspace}}/\n└───a.py\n\n{}\n</session_context>"
+)
+RESULT = "Chunk ID: 7b64a0\nWall time: 0.1 seconds\nProcess exited with code {}\nOriginal token count: 2\nOutput:\n{}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "one", "other"),
+    [
+        ("claude-code", ENVIRONMENT, ("true", "the model A"), ("false", "the model A")),
+        ("claude-code", ENVIRONMENT, ("true", "the model A"), ("true", "the model B")),
+        ("claude-code", STATUS, ("\nAnswer in verse.",), ("\nAnswer in prose.",)),
+        ("claude-code", "{}", ("Today's date is 2026-11-23.\n",), ("Today's date is 2026-11-24.\n",)),
+        ("claude-code", "{}", (" - Platform: linux\n",), (" - Platform: darwin\n",)),
+        ("codex", RESULT, ("0", "ok\n"), ("1", "ok\n")),
+        ("codex", RESULT, ("0", "ok\n"), ("0", "Chunk ID: 7b64a0\nWall time: 1\n")),
+        ("codex", "{}", ("<current_date>2026-11-23</current_date>",), ("<current_date>2026-11-24</current_date>",)),
+        ("gemini", CONTEXT, ("Remember A.\n",), ("Remember B.\n",)),
+        ("gemini", "{}", ("├───a.py\n",), ("├───b.py\n",)),
+        ("gemini", "<untrusted_context>\nOutput: {}\nProcess Group PGID: 12\n</untrusted_context>", ("a",), ("b",)),
+        ("mini-swe-agent", SYSTEM, ("count to 3",), ("count to 4",)),
+        (
+            "mini-swe-agent", SYSTEM,
+            ("what is\n<system_information>\nLinux 6\n</system_information>",),
+            ("what is\n<system_information>\nLinux 7\n</system_information>",),
+        ),
+        ("opencode", "<env>\n{}  Platform: linux\n  Today's date: Mon\n</env>\n", ("a\n",), ("b\n",)),
+        ("opencode", "{}", ("\n  Today's date: Mon\n",), ("\n  Today's date: Tue\n",)),
+        ("aider", "\n{}- Current date: 2026-11-23\n", ("- Language: English\n",), ("- Language: German\n",)),
+    ],
+)  # fmt: skip
+def test_what_a_prompt_a_tool_or_a_setting_says_stays_different(
+    kind: str, text: str, one: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    assert comparable(kind, text.format(*one)) != comparable(kind, text.format(*other))
+
+
+SESSION = "e80f3ce4-9ab6-4f89-a8bb-832c3ad70880"
+BACKGROUND = (
+    "Command running in background with ID: bfsfd17n4. Output is being written to: "
+    f"/tmp/claude-1900015302/-tmp-run-workspace/{SESSION}/tasks/bfsfd17n4.output. You will be notified"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (
+            "claude-code",
+            f"Full output saved to: /home/a/.claude/projects/-tmp-run-workspace/{SESSION}/tool-results/bs4ag4mi2.txt\n",
+            {SESSION, "bs4ag4mi2"},
+        ),
+        ("claude-code", BACKGROUND, {SESSION, "claude-1900015302", "bfsfd17n4"}),
+        (
+            "gemini",
+            f"For full output see: /home/a/.gemini/tmp/workspace/tool-outputs/session-{SESSION}/run_call_1_0.txt\n",
+            {f"session-{SESSION}"},
+        ),
+        (
+            "opencode",
+            "saved to: /home/a/.local/share/opencode/tool-output/tool_208b5c667001y50wDHqA5RMRvK\n",
+            {"tool_208b5c667001y50wDHqA5RMRvK"},
+        ),
+        (
+            "opencode",
+            '<task id="ses_df74a328cffeMV2234eRSa2U5R" state="completed">\n',
+            {"ses_df74a328cffeMV2234eRSa2U5R"},
+        ),
+    ],
+)
+def test_ids_that_a_program_makes_are_found_in_what_it_says(kind: str, text: str, expected: set[str]) -> None:
+    assert {found[1] for pattern in load_preset(kind).ids for found in regex.finditer(pattern, text)} == expected
+
+
+@pytest.mark.parametrize("kind", preset_names())
+def test_patterns_can_be_used_and_match_no_empty_text(kind: str) -> None:
+    preset: Any = load_preset(kind)
+    for pattern in preset.varies + preset.ids:
+        assert regex.compile(pattern).search("") is None
+    assert {regex.compile(pattern).groups for pattern in preset.ids} <= {1}
