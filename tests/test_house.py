@@ -22,7 +22,7 @@ ROOMS = {
     "sandbox": {"spec", "command", "files", "engine"},
     "services": {"spec", "command", "files", "engine", "sandbox", "evidence"},
     "pricing": set(),
-    "gateway": {"spec", "pricing", "evidence", "services"},
+    "gateway": {"spec", "files", "pricing", "evidence", "services"},
     "agents": {"spec", "command", "files", "sandbox", "evidence", "gateway"},
     "judge": {"spec", "pricing"},
     "invariants": {"spec", "command", "files", "evidence", "sandbox", "judge"},

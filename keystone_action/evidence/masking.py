@@ -48,6 +48,10 @@ class Masker:
             text = "".join(pieces)
         return _mask(text, self._texts)
 
+    def finds(self, text: str) -> bool:
+        """Whether a value stands in the text, in any shape."""
+        return any(shape in text for shape in self._texts)
+
     def value(self, value: Any) -> Any:
         """A JSON value with every text in it masked, names of keys too."""
         if isinstance(value, str):

@@ -1,0 +1,187 @@
+"""What differs from run to run, by the names that stand in a recording instead, both ways.
+
+`{workspace}` stands for this run's path, `{workspace:url}` for the path as a URL has it (`name_forms.py` has all
+forms), `{id:3:call_}` for the third id that a provider made, with how it begins. Text that only looks like a name, as
+in an f-string of Python, gets an `=`: `{=workspace}`. Text that has one already gets one more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from keystone_action.gateway.recordings.ids import ids_in
+from keystone_action.gateway.recordings.name_forms import KNOWN, Form, forms_of, is_known, is_port
+from keystone_action.gateway.recordings.walking import check_depth
+
+__all__ = ["Names", "ids_in", "without_forms"]
+
+_FORM = r"(?::[a-z0-9-]+)?"
+_ID = r"id:(?:own-)?\d{1,9}(?::[A-Za-z]{1,20}[_-])?"
+_TOKEN = rf"\{{=*(?:{KNOWN}{_FORM}|{_ID})\}}"
+_PARTS = re.compile(rf"\{{(=*)(?:({KNOWN})({_FORM})|({_ID}))\}}")
+_NUMBER = "number"
+_KIND = re.compile(r"[A-Za-z]{1,20}[_-]")
+_ID_IN_TEXT = re.compile(r"[A-Za-z0-9_-]{6,200}")
+"""Ids that are replaced within longer texts. Shorter ones, and those with other characters, only where they are all of
+a text."""
+
+
+class Names:
+    """Of one run. The longest value is replaced first, so that a port in a URL and a workspace below the temporary
+    folder come out right. Values that can't be told from ordinary text are left as they are (`name_forms.py`)."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        """values: by their names, as {"workspace": "/x/y", "service.api.url": "http://…", "secret.TOKEN": "…"}; empty
+        ones are left out."""
+        if wrong := sorted(name for name in values if not is_known(name)):
+            raise ValueError(f"{wrong[0]!r} is not a name that a recording can have")
+        kept = {name: value for name, value in sorted(values.items()) if value}
+        forms = [form for name, value in kept.items() for form in forms_of(name, value)]
+        self._plain = kept
+        self._texts = {form.token: form.text for form in forms}
+        self._tokens: dict[str, str] = {}
+        self._patterns = _by_length(form for form in forms if form.pattern and form.text and self._is_new(form))
+        self._ports = {value: name for name, value in reversed(kept.items()) if is_port(name, value)}
+        self._ids: dict[str, str] = {}
+        self._by_number: dict[int, str] = {}
+        self._lengths: dict[str, set[int]] = {}
+        """Of ids within texts, by how they begin."""
+        self._search = self._compiled()
+
+    def _is_new(self, form: Form) -> bool:
+        return self._tokens.setdefault(form.text, form.token) == form.token
+
+    def number(self, ids: Iterable[str]) -> None:
+        """Ids that a provider made, in the order in which they were seen. Known ones keep their numbers."""
+        for one in ids:
+            if one and one not in self._ids:
+                self._know(one, max(self._by_number, default=0) + 1)
+
+    def named(self, value: Any) -> Any:
+        """A JSON value with names in place of this run's values. Raises RecordingError."""
+        return self._named(value, 0)
+
+    def filled(self, value: Any) -> Any:
+        """A recorded JSON value with this run's values in place of their names. A name without a value in this run
+        stays. An id that no provider made in this run is made up, and known from then on. Raises RecordingError."""
+        return self._filled(value, 0)
+
+    def _named(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self._named_text(value)
+        if isinstance(value, list):
+            check_depth(depth)
+            return [self._named(item, depth + 1) for item in value]
+        if isinstance(value, dict):
+            check_depth(depth)
+            return {
+                self._named_text(name): self._named_number(name, item)
+                if isinstance(item, int) and self._ports
+                else self._named(item, depth + 1)
+                for name, item in value.items()
+            }
+        return value
+
+    def _named_number(self, under: str, value: int) -> Any:
+        port = self._ports.get(str(value)) if 0 < value < 1 << 16 and "port" in under.lower() else None
+        return value if port is None or isinstance(value, bool) else f"{{{port}:{_NUMBER}}}"
+
+    def _named_text(self, text: str) -> str:
+        if token := self._ids.get(text):
+            return token
+        pieces, end, start = [], 0, 0
+        while found := self._search.search(text, start):
+            token = self._token(found)
+            if token is None:
+                start = found.start() + 1
+                continue
+            pieces += [text[end : found.start()], token]
+            end = start = found.end()
+        return "".join([*pieces, text[end:]]) if pieces else text
+
+    def _token(self, found: re.Match[str]) -> str | None:
+        text = found[0]
+        if found.lastgroup == "token":
+            return f"{{={text[1:]}" if self._is_escaped(text) else text
+        return self._tokens[text] if found.lastgroup == "value" else self._ids.get(text)
+
+    def _is_escaped(self, text: str) -> bool:
+        """A name that this run has no value for (a fork has no secrets) stands for itself, both ways."""
+        found = _PARTS.fullmatch(text)
+        return found is None or bool(found[1]) or found[2] is None or found[2] in self._plain
+
+    def _filled(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self._filled_number(value) or _PARTS.sub(self._value, value)
+        if isinstance(value, list):
+            check_depth(depth)
+            return [self._filled(item, depth + 1) for item in value]
+        if isinstance(value, dict):
+            check_depth(depth)
+            return {_PARTS.sub(self._value, name): self._filled(item, depth + 1) for name, item in value.items()}
+        return value
+
+    def _filled_number(self, text: str) -> int | None:
+        found = _PARTS.fullmatch(text)
+        if found is None or found[1] or found[3] != f":{_NUMBER}":
+            return None
+        port = self._plain.get(found[2], "")
+        return int(port) if is_port(found[2], port) else None
+
+    def _value(self, found: re.Match[str]) -> str:
+        escaped, name, _, id_ = found.groups()
+        if escaped:
+            return f"{{{found[0][2:]}"
+        if id_:
+            return self._id(id_) or found[0]
+        return self._texts.get(found[0], self._plain.get(name, found[0]))
+
+    def _id(self, token: str) -> str:
+        _, number, *kind = token.split(":")
+        if not number.isdigit():
+            return ""
+        known = self._by_number.get(int(number))
+        if known is None:
+            known = f"{''.join(kind)}replayed{int(number):016}"
+            self._know(known, int(number))
+        return known
+
+    def _know(self, id_: str, number: int) -> None:
+        kind = found[0] if (found := _KIND.match(id_)) else ""
+        self._ids[id_] = f"{{id:{number}{':' if kind else ''}{kind}}}"
+        self._by_number[number] = id_
+        lengths = self._lengths.setdefault(kind, set())
+        if _ID_IN_TEXT.fullmatch(id_) and len(id_) not in lengths:
+            lengths.add(len(id_))
+            self._search = self._compiled()
+
+    def _compiled(self) -> re.Pattern[str]:
+        values = "|".join(self._patterns)
+        ids = "|".join(_id_pattern(kind, lengths) for kind, lengths in sorted(self._lengths.items()) if lengths)
+        groups = {"token": _TOKEN, "value": values, "id": ids}
+        return re.compile("|".join(f"(?P<{group}>{pattern})" for group, pattern in groups.items() if pattern))
+
+
+def without_forms(value: str) -> str:
+    """A named text with all forms of a value alike: whether a path has a form of its own depends on the path."""
+    return _PARTS.sub(_without_form, value)
+
+
+def _without_form(found: re.Match[str]) -> str:
+    escaped, name, _, id_ = found.groups()
+    if escaped:
+        return found[0]
+    return f"{{{name}}}" if name else f"{{{':'.join(id_.split(':')[:2])}}}"
+
+
+def _by_length(forms: Iterable[Form]) -> list[str]:
+    return [form.pattern for form in sorted(forms, key=lambda form: (-len(form.text), form.token))]
+
+
+def _id_pattern(kind: str, lengths: set[int]) -> str:
+    """Places that may be ids: only those that are known are replaced."""
+    begins = re.escape(kind) or "[A-Za-z0-9]"
+    rests = "|".join(f"[A-Za-z0-9_-]{{{length - max(1, len(kind))}}}" for length in sorted(lengths, reverse=True))
+    return rf"{begins}(?<![A-Za-z0-9]{begins})(?:{rests})(?![A-Za-z0-9_-])"

@@ -1,0 +1,273 @@
+"""Reading a recording. Whoever wrote the file may have been anybody: a change of the recording belongs to the gate, and
+what stands there is checked before it is used."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from keystone_action.gateway.recordings.lines import OF_HEADER, digest_of, whole_request
+from keystone_action.gateway.recordings.places import open_folder
+from keystone_action.gateway.recordings.planted import planted_key
+from keystone_action.gateway.recordings.recording import ANEW, FORMAT, SIZE_LIMIT, Entry, Recording, RecordingError
+from keystone_action.gateway.recordings.request_key import Keys
+from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
+from keystone_action.spec.limits import MOST_COUNTED
+
+LINES_LIMIT = 20_000
+MESSAGES_LIMIT = 4_000_000
+"""Of all requests together, each with all that was said before it."""
+COUNTS = ("uncached", "cache_read", "cache_write", "output")
+"""Of tokens, as `exchange.Tokens` has them."""
+_OF_ENTRY = {
+    "conversation": (int, "a whole number"),
+    "turn": (int, "a whole number"),
+    "api": (str, "a text"),
+    "model": (str, "a text"),
+    "key": (str, "a text"),
+    "with_tools": (bool, "true or false"),
+    "continues": (dict, "an object"),
+    "without": (list, "a list"),
+    "request": (dict, "an object"),
+    "status": (int, "a whole number"),
+    "answer": (dict, "an object"),
+    "usage": (dict, "an object"),
+    "seconds": (float, "a number"),
+}
+_MAY_BE_LEFT_OUT = {"continues", "without"}
+
+
+def read_recording(
+    path: Path, *, spec_id: str | None = None, ignore: Sequence[str] = (), below: Path | None = None
+) -> Recording:
+    """A recording, checked: it is whole, and each key is that of its request.
+
+    spec_id: that it must be of; None = any. ignore: `gateway.ignore`, for the keys of its entries. below: the spec's
+    folder; no link on the way from there is followed. Raises RecordingError; FileNotFoundError where there is none.
+    """
+    return _Reader(path, _content(path, below)).recording(spec_id, ignore)
+
+
+def _content(path: Path, below: Path | None) -> bytes:
+    try:
+        folder = open_folder(path.parent, below)
+        try:
+            descriptor = os.open(
+                path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder
+            )
+        finally:
+            os.close(folder)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise RecordingError(f"{path}: expected a regular file", help=f"remove it and {ANEW}")
+            if status.st_size > SIZE_LIMIT:
+                raise _too_large(path, status.st_size)
+            content = file.read(SIZE_LIMIT + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EXDEV}:
+            raise RecordingError(
+                f"{path}: expected a file without links on its way, found a link or what is not a folder",
+                help="put the recordings themselves there: nothing is read through links",
+            ) from None
+        raise RecordingError(f"{path} can't be read: {error.strerror or error}") from None
+    if len(content) > SIZE_LIMIT:
+        raise _too_large(path, len(content))
+    return content
+
+
+def _too_large(path: Path, size: int) -> RecordingError:
+    return RecordingError(f"{path}: expected at most {SIZE_LIMIT:,} bytes, found {size:,}", help=ANEW)
+
+
+class _Reader:
+    def __init__(self, path: Path, content: bytes) -> None:
+        self._path, self._content = path, content
+        self._line = 1
+
+    def _refuse(self, expected: str, found: str) -> NoReturn:
+        raise RecordingError(f"{self._path}:{self._line}: expected {expected}, found {found}", help=ANEW)
+
+    def recording(self, spec_id: str | None, ignore: Sequence[str]) -> Recording:
+        if not self._content:
+            self._refuse("a recording", "an empty file")
+        first, *others = _lines(self._content)
+        header = self._header(self._object(first, whole=bool(others)), spec_id)
+        entries = self._entries(others, header["lines"], ignore)
+        if digest_of(others) != header["sha256"]:
+            raise RecordingError(
+                f"{self._path}:1: expected lines with the SHA-256 that stands here, found others: the file was edited, "
+                "and not in a request, which would show in the line itself",
+                help=ANEW,
+            )
+        return Recording(
+            entries=entries,
+            spec=header["spec"],
+            cell=header["cell"],
+            product=header["product"],
+            date=header["date"],
+            providers=header["providers"],
+        )
+
+    def _object(self, line: bytes, *, whole: bool = True) -> dict[str, Any]:
+        if not line.endswith(b"\n"):
+            self._refuse("a line with its end", "the end of the file: it is cut" if whole else "a cut line")
+        try:
+            found = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        except UnicodeDecodeError as error:
+            self._refuse("UTF-8", f"the byte 0x{line[error.start]:02x} at column {error.start + 1:,}")
+        except json.JSONDecodeError as error:
+            self._refuse("JSON", f"{error.msg} at column {error.colno:,}")
+        except RecursionError:
+            self._refuse(f"at most {DEPTH_LIMIT} lists and objects in one another", "more")
+        except ValueError as error:
+            self._refuse("JSON", str(error))
+        if not isinstance(found, dict):
+            self._refuse("an object", _kind(found))
+        if _depth_exceeds(found, DEPTH_LIMIT):
+            self._refuse(f"at most {DEPTH_LIMIT} lists and objects in one another", "more")
+        return found
+
+    def _header(self, header: dict[str, Any], spec_id: str | None) -> dict[str, Any]:
+        version = header.get("keystone_recording")
+        if version is None:
+            self._refuse("the first line of a recording, with `keystone_recording`", "none")
+        if isinstance(version, bool) or version != FORMAT:
+            self._refuse(f"a recording of version {FORMAT}", f"version {_short(version)}")
+        self._names(header, set(OF_HEADER), set(OF_HEADER))
+        for name in ("product", "spec", "cell", "date", "sha256"):
+            self._is(header, name, str, "a text")
+        self._is(header, "lines", int, "a whole number")
+        self._is(header, "providers", dict, "an object")
+        if not all(isinstance(api, str) for api in header["providers"].values()):
+            self._refuse("texts in `providers`", "something else")
+        if spec_id is not None and header["spec"] != spec_id:
+            self._refuse(f"a recording of the spec {spec_id!r}", f"one of {_short(header['spec'])}")
+        return header
+
+    def _entries(self, lines: Sequence[bytes], count: int, ignore: Sequence[str]) -> tuple[Entry, ...]:
+        if len(lines) > LINES_LIMIT:
+            self._refuse(f"at most {LINES_LIMIT:,} requests", f"{len(lines):,}")
+        entries: list[Entry] = []
+        last: dict[tuple[bool, int], Mapping[str, Any]] = {}
+        whole, keys = Keys(), Keys(ignore)
+        messages = 0
+        for self._line, line in enumerate(lines, 2):
+            document = self._object(line)
+            entry = self._entry(document, last)
+            messages += sum(len(value) for value in entry["request"].values() if isinstance(value, list))
+            if messages > MESSAGES_LIMIT:
+                self._refuse(f"requests with {MESSAGES_LIMIT:,} messages in all", "more")
+            found = whole.key_of(entry["api"], entry["model"], entry["request"])
+            if found != entry["key"]:
+                self._refuse(f"a request with the key {_short(entry['key'])}", f"one with {found}: it was edited")
+            last[entry["with_tools"], entry["conversation"]] = entry["request"]
+            key = keys.key_of(entry["api"], entry["model"], entry["request"]) if ignore else found
+            entries.append(Entry(**{**entry, "key": key, "whole_key": found}))
+        if len(lines) != count:
+            self._line = 1 + min(len(lines), max(count, 0))
+            self._refuse(f"{count:,} lines after the first one", f"{len(lines):,}: the file was cut or edited")
+        return tuple(entries)
+
+    def _entry(self, document: dict[str, Any], last: Mapping[tuple[bool, int], Mapping[str, Any]]) -> dict[str, Any]:
+        self._names(document, set(_OF_ENTRY), set(_OF_ENTRY) - _MAY_BE_LEFT_OUT)
+        for name, (kind, words) in _OF_ENTRY.items():
+            if name in document:
+                self._is(document, name, kind, words)
+        self._usage(document["usage"])
+        if found := planted_key(document):
+            self._refuse("no key of a provider", f"what looks like {found}")
+        continues, without = document.pop("continues", {}), document.pop("without", [])
+        if not all(_is_count(value) for value in continues.values()) or not all(
+            isinstance(one, str) for one in without
+        ):
+            self._refuse("counts in `continues` and names in `without`", "something else")
+        before = last.get((document["with_tools"], document["conversation"]))
+        if (continues or without) and before is None:
+            self._refuse("the first request of a conversation whole", "one that continues another")
+        try:
+            document["request"] = whole_request(document["request"], continues, without, before or {})
+        except ValueError as error:
+            self._refuse("what follows the request before", str(error))
+        return document
+
+    def _names(self, document: Mapping[str, Any], known: set[str], needed: set[str]) -> None:
+        if missing := sorted(needed - set(document)):
+            self._refuse(f"the field `{missing[0]}`", "none")
+        if others := sorted(set(document) - known):
+            self._refuse("fields of this version only", f"`{_short(others[0])}`")
+
+    def _is(self, document: Mapping[str, Any], name: str, kind: type, words: str) -> None:
+        value = document[name]
+        if kind is int:
+            fits = _is_count(value)
+        elif kind is float:
+            fits = _is_amount(value)
+        else:
+            fits = isinstance(value, kind)
+        if not fits:
+            self._refuse(f"{words} under `{name}`", _kind(value))
+
+    def _usage(self, usage: Mapping[str, Any]) -> None:
+        for name, value in usage.items():
+            if name not in {*COUNTS, "cost_usd"}:
+                self._refuse("counts of tokens and `cost_usd` under `usage`", f"`{_short(name)}`")
+            if value is not None and not (_is_count(value) if name in COUNTS else _is_amount(value)):
+                self._refuse(f"a number of at least 0 under `usage.{name}`", _short(value))
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """By line feeds alone: `splitlines` would part at a carriage return too."""
+    parts = content.split(b"\n")
+    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"the number {name}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice in one object")
+    return found
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value)) or f"the number {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    shown = json.dumps(value) if not isinstance(value, float) or math.isfinite(value) else str(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"

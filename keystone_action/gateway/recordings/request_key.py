@@ -1,0 +1,157 @@
+"""When two requests are equal: the normal form of a request, and the key that is the digest of it.
+
+Left out of the normal form, since none of it changes what a model answers:
+
+- `metadata`, `user`, `safety_identifier`, `client_metadata`, `labels`: whose request it is, for bills and abuse;
+- `prompt_cache_key`, `prompt_cache_retention`, `cache_control` (in any place): what the provider keeps for later;
+- `store`: whether it keeps the answer;
+- `stream`, `stream_options`: in which pieces the answer comes. A replay makes either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keystone_action.gateway.recordings.ids import CONVERSATIONS, ids_of_request, with_ids
+from keystone_action.gateway.recordings.names import Names, without_forms
+from keystone_action.gateway.recordings.tool_results import with_equal_results
+from keystone_action.gateway.recordings.walking import RecordingError, check_depth, with_texts
+
+KEY_LENGTH = 32
+PATTERN_SECONDS = 10.0
+"""For all patterns on one request, or on one recording."""
+_LEFT_OUT = {
+    "cache_control",
+    "client_metadata",
+    "labels",
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "store",
+    "stream",
+    "stream_options",
+    "user",
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """What counts as equal. varies: regular expressions of a preset, for parts of requests that depend on machine, date
+    or commit; they are matched where values have their names already. ignore: `gateway.ignore` of the spec."""
+
+    varies: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+
+def normal_form(api: str, body: Mapping[str, Any], names: Names, sameness: Sameness) -> dict[str, Any]:  # noqa: ARG001
+    """What a recording keeps of a request, for people to read; `ignore` is not applied. Raises RecordingError.
+
+    Ids that a provider made have their numbers, others (a client's own) are numbered within the request: `{id:own-1}`.
+    """
+    kept = {name: _without_caching(value) for name, value in body.items() if name not in _LEFT_OUT}
+    own = [one for one in ids_of_request(kept) if names.named(one) == one]
+    own_names = {one: f"{{id:own-{number}}}" for number, one in enumerate(own, 1)}
+    named = with_texts(with_ids(names.named(kept), own_names), without_forms)
+    for name in CONVERSATIONS:
+        if isinstance(messages := named.get(name), list):
+            named[name] = [with_equal_results(message) for message in messages]
+    return dict(_Patterns(sameness.varies, "{varies}", "of the agent's preset").applied(named))
+
+
+def key_of(api: str, model: str, normal: Mapping[str, Any], ignore: Sequence[str] = ()) -> str:
+    """The digest of a request in its normal form. Raises RecordingError."""
+    return Keys(ignore).key_of(api, model, normal)
+
+
+class Keys:
+    """Keys of many requests that share their messages: each message is looked at once."""
+
+    def __init__(self, ignore: Sequence[str] = ()) -> None:
+        self._patterns = _Patterns(ignore, "{ignored}", "of gateway.ignore")
+        self._digests: dict[int, tuple[Any, str]] = {}
+        """By the identity of messages, which are kept so that none gets the identity of another."""
+
+    def key_of(self, api: str, model: str, normal: Mapping[str, Any]) -> str:
+        """See `key_of`."""
+        request = {
+            name: [self._digest(one) for one in value] if isinstance(value, list) else self._digest(value)
+            for name, value in normal.items()
+        }
+        return _sha256({"api": api, "model": model, "request": request})[:KEY_LENGTH]
+
+    def _digest(self, value: Any) -> str:
+        if not isinstance(value, dict | list):
+            return _sha256(self._patterns.applied(value))
+        known = self._digests.get(id(value))
+        if known is None:
+            known = value, _sha256(self._patterns.applied(value))
+            self._digests[id(value)] = known
+        return known[1]
+
+
+class _Patterns:
+    """Regular expressions whose matches count as equal. whose: for errors."""
+
+    def __init__(self, patterns: Iterable[str], mark: str, whose: str) -> None:
+        self._patterns, self._mark, self._whose = tuple(patterns), mark, whose
+        self._left = PATTERN_SECONDS
+
+    def applied(self, value: Any) -> Any:
+        """Raises RecordingError when all together took too long."""
+        return with_texts(value, self._text) if self._patterns else value
+
+    def _text(self, text: str) -> str:
+        import regex
+
+        for pattern in self._patterns:
+            started = time.monotonic()
+            try:
+                # concurrent=True lets other threads run meanwhile: this text may have been written to take forever.
+                text = regex.sub(pattern, self._replacement, text, timeout=max(self._left, 0.001), concurrent=True)
+            except TimeoutError:
+                raise RecordingError(
+                    f"the pattern {pattern!r} {self._whose} hit the limit of {PATTERN_SECONDS:g} s",
+                    help="make it simpler: a pattern with one repetition in another takes forever on some texts",
+                ) from None
+            except regex.error as error:
+                raise RecordingError(f"the pattern {pattern!r} {self._whose} can't be used: {error}") from None
+            self._left -= time.monotonic() - started
+        return text
+
+    def _replacement(self, found: Any) -> str:
+        return self._mark if found[0] else ""
+
+
+def canonical(value: Any, **options: Any) -> str:
+    """JSON as a recording has it, in UTF-8. Halves of surrogate pairs are escaped: UTF-8 has none."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _sha256(value: Any) -> str:
+    content = canonical(value, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def _without_caching(value: Any, depth: int = 0) -> Any:
+    """Also without numbers that JSON does not have: Python reads NaN and infinity where a client sends them."""
+    if isinstance(value, dict):
+        check_depth(depth)
+        return {
+            name: _without_caching(item, depth + 1)
+            for name, item in value.items()
+            if not (name == "cache_control" and (item is None or isinstance(item, dict)))
+        }
+    if isinstance(value, list):
+        check_depth(depth)
+        return [_without_caching(item, depth + 1) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

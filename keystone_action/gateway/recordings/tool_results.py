@@ -1,0 +1,88 @@
+"""What counts as equal in results of tools: durations, clock times, process ids and addresses (contract, 5.6).
+
+Only in results of tools: in a prompt such a number may be the very thing that was asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from keystone_action.gateway.recordings.walking import with_texts
+
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},?\s{1,2})?"
+_ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{3,4}|[+-]\d\d:?\d\d)\b)?"
+_YEAR = r"(?:\s\d{4}\b)?(?:\s[+-]\d{4}\b)?"
+_CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
+_UNIT = (
+    r"(?:ns|µs|μs|us|ms|s|msecs?|secs?|mins?|hrs?|h|nanoseconds?|microseconds?|milliseconds?|seconds?|minutes?|hours?)"
+)
+_NAMES = "(?<=duration)|(?<=elapsed)|(?<=_seconds)|(?<=_ms)|(?<=_time)|(?<=took)"
+"""How names of figures without a unit end."""
+# Every repetition is bounded: what a tool printed may be megabytes of one letter.
+_TIMES = (
+    rf"(?<!\d)\d{{4}}-\d\d-\d\d[T _]\d\d[:-]\d\d(?:[:-]\d\d(?:[.,]\d{{1,9}})?)?{_ZONE}(?!\d)",
+    rf"(?<!\w){_DAY}{_MONTH}\s{{1,2}}\d{{1,2}}\s{{1,2}}(?:\d{{4}}\s)?\d\d:\d\d(?::\d\d)?{_ZONE}{_YEAR}",
+    rf"(?<!\w){_DAY}\d{{1,2}}[\s/-]{_MONTH}[\s/-]\d{{4}}[\s:]{_CLOCK}{_ZONE}",
+    r"(?<!\d)\d{1,2}/\d{1,2}/\d{4},?\s\d{1,2}:\d\d(?::\d\d)?(?:\s?[AaPp][Mm]\b)?",
+    rf"(?<![\d:.]){_CLOCK}(?:\s?[AaPp][Mm]\b)?(?![\d:])",
+)
+_DURATIONS = (
+    r"(?<![\w.])(?:\d{1,6}h\s?)?\d{1,6}m\s?\d{1,6}(?:\.\d{1,9})?s\b",
+    rf"(?<![\w.])\d{{1,12}}(?:\.\d{{1,12}})?\s?{_UNIT}\b",
+    rf"(?i:{_NAMES})(?P<keep>\\?[\"']?\s?[:= ]\s?)\d{{1,12}}(?:\.\d{{1,12}})?(?![\w.])",
+)
+_PROCESSES = (
+    r"(?i:(?<=\bpid)|(?<=\bprocess id))(?P<keep>\\?[\"']?\s{0,3}[:=# ]\s{0,3})\d{1,7}\b",
+    r"(?i:(?<=process))(?P<keep>\s?[\[(#])\d{1,7}\b",
+    r"(?m)^(?P<keep>\[\d{1,3}\][ +-]{1,3})\d{2,7}$",
+    r"(?m)^(?P<keep>\s{0,6})\d{1,7}(?=\s{1,3}(?:pts/\d|\?|tty\d))",
+)
+_ADDRESSES = (
+    r"\b0x[0-9a-fA-F]{8,16}\b",
+    r"(?P<keep>(?:(?<!\w)localhost|(?<![\d.])(?:127\.0\.0\.1|0\.0\.0\.0)|\[::1?\]):)\d{4,5}\b",
+)
+_KINDS = {"time": _TIMES, "duration": _DURATIONS, "pid": _PROCESSES, "address": _ADDRESSES}
+_PATTERNS = [(f"{{{kind}}}", re.compile(pattern)) for kind, patterns in _KINDS.items() for pattern in patterns]
+
+
+def with_equal_results(message: Any) -> Any:
+    """A message, in the form of any API, with the results of tools in it made comparable. Raises RecordingError."""
+    if not isinstance(message, dict):
+        return message
+    kind = message.get("type")
+    if isinstance(kind, str) and kind.endswith("_output") and "output" in message:
+        return {**message, "output": _comparable(message["output"])}
+    if message.get("role") == "tool" and "content" in message:
+        return {**message, "content": _comparable(message["content"])}
+    found = dict(message)
+    for name in ("content", "parts"):
+        if isinstance(parts := message.get(name), list):
+            found[name] = [_part(part) for part in parts]
+    return found
+
+
+def _part(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type")
+    if isinstance(kind, str) and kind.endswith("tool_result") and "content" in part:
+        return {**part, "content": _comparable(part["content"])}
+    for name in ("functionResponse", "function_response"):
+        if isinstance(told := part.get(name), dict) and "response" in told:
+            return {**part, name: {**told, "response": _comparable(told["response"])}}
+    return part
+
+
+def _comparable(value: Any) -> Any:
+    return with_texts(value, _comparable_text)
+
+
+def _comparable_text(text: str) -> str:
+    if not any(map(str.isdigit, text)):
+        return text
+    for mark, pattern in _PATTERNS:
+        replacement = f"\\g<keep>{mark}" if "keep" in pattern.groupindex else mark
+        text = pattern.sub(replacement, text)
+    return text
