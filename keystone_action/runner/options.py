@@ -59,6 +59,7 @@ class RunOptions:
     retry_errors: int | None = None
     fail_on: FailOn = "threshold"
     fail_on_skipped: bool = False
+    fail_on_stale: bool = False
     timeout: float | None = None
     max_cost_usd: float | None = None
     keep: bool = False
@@ -100,13 +101,14 @@ class RunOptions:
 
 def gateway_of(spec: Spec, agent: AgentBase, options: RunOptions) -> Gateway | None:
     """The gateway of cells with this agent: as the spec asks for it, else as the call does; None where none does, or
-    the spec switches it off."""
+    the spec switches it off. An option of the call replaces its mode."""
     asked = spec.gateway_for(agent)
-    if asked is not None or spec.gateway == "off" or not options.needs_gateway:
-        return asked
+    if asked is None and (spec.gateway == "off" or not options.needs_gateway):
+        return None
     from keystone_action.spec.models.gateway import Gateway
 
-    return Gateway()
+    asked = asked or Gateway()
+    return asked if options.gateway is None else asked.model_copy(update={"mode": options.gateway})
 
 
 class Progress(Protocol):

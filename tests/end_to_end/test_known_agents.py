@@ -62,7 +62,7 @@ def require_told(client: Client, called: Called, model: ScriptedModel) -> None:
     there would be a notice."""
     assert called.code == 0, called.err + called.out
     (cell,) = called.cells
-    assert cell["trace"] == {"source": "gateway", "replayed": None}
+    assert cell["trace"] == {"source": "gateway", "replayed": None, "recorded_at": None, "differs": ""}
     told = [event["payload"] for event in trace_events(called) if event["type"] == "tool_call"]
     told = [call for call in told if "told_by" not in call]
     assert [(call["raw_name"], call["input"]) for call in told] == [(name, dict(given)) for name, given in model.calls]

@@ -38,7 +38,7 @@ def test_what_was_asked_answered_and_spent_is_observed(tmp_path: Path) -> None:
     assert cell["usage"]["cost_usd"] == pytest.approx((1010 * 5 + 202 * 25) / 1e6)
     assert cell["usage"]["requests"] == 2
     assert cell["usage"]["spent_usd"] == cell["usage"]["cost_usd"]
-    assert cell["trace"] == {"source": "gateway", "replayed": None}
+    assert cell["trace"] == {"source": "gateway", "replayed": None, "recorded_at": None, "differs": ""}
     events = [(event["type"], event["payload"]) for event in trace_events(called)]
     assert events[0][1]["source"] == "gateway"
     assert [one["input"] for kind, one in events if kind == "tool_call"] == [{"command": "ls"}]
@@ -219,7 +219,7 @@ def test_an_agent_that_asks_no_model_is_seen_by_its_own_word_alone(tmp_path: Pat
     spec = spec_of(f"print({json.dumps(json.dumps(said))})", agent={"output": {"json": "stdout"}})
     with behind(says("done")) as (_, environ):
         called = run(tmp_path, spec, environ)
-    assert called.cells[0]["trace"] == {"source": "agent", "replayed": None}
+    assert called.cells[0]["trace"] == {"source": "agent", "replayed": None, "recorded_at": None, "differs": ""}
     assert called.cells[0]["usage"]["input_tokens"] == 5
 
 

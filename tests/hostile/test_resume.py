@@ -37,6 +37,7 @@ def test_the_same_run_goes_on_where_it_was(project: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "threshold": (lambda _: None, ("--threshold", "0.5"), "the threshold was each spec's own and is 0.5"),
     "fail on skipped": (lambda _: None, ("--fail-on-skipped",), "fail-on-skipped was false and is true"),
+    "fail on stale": (lambda _: None, ("--fail-on-stale",), "fail-on-stale was false and is true"),
     "commit": (
         lambda top: git(top, "commit", "-q", "--allow-empty", "-m", "second"),
         (),

@@ -242,7 +242,7 @@ def test_keys_are_those_of_the_contract_in_its_order() -> None:
     expected += ["invariants", "forbidden"]
     cell = cell_to_document(replace(CELL, agent=AgentResult(0, False, 0.1, "done")))
     assert list(cell)[: len(expected)] == expected
-    assert cell["trace"] == {"source": "none", "replayed": None}
+    assert cell["trace"] == {"source": "none", "replayed": None, "recorded_at": None, "differs": ""}
     assert list(cell["usage"]) == list(USAGE)
     assert list(cell["agent"])[:4] == ["exit_code", "timed_out", "stopped", "duration_s"]
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sample_parts import cell, check
 
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.cell.grading import agent_note, forced_zero, unreadable
+from keystone_action.invariants.registry import CheckTypes
+from keystone_action.runner.cell.grading import agent_note, forced_zero, is_earned, unreadable, verdict_of
+from keystone_action.runner.options import RunOptions
+from keystone_action.scoring.results import TraceInfo
+from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.agents import CommandAgent, NoneAgent
 
 WELL = AgentRun(exit_code=0)
@@ -57,3 +63,54 @@ def test_what_people_should_know_of_an_end_is_said_in_one_line() -> None:
     assert agent_note(told, "command") == (
         "exited with 127; no output; show its folder; 2 of its processes outlived it and were killed"
     )
+
+
+FITS = [TraceInfo("gateway", "stale", None, "request 3 differs (turn)"), TraceInfo("gateway", "changed")]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> LoadedSpec:
+    (tmp_path / "keystone.yaml").write_text(
+        "{version: 1, id: small, task: {prompt: x}, agent: {type: command, command: 'true'},"
+        " invariants: {a: {check: {type: file_exists, path: a}}}}"
+    )
+    return load(tmp_path / "keystone.yaml", CheckTypes())
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        (FITS[0], "the replay was stale: request 3 differs (turn)"),
+        (FITS[1], "the replay was of a recording that this change touched"),
+    ],
+)
+def test_with_fail_on_stale_a_pass_by_such_a_replay_fails(
+    loaded: LoadedSpec, tmp_path: Path, trace: TraceInfo, reason: str
+) -> None:
+    strict = RunOptions(specs=(), directory=tmp_path, fail_on_stale=True)
+    found = verdict_of([check("a")], loaded, strict, trace)
+    assert (found.verdict, found.composite, found.reason) == ("fail", 1.0, reason)
+    passed = replace(cell("small.r0", check("a")), trace=trace)
+    assert not is_earned(passed, loaded, strict)
+    lenient = replace(strict, fail_on_stale=False)
+    assert verdict_of([check("a")], loaded, lenient, trace).verdict == "pass"
+    assert is_earned(passed, loaded, lenient)
+
+
+@pytest.mark.parametrize("trace", [TraceInfo(), TraceInfo("gateway", "exact"), TraceInfo("agent")])
+def test_with_fail_on_stale_all_else_is_as_ever(loaded: LoadedSpec, tmp_path: Path, trace: TraceInfo) -> None:
+    strict = RunOptions(specs=(), directory=tmp_path, fail_on_stale=True)
+    assert verdict_of([check("a")], loaded, strict, trace).verdict == "pass"
+
+
+@pytest.mark.parametrize("trace", FITS)
+def test_fail_on_stale_makes_no_error_a_failure_and_hides_no_reason(
+    loaded: LoadedSpec, tmp_path: Path, trace: TraceInfo
+) -> None:
+    strict = RunOptions(specs=(), directory=tmp_path, fail_on_stale=True)
+    broken = verdict_of([check("a", "error", message="no such table")], loaded, strict, trace)
+    assert (broken.verdict, broken.composite) == ("error", None)
+    assert "no such table" in broken.reason
+    failed = verdict_of([check("a", "fail", message="no a")], loaded, strict, trace)
+    assert (failed.verdict, failed.reason) == ("fail", "composite 0.00 is below the threshold 1.00")
+    assert verdict_of([check("a")], loaded, strict, trace, "exited with 1").reason == "exited with 1"

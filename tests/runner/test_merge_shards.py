@@ -23,7 +23,7 @@ from keystone_action.runner.parts.merge import MergeOptions, merge_shards
 from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.scoring.baseline import baseline_of
 from keystone_action.scoring.document import run_to_document
-from keystone_action.scoring.results import RunResult
+from keystone_action.scoring.results import RunResult, TraceInfo
 
 RUN = whole([spec("alpha", [cell("alpha", name, 0) for name in ("one", "two", "six", "ten", "low")])])
 
@@ -139,6 +139,16 @@ def test_a_skip_that_must_fail_has_to_fail_where_it_happens(tmp_path: Path, on_s
             merge_shards(strict)
     else:
         assert merge_shards(strict).result.verdict == "pass"
+
+
+@pytest.mark.parametrize(("fit", "said"), [("stale", "the replay was stale: request 3"), ("changed", "touched")])
+def test_a_replay_that_must_fail_has_to_fail_where_it_happens(tmp_path: Path, fit: Any, said: str) -> None:
+    trace = TraceInfo("gateway", fit, "2026-11-20T10:00:00Z", "request 3")
+    folder = leave(tmp_path / "shards", whole([spec("alpha", [replace(cell("alpha", "one", 0), trace=trace)])]))
+    lenient = MergeOptions(places=(folder,), directory=tmp_path, output=tmp_path / "lenient")
+    assert merge_shards(lenient).result.verdict == "pass"
+    with pytest.raises(UsageError, match=rf"the shards let alpha\.one\.r0 pass: .*{said}"):
+        merge_shards(replace(lenient, output=tmp_path / "strict", fail_on_stale=True))
 
 
 @pytest.mark.parametrize(("chosen", "change"), [((), "gone"), (("tag smoke",), None)])

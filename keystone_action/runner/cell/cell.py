@@ -189,7 +189,7 @@ def _grade_cell(under_way: CellUnderWay) -> CellResult:
     loaded, results = under_way.loaded, [entry.result for entry in under_way.graded]
     zero = violation(under_way.forbidden) or under_way.unreadable
     zero = zero or forced_zero(under_way.agent, under_way.agent_run, by_author=loaded.names_keys)
-    graded = verdict_of(results, loaded, under_way.run.options, zero)
+    graded = verdict_of(results, loaded, under_way.run.options, _trace_info(under_way), zero)
     return _result(under_way, graded.verdict, graded.composite, graded.reason, graded.invariants)
 
 
@@ -220,7 +220,7 @@ def _result(
         duration_s=time.monotonic() - under_way.started,
         error=masker.text(reason) if verdict == "error" else None,
         agent=_agent_result(under_way.agent_run, cell.agent_type, masker),
-        trace=TraceInfo(trace_source(under_way.observed)),
+        trace=_trace_info(under_way),
         invariants=tuple(_masked_result(result, masker) for result in invariants),
         forbidden=tuple(replace(rule, details=masker.text(rule.details)) for rule in under_way.forbidden),
         reason=masker.text(reason),
@@ -236,6 +236,10 @@ def _result(
     )
     problem = amount_problem(result)
     return _uncountable(result, problem) if problem else result
+
+
+def _trace_info(under_way: CellUnderWay) -> TraceInfo:
+    return TraceInfo(trace_source(under_way.observed))
 
 
 def _uncountable(result: CellResult, problem: str) -> CellResult:

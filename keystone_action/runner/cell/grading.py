@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal
 
 from keystone_action.evidence.model import AgentRun
@@ -11,12 +11,13 @@ from keystone_action.scoring.aggregate import add_usage
 from keystone_action.scoring.composite import Grade, grade
 from keystone_action.scoring.decide import JUDGE_USAGE_KEYS
 from keystone_action.scoring.fields import USAGE, nothing_used
+from keystone_action.scoring.replayed import misfit
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.runner.cell.under_way import GradedCheck
     from keystone_action.runner.options import RunOptions
-    from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult
+    from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, TraceInfo
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
 
@@ -51,17 +52,25 @@ def violation(results: Sequence[ForbiddenResult]) -> str:
 
 
 def verdict_of(
-    results: Sequence[InvariantResult], loaded: LoadedSpec, options: RunOptions, forced_zero: str = ""
+    results: Sequence[InvariantResult],
+    loaded: LoadedSpec,
+    options: RunOptions,
+    trace: TraceInfo,
+    forced_zero: str = "",
 ) -> Grade:
-    """What the checks of a cell come to, by its spec and the options of the call."""
+    """What the checks of a cell come to, by its spec and the options of the call. trace: with what is known of the
+    recording that was replayed."""
     scoring = loaded.spec.scoring
-    return grade(
+    graded = grade(
         results,
         threshold=scoring.pass_threshold if options.threshold is None else options.threshold,
         fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
         forced_zero=forced_zero or only_gates(loaded),
         every_check=loaded.every_check_decides and options.threshold is None,
     )
+    if options.fail_on_stale and graded.verdict == "pass" and (why := misfit(trace)):
+        return replace(graded, verdict="fail", reason=why)
+    return graded
 
 
 def is_earned(cell: CellResult, loaded: LoadedSpec, options: RunOptions) -> bool:
@@ -69,7 +78,10 @@ def is_earned(cell: CellResult, loaded: LoadedSpec, options: RunOptions) -> bool
     if cell.verdict != "pass":
         return True
     judged = {rule.rule for rule in cell.forbidden if not rule.violated}
-    return loaded.spec.forbidden.rules <= judged and verdict_of(cell.invariants, loaded, options).verdict == "pass"
+    return (
+        loaded.spec.forbidden.rules <= judged
+        and verdict_of(cell.invariants, loaded, options, cell.trace).verdict == "pass"
+    )
 
 
 def ending(run: AgentRun) -> str:

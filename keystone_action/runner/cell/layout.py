@@ -31,7 +31,8 @@ _OF_A_CELL = ("cell", "workspace", "record", "task")
 
 def hidden_places(loaded: LoadedSpec, options: RunOptions) -> set[Path]:
     """What no agent of a spec may see."""
-    return {*loaded.withheld, *options.withheld}
+    recordings = (folder / loaded.recordings for folder in (loaded.directory, loaded.code_directory))
+    return {*loaded.withheld, *options.withheld, *recordings}
 
 
 def results_places(directory: Path, options: RunOptions) -> set[Path]:

@@ -66,6 +66,7 @@ def run_facts(options: RunOptions, specs: Collection[LoadedSpec], commit: str | 
             "option": {
                 "the threshold": threshold,
                 "fail-on-skipped": str(options.fail_on_skipped).lower(),
+                "fail-on-stale": str(options.fail_on_stale).lower(),
                 "the agent": options.agent or "each spec's own",
                 "the gateway": options.gateway or "each spec's own",
             },
@@ -105,6 +106,9 @@ class Reading:
                 folders.add_copied(text, loaded.agent_left_out)
         for path in sorted({*loaded.author_files, *loaded.withheld} - {loaded.path.resolve()} - folders.seen):
             folders.add_named(path)
+        gateways = [gateway_of(loaded.spec, cell.agent, self.options) for cell in cells]
+        if any(one is not None and one.mode == "replay" for one in gateways):
+            folders.add_recordings()
         return {
             "sandbox": {"kind": "docker" if loaded.spec.id in self.facilities.images else "process"},
             "judge": dict(_judges(loaded, self.options)),
@@ -143,6 +147,12 @@ class _Folders:
             self._folder(self._name(path), path, () if path in self._loaded.withheld else self._hidden, ())
         else:
             self.files[self._name(path)] = self._reading.digester.file(path)
+
+    def add_recordings(self) -> None:
+        """What a replay answers with. (A run that records writes there, and one with real models reads none of it.)"""
+        path = self._loaded.directory / self._loaded.recordings
+        if path.is_dir():
+            self._folder(self._loaded.recordings, path, (), ())
 
     def helpers(self) -> dict[str, str]:
         """What host scripts can read besides."""

@@ -20,6 +20,7 @@ from keystone_action.runner.parts.shard_folders import Copying, find, read_shard
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.scoring.baseline import NO_BASELINE, Baseline, no_baseline_notice
 from keystone_action.scoring.merge import merge
+from keystone_action.scoring.replayed import misfit
 from keystone_action.scoring.shard_run import ShardRun
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ class MergeOptions:
     """One call of `keystone merge`, or a step with `mode: merge`.
 
     places: folders with the results of shards, or folders above them. directory: what paths in messages and a default
-    output are relative to. output: where results go; None = as for a run. threshold, fail_on_skipped: what the
-    shards must have been judged by, when the caller says so. run_id: None = a new one. baseline, baseline_problem: as
-    for a run.
+    output are relative to. output: where results go; None = as for a run. threshold, fail_on_skipped, fail_on_stale:
+    what the shards must have been judged by, when the caller says so. run_id: None = a new one. baseline,
+    baseline_problem: as for a run.
     """
 
     places: tuple[Path, ...]
@@ -41,6 +42,7 @@ class MergeOptions:
     output: Path | None = None
     threshold: float | None = None
     fail_on_skipped: bool = False
+    fail_on_stale: bool = False
     fail_on: FailOn = "threshold"
     run_id: str | None = None
     baseline: Baseline | None = None
@@ -127,12 +129,17 @@ def _refuse_other_rules(run: RunResult, options: MergeOptions) -> None:
                 f"the threshold {threshold:g} is given, but the shards judged {spec.id} by {spec.pass_threshold:g}",
                 help="give the threshold to the jobs that run the shards",
             )
-        for cell in spec.cells if options.fail_on_skipped else ():
+        for cell in (one for one in spec.cells if one.verdict == "pass"):
             skipped = [check.name for check in cell.invariants if check.status == "skip" and check.on_skip != "ignore"]
-            if cell.verdict == "pass" and skipped:
+            if options.fail_on_skipped and skipped:
                 raise UsageError(
                     f"fail-on-skipped is given, but the shards let {cell.id} pass without {skipped[0]}",
                     help="give fail-on-skipped to the jobs that run the shards",
+                )
+            if options.fail_on_stale and (why := misfit(cell.trace)):
+                raise UsageError(
+                    f"fail-on-stale is given, but the shards let {cell.id} pass: {why}",
+                    help="give fail-on-stale to the jobs that run the shards",
                 )
 
 

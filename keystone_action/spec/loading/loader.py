@@ -31,6 +31,7 @@ from keystone_action.spec.loading.translation import TranslationSource
 from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.base import CheckModel
 from keystone_action.spec.models.checks import CheckReader
+from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.spec import PromptFile, Spec
 from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
 
@@ -53,6 +54,7 @@ class LoadedSpec(RunRules):
     that Python code in a sandbox finds after all others, as a zip archive; empty where there are none.
     checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
     they do; None = `directory`. code_warnings: those of the warnings that are about the files of `agent.dir`.
+    changed_recordings: names of files in `recordings` that are not what they are at the base commit.
     """
 
     spec: Spec
@@ -70,6 +72,15 @@ class LoadedSpec(RunRules):
     library: Callable[[], bytes] = bytes
     checkout_directory: Path | None = None
     code_warnings: tuple[Diagnostic, ...] = ()
+    changed_recordings: frozenset[str] = frozenset()
+
+    @property
+    def recordings(self) -> str:
+        """The folder of its cells' recordings, relative to `directory` (to read them) or `code_directory` (to write
+        them), there or not."""
+        gateway = self.spec.gateway
+        named = gateway.recordings if isinstance(gateway, Gateway) else None
+        return named or f"recordings/{self.spec.id}"
 
     @property
     def code_directory(self) -> Path:
