@@ -127,6 +127,8 @@ class BaseFiles:
                 wanted.update(dict.fromkeys(self._around(relative)))
             else:
                 wanted.update(dict.fromkeys(self._named_paths(relative)))
+            # Where recordings are unless the spec names another folder.
+            wanted.update(dict.fromkeys(self.tree.below(posixpath.join(posixpath.dirname(relative), "recordings"))))
         self._write(wanted)
 
     def _around(self, spec: str) -> Iterator[str]:

@@ -17,7 +17,13 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.git.commands import GitFailed
 from keystone_action.files.git.commit_tree import submodules_of
 from keystone_action.gate.base_commit import BaseCommit, BaseFiles, open_base, unreadable
-from keystone_action.gate.named_files import changed_files, line_counts, named_files, same_content
+from keystone_action.gate.named_files import (
+    changed_files,
+    changed_recordings,
+    line_counts,
+    named_files,
+    same_content,
+)
 from keystone_action.gate.spec_changes import ranked_differences
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs, load_paths, load_specs
@@ -72,6 +78,11 @@ def gated_specs(options: GatedOptions) -> GatedSpecs:
     by_path = {_relative(one.path, files.root, options): one for one in specs}
     after = _Side(files.root, by_path, {}, submodules=_submodules_of_head(files))
     changes = SpecChanges(base.sha, base.name, specs=_changes(before, after, options), incomplete=base.incomplete)
+    moved = _moved_specs(before, after)
+    specs = [
+        replace(one, changed_recordings=changed_recordings(before.specs.get(moved.get(name, name)), one))
+        for name, one in by_path.items()
+    ]
     return GatedSpecs(specs, _with_workflows(changes, files, base, options))
 
 

@@ -43,14 +43,34 @@ def named_files(loaded: LoadedSpec, root: Path) -> NamedFiles:
             own.add((loaded.directory / text).resolve())
     files: dict[str, Path] = {}
     ranks: dict[str, int] = {}
-    for path in sorted({*loaded.author_files, *loaded.withheld} - own):
+    recordings = loaded.directory / loaded.recordings
+    withheld = {*loaded.withheld, *([recordings] if recordings.is_dir() else [])}
+    for path in sorted({*loaded.author_files, *withheld} - own):
         for file in _files(path):
             if file.is_relative_to(root) and file not in own:
                 name = file.relative_to(root).as_posix()
                 files[name] = file
-                rank = 2 * (path not in loaded.withheld) + (file != path)
+                rank = 2 * (path not in withheld) + (file != path)
                 ranks[name] = min(rank, ranks.get(name, rank))
     return NamedFiles(root, files, ranks)
+
+
+def changed_recordings(before: LoadedSpec | None, after: LoadedSpec) -> frozenset[str]:
+    """Names of the recordings of a spec that differ, came or went. before: None for a spec that the base commit does
+    not have, or that can't be read there: then it had none of these."""
+    old, new = ({} if one is None else _by_name(one.directory / one.recordings) for one in (before, after))
+    return frozenset(name for name in {*old, *new} if not _is_same(old.get(name), new.get(name)))
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    return {file.relative_to(folder).as_posix(): file for file in _files(folder)} if folder.is_dir() else {}
+
+
+def _is_same(old: Path | None, new: Path | None) -> bool:
+    try:
+        return old is not None and new is not None and same_content(old, new)
+    except OSError:
+        return False
 
 
 def _files(path: Path) -> Iterator[Path]:

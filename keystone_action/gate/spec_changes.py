@@ -6,7 +6,6 @@ What can let more pass comes first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from keystone_action.gate.evidence_changes import EvidenceChanges
+from keystone_action.gate.leaves import leaves, short_value
 from keystone_action.spec.loading.loader import LoadedSpec
 from keystone_action.spec.loading.run_rules import RunRules
 
 MAX_DIFFERENCES = 30
-_SHOWN = 60
-_WORDS = {"pass_threshold": "threshold", "agent_retries": "retries"}
 _PRIVATE = frozenset({"further_roots", "places", "where", "has_expressions", "names_keys", "id_from_name"})
 """Fields of `RunRules` that say where something is on this machine or in the file, or in which words it is written."""
 
@@ -46,10 +45,11 @@ def ranked_differences(before: LoadedSpec, after: LoadedSpec, *, places: tuple[P
     same. places: the directories of the two versions, which count as one and the same."""
     old, new = (_plain(loaded.spec, str(place)) for loaded, place in zip((before, after), places, strict=True))
     checks = _Checks(old, new)
-    weakening = [*_weakening(old, new, checks)]
-    others = [*_others(old, new, checks)]
+    evidence = EvidenceChanges.between(old, new)
+    weakening = [*_weakening(old, new, checks, evidence)]
+    others = [*evidence.strengthening, *_others(old, new, checks)]
     rules = [_rules(loaded, str(place)) for loaded, place in zip((before, after), places, strict=True)]
-    others += _leaves("", *rules)
+    others += leaves("", *rules)
     more = len(weakening) + len(others) - MAX_DIFFERENCES
     if more > 0:
         weakening = weakening[:MAX_DIFFERENCES]
@@ -72,9 +72,9 @@ class _Checks:
             yield from (f"{place}{one}" for one in compare(before, after))
 
 
-def _weakening(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
+def _weakening(old: Plain, new: Plain, checks: _Checks, evidence: EvidenceChanges) -> Iterator[str]:
     """What was taken away comes first, before everything else that a change holds."""
-    yield from _leaves("", old.pop("scoring"), new.pop("scoring"))
+    yield from leaves("", old.pop("scoring"), new.pop("scoring"))
     yield from _losses(*checks.pairs[0])
     removed = [name for name in checks.was if name not in checks.now]
     if removed:
@@ -82,22 +82,18 @@ def _weakening(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
     for place, (before, after) in zip(checks.places[1:], checks.pairs[1:], strict=True):
         yield from (f"{place}{one}" for one in _losses(before, after))
     yield from checks.each(_changed_gates)
-    yield from _leaves("forbidden", old.pop("forbidden"), new.pop("forbidden"))
-    yield from _leaves("audit", old.pop("audit"), new.pop("audit"))
-    yield from _leaves("gateway", old.pop("gateway"), new.pop("gateway"))
-    yield from _leaves("agent.trace", old["agent"].pop("trace"), new["agent"].pop("trace"))
-    yield from _leaves("resources.readable", old["resources"].pop("readable"), new["resources"].pop("readable"))
+    yield from evidence.weakening
     yield from checks.each(_changed_checks)
 
 
 def _others(old: Plain, new: Plain, checks: _Checks) -> Iterator[str]:
     yield from checks.each(_changed_words)
     for name in checks.both:
-        yield from (f"scenario {name}: {one}" for one in _leaves("", checks.was[name], checks.now[name]))
+        yield from (f"scenario {name}: {one}" for one in leaves("", checks.was[name], checks.now[name]))
     added = [name for name in checks.now if name not in checks.was]
     if added:
         yield f"added scenarios: {_join_names(added)}"
-    yield from _leaves("", old, new)
+    yield from leaves("", old, new)
 
 
 def _pop_names(name: str, *documents: Plain) -> list[Any]:
@@ -123,7 +119,7 @@ def _changed_gates(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterat
             before, after = old[name]["gate"], new[name]["gate"]
             if after and before != after:
                 yield f"gate {name} {short_value(before)} → {short_value(after)}"
-            yield from (f"{name}: {one}" for one in _leaves("check", old[name]["check"], new[name]["check"]))
+            yield from (f"{name}: {one}" for one in leaves("check", old[name]["check"], new[name]["check"]))
 
 
 def _changed_checks(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
@@ -135,7 +131,7 @@ def _changed_checks(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Itera
             yield f"weight of {name} {short_value(before)} → {short_value(after)}"
     for name in both:
         if not old[name]["gate"]:
-            yield from (f"{name}: {one}" for one in _leaves("check", old[name]["check"], new[name]["check"]))
+            yield from (f"{name}: {one}" for one in leaves("check", old[name]["check"], new[name]["check"]))
 
 
 def _changed_words(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterator[str]:
@@ -145,7 +141,7 @@ def _changed_words(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterat
     told = ("gate", "weight", "check")
     for name in both:
         was, now = ({key: value for key, value in one.items() if key not in told} for one in (old[name], new[name]))
-        yield from (f"{name}: {one}" for one in _leaves("", was, now))
+        yield from (f"{name}: {one}" for one in leaves("", was, now))
     added = [name for name in new if name not in old]
     if added:
         yield f"added: {_join_names(added)}"
@@ -154,34 +150,6 @@ def _changed_words(old: Mapping[str, Plain], new: Mapping[str, Plain]) -> Iterat
 def _join_names(names: list[str]) -> str:
     shown = ", ".join(names[:20])
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
-
-
-def _leaves(path: str, old: Any, new: Any) -> Iterator[str]:
-    """Each place where two documents differ, the innermost."""
-    if old == new and type(old) is type(new):
-        return
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in (*old, *(key for key in new if key not in old)):
-            yield from _leaves(f"{path}.{key}" if path else str(key), old.get(key), new.get(key))
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _leaves(f"{path}[{index}]", one, other)
-    else:
-        name = _WORDS.get(path, path)
-        before, after = short_value(old), short_value(new)
-        yield f"{name} {before} → {after}" if before and after and before != after else f"{name} changed"
-
-
-def short_value(value: Any) -> str:
-    """A short value as the file has it, quoted where one could not see what it is; empty for one that is too long to
-    show."""
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        return f"{value:g}"
-    is_plain = isinstance(value, str) and value.isprintable() and value.strip() == value and value
-    text = value if is_plain else json.dumps(value, default=str)
-    return text if len(text) <= _SHOWN and not (isinstance(value, str) and "\n" in value) else ""
 
 
 def _plain(value: Any, place: str) -> Any:

@@ -13,7 +13,7 @@ from itertools import chain
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from keystone_action.gate.spec_changes import short_value
+from keystone_action.gate.leaves import short_value
 from keystone_action.spec.loading.yaml_loader import parse
 
 MAX_STEPS = 5_000
@@ -23,7 +23,20 @@ MAX_DIFFERENCES = 20
 SECRETS = frozenset({"github-token", "registry-password", "registry-username"})
 """Inputs whose values no sentence repeats."""
 _DECIDING = (
-    *("threshold", "fail-on", "spec-from", "fail-on-skipped", "spec", "tags", "params", "replicas", "shard", "shards"),
+    *(
+        "threshold",
+        "fail-on",
+        "spec-from",
+        "fail-on-skipped",
+        "fail-on-stale",
+        "gateway",
+        "spec",
+        "tags",
+        "params",
+        "replicas",
+        "shard",
+        "shards",
+    ),
     *("mode", "results", "baseline", "judge-fast", "judge-strong", "sandbox", "working-directory", "timeout", "env"),
     *("allow-pull-request-target", "summary-template"),
 )
@@ -146,8 +159,10 @@ def _can_weaken(name: str, before: str, after: str) -> bool:
         return _LENIENCE.get(after.strip(), 4) > _LENIENCE.get(before.strip(), 0)
     if name == "spec-from":
         return after.strip() != "base"
-    if name == "fail-on-skipped":
+    if name in ("fail-on-skipped", "fail-on-stale"):
         return after.strip() != "true"
+    if name == "gateway":
+        return after.strip() != "live"
     return name in _DECIDING
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.dialects.known import DIALECTS
-from keystone_action.gate.spec_changes import MAX_DIFFERENCES, differences, short_value
+from keystone_action.gate.leaves import short_value
+from keystone_action.gate.spec_changes import MAX_DIFFERENCES, differences
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.loading.loader import LoadedSpec, load
 
@@ -200,7 +201,7 @@ def test_a_number_is_said_exactly_when_it_differs(
 def test_a_folder_shown_to_the_agent_stands_before_ordinary_differences(tmp_path: Path) -> None:
     after = {**BASE, "resources": {"readable": ["/srv/tools"], "pids": 9}, "description": "other words"}
     found = said(tmp_path, after)
-    assert found[0] == 'resources.readable [] → ["/srv/tools"]'
+    assert found[0] == "resources.readable has one folder more: /srv/tools"
     assert len(found) == 3
 
 

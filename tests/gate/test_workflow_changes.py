@@ -32,6 +32,10 @@ def said(after: str, before: str = BASE) -> tuple[str, ...]:
     return differences(*(read_workflow(text, "x.yml", is_ours) for text in (before, after)))
 
 
+def with_inputs(*lines: str) -> str:
+    return "\n          ".join(lines)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -40,6 +44,16 @@ def said(after: str, before: str = BASE) -> tuple[str, ...]:
         ("threshold: 0.85", "Threshold: 0.5", ("threshold 0.85 → 0.5",)),
         ("          threshold: 0.85\n", "", ("threshold removed (was 0.85)",)),
         ("0.85", "0.85\n          fail-on: never", ("fail-on added: never",)),
+        (
+            "spec: evals\n          threshold: 0.85",
+            with_inputs("comment: never", "gateway: replay", "threshold: 0.9", "fail-on-stale: false", "spec: evals"),
+            ("fail-on-stale added: false", "gateway added: replay", "threshold 0.85 → 0.9", "comment added: never"),
+        ),
+        (
+            "spec: evals\n          threshold: 0.85",
+            with_inputs("comment: never", "gateway: live", "threshold: 0.5", "fail-on-stale: true", "spec: evals"),
+            ("threshold 0.85 → 0.5", "fail-on-stale added: true", "gateway added: live", "comment added: never"),
+        ),
         (
             "spec: evals\n          threshold: 0.85",
             "annotations: 1\n          fail-on: error\n          threshold: 0.9\n          spec: one",

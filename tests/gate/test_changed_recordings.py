@@ -1,0 +1,126 @@
+"""Which recordings a change touched: what models are said to have answered decides about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.repositories import make_change
+
+from keystone_action.errors import UsageError
+from keystone_action.gate import base_commit
+from keystone_action.gate.base_commit import BaseCommit
+from keystone_action.gate.compare import gated_specs
+from keystone_action.gate.options import GatedOptions
+from keystone_action.gate.specs import specs_to_run
+from keystone_action.runner.preflight import GatedSpecs
+
+SPEC = """
+version: 1
+id: small
+task: {prompt: "do it"}
+agent: {type: command, command: "true"}
+invariants:
+  x: {check: {type: file_exists, path: a}}
+"""
+BASE: dict[str, str] = {
+    "evals/keystone.yaml": SPEC,
+    "evals/recordings/small/small.r0.jsonl": '{"a": 1}\n',
+    "evals/recordings/small/small.r1.jsonl": '{"a": 1}\n',
+    "evals/recordings/other/other.r0.jsonl": "{}\n",
+    "elsewhere/small.r0.jsonl": '{"a": 1}\n',
+}
+R0, R1, R2 = (f"small.r{number}.jsonl" for number in range(3))
+FOLDER = "evals/recordings/small"
+
+
+def compared(tmp_path: Path, change: dict[str, str | None], base: dict[str, str] = BASE, **more: str) -> GatedSpecs:
+    made = make_change(tmp_path, base, change)
+    (tmp_path / "work").mkdir()
+    checkout = made.check_out(tmp_path / "work")
+    commit = BaseCommit(made.base, "main")
+    return gated_specs(GatedOptions(specs=("evals",), directory=checkout, base=commit, **more))  # type: ignore[arg-type]
+
+
+def sentences(found: GatedSpecs) -> list[str]:
+    assert found.changes is not None
+    return [text for one in found.changes.specs for text in one.differences]
+
+
+@pytest.mark.parametrize(
+    ("change", "names", "said"),
+    [
+        pytest.param({"README": "x", "evals/recordings/other/other.r0.jsonl": "!"}, set(), [], id="none of it"),
+        pytest.param({f"{FOLDER}/{R0}": '{"a": 2}\n'}, {R0}, [f"changed files: {FOLDER}/{R0} (+1 −1)"], id="edited"),
+        pytest.param({f"{FOLDER}/{R2}": "{}\n"}, {R2}, [f"changed files: {FOLDER}/{R2} (added)"], id="added"),
+        pytest.param({f"{FOLDER}/{R1}": None}, {R1}, [f"changed files: {FOLDER}/{R1} (deleted)"], id="deleted"),
+        pytest.param({f"{FOLDER}/{R0}": '{"a": 1}\r\n'}, {R0}, [f"changed files: {FOLDER}/{R0} (+1 −1)"], id="CRLF"),
+        pytest.param(
+            {"evals/keystone.yaml": f"{SPEC}gateway: {{recordings: recordings/other}}\n"},
+            {R0, R1, "other.r0.jsonl"},
+            None,
+            id="another folder",
+        ),
+    ],
+)
+def test_of_a_spec(tmp_path: Path, change: dict[str, str | None], names: set[str], said: list[str] | None) -> None:
+    found = compared(tmp_path, change)
+    assert found.specs[0].changed_recordings == names
+    if said is None:
+        assert "gateway.recordings none → recordings/other" in sentences(found)
+    else:
+        assert sentences(found) == said
+
+
+def test_a_spec_that_moved_takes_its_recordings_along(tmp_path: Path) -> None:
+    moved = {name: None for name in BASE if name.startswith("evals/")}
+    there = {name.replace("evals/", "evals/more/"): text for name, text in BASE.items() if name.startswith("evals/")}
+    found = compared(tmp_path, {**moved, **there})
+    assert found.specs[0].changed_recordings == frozenset()
+
+
+@pytest.mark.parametrize("before", ["none", "broken"])
+def test_of_a_spec_that_the_base_does_not_have_all_are_new(tmp_path: Path, before: str) -> None:
+    base = dict(BASE)
+    if before == "none":
+        base["evals/keystone.yaml"] = SPEC.replace("id: small", "id: former")
+        change: dict[str, str | None] = {"evals/keystone.yaml": None, "evals/new.keystone.yaml": SPEC}
+    else:
+        base["evals/keystone.yaml"] = "version: 1\n"
+        change = {"evals/keystone.yaml": SPEC}
+    assert compared(tmp_path, change, base).specs[0].changed_recordings == {R0, R1}
+
+
+def test_with_spec_from_base_those_of_the_base_are_read(tmp_path: Path) -> None:
+    found = compared(tmp_path, {f"{FOLDER}/{R0}": '{"a": 2}\n', f"{FOLDER}/{R2}": "{}\n"}, spec_from="base")
+    (one,) = found.specs
+    assert one.changed_recordings == frozenset()
+    folder = one.directory / one.recordings
+    assert {file.name: file.read_text() for file in folder.iterdir()} == dict.fromkeys([R0, R1], '{"a": 1}\n')
+    assert sentences(found) == [f"changed files: {FOLDER}/{R0} (+1 −1), {FOLDER}/{R2} (added)"]
+
+
+def test_of_a_large_repository_they_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_commit, "WHOLE_FILES", 0)
+    assert compared(tmp_path, {f"{FOLDER}/{R0}": "{}\n"}).specs[0].changed_recordings == {R0}
+
+
+def test_of_a_large_repository_a_folder_that_is_named_is_read_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_commit, "WHOLE_FILES", 0)
+    base = {**BASE, "evals/keystone.yaml": f"{SPEC}gateway: {{recordings: kept}}\n", "evals/kept/a.jsonl": "{}\n"}
+    assert compared(tmp_path, {"README": "x"}, base).specs[0].changed_recordings == frozenset()
+
+
+def test_a_folder_in_the_place_of_a_recording_is_a_change(tmp_path: Path) -> None:
+    found = compared(tmp_path, {f"{FOLDER}/{R0}": None, f"{FOLDER}/{R0}/x": "y"})
+    assert found.specs[0].changed_recordings == {R0, f"{R0}/x"}
+
+
+def test_without_a_base_nothing_is_known_to_be_changed(tmp_path: Path) -> None:
+    (tmp_path / "keystone.yaml").write_text(SPEC)
+    options = GatedOptions(specs=("keystone.yaml",), directory=tmp_path)
+    assert specs_to_run(options).specs[0].changed_recordings == frozenset()
+    with pytest.raises(UsageError):
+        gated_specs(GatedOptions(specs=("keystone.yaml",), directory=tmp_path, spec_from="base"))
