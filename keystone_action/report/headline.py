@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from keystone_action.report import words
 from keystone_action.report.escape import first_line
 from keystone_action.report.ranking import VERDICT_RANK, weightiest
+from keystone_action.report.replays import replay_warning
 from keystone_action.report.view import needs
 from keystone_action.scoring.composite import show_threshold
 from keystone_action.scoring.results import CellResult, RunResult, SpecResult, Verdict
@@ -30,14 +31,16 @@ _BY_CHECKS = ("gate ", "composite ", "mean composite ", "failed: ")
 
 
 def headline(run: RunResult) -> str:
-    """One line, not yet escaped."""
+    """One line, not yet escaped. What is to be known of a replay stands where no long name can push it out of sight."""
+    warning = replay_warning(run)
+    product = f"{PRODUCT} ({warning})" if warning else PRODUCT
     if run.cancelled:
         subject = f"{_names(run.specs)} was cancelled" if run.specs else "cancelled"
-        return f"{PRODUCT}: {subject}: {_finished_words(run)}"
+        return f"{product}: {subject}: {_finished_words(run)}"
     if not run.specs:
         return f"{PRODUCT}: error: {first_line(run.error or 'nothing was graded', MAX_REASON).rstrip(':')}"
     deciding = [spec for spec in run.specs if spec.verdict == run.verdict] or list(run.specs)
-    line = f"{PRODUCT}: {_subject(run, deciding)} {_VERBS[run.verdict]}"
+    line = f"{product}: {_subject(run, deciding)} {_VERBS[run.verdict]}"
     if run.verdict in ("fail", "error"):
         where = _how_many(run)
         return f"{line}{f' in {where}' if where else ''}: {_why(run, deciding[0])}"

@@ -16,6 +16,7 @@ from keystone_action.report import words
 from keystone_action.report.cost import cost_facts
 from keystone_action.report.escape import first_line
 from keystone_action.report.ranking import VERDICT_RANK, Failure, check_rank, failures
+from keystone_action.report.replays import replay_note
 from keystone_action.scoring.composite import TOLERANCE, show_threshold
 from keystone_action.scoring.results import (
     AgentResult,
@@ -315,6 +316,8 @@ def _notes(run: RunResult) -> Iterator[str]:
         yield "Nothing isolated the agent from this machine."
     yield from (f"Not enforced: {sentence}" for sentence in run.sandbox.not_enforced)
     yield from (f"Substituted: {sentence}" for sentence in run.substituted)
+    if replayed := replay_note(run):
+        yield replayed
     yield from run.notices
     yield from _skipped_lines(run)
     cell_notes = Counter(note for spec in run.specs for cell in spec.cells for note in cell.notices)
