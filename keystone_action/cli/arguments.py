@@ -157,6 +157,9 @@ def _run(commands: Any) -> None:
     _deciding(run)
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
     run.add_argument(
+        "--fail-on-stale", action="store_true", help="a replay that is stale, or of a changed recording, fails its cell"
+    )
+    run.add_argument(
         "--gateway",
         choices=("live", "record", "replay"),
         help="what agents say to models goes through us; replaces gateway.mode (record and replay: not supported yet)",

@@ -118,6 +118,7 @@ def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, st
         retry_errors=call.retry_errors,
         fail_on=call.fail_on,
         fail_on_skipped=call.fail_on_skipped,
+        fail_on_stale=call.fail_on_stale,
         gateway=call.gateway,
         timeout=call.timeout,
         max_cost_usd=call.max_cost_usd,

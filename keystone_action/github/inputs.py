@@ -77,6 +77,7 @@ class Settings:
     baseline: Path | Literal["auto"] | None = None
     spec_from: Literal["head", "base"] = "head"
     fail_on_skipped: bool = False
+    fail_on_stale: bool = False
     comment: CommentPolicy = "auto"
     comment_key: str = ""
     status_context: str = ""
@@ -138,6 +139,7 @@ def read_settings(reader: InputReader, *, is_committed: IsCommitted = lambda *_:
         baseline=_baseline(reader, mode, directory, inside=(workspace, *reader.runner_temp())),
         spec_from=reader.choice("spec-from", ("head", "base")),
         fail_on_skipped=reader.boolean("fail-on-skipped", default=False),
+        fail_on_stale=reader.boolean("fail-on-stale", default=False),
         comment=reader.choice("comment", ("auto", "always", "on-failure", "never")),
         comment_key=_comment_key(reader),
         status_context=_status_context(reader),

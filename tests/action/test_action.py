@@ -125,6 +125,8 @@ def test_the_engine_is_asked_what_the_inputs_say(tmp_path: Path) -> None:
             "shard": "1/2",
             "fail-on": "never",
             "fail-on-skipped": "true",
+            "fail-on-stale": "true",
+            "gateway": "replay",
             "judge-fast": "anthropic:a",
             "timeout": "10m",
             "working-directory": "sub",
@@ -139,6 +141,7 @@ def test_the_engine_is_asked_what_the_inputs_say(tmp_path: Path) -> None:
     assert (options.threshold, options.replicas, options.max_concurrency) == (0.5, 2, 3)
     assert (options.params, options.tags, options.shard) == ({"model": "x"}, ("fast",), (1, 2))
     assert (options.fail_on, options.fail_on_skipped, options.timeout) == ("never", True, 600.0)
+    assert (options.fail_on_stale, options.gateway) == (True, "replay")
     assert options.judge_fast == "anthropic:a"
     assert "fork" in options.no_secrets_reason
 
