@@ -138,13 +138,18 @@ class AnswerCopy:
 
     def _read_json(self, content: bytes) -> Answer:
         body = json.loads(content)
+        if self._assembler is not None:
+            self._keep(self._assembler, body)
+        return self._provider.whole(body)
+
+    def _keep(self, assembler: Assembler, body: Any) -> None:
         if isinstance(body, dict):
             self._document = body
-        elif isinstance(body, list) and self._assembler is not None:
+        elif isinstance(body, list) and all(isinstance(event, dict) for event in body):
             for event in body:  # Gemini's form of a stream
-                if isinstance(event, dict):
-                    self._assembler.event(event)
-        return self._provider.whole(body)
+                assembler.event(event)
+        else:
+            self._assembler = None
 
     def _read_whole(self) -> Answer:
         content = bytes(self._whole)

@@ -244,7 +244,7 @@ ANSWERS: list[tuple[Provider, dict[str, Any]]] = [
         {**RESPONSE, "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []},
     ),
     (OpenAiChat(), COMPLETION),
-    (OpenAiChat(), {**COMPLETION, "choices": COMPLETION["choices"][1:]}),
+    (OpenAiChat(), {**COMPLETION, "choices": [{**COMPLETION["choices"][1], "index": 0}]}),
     (Gemini(), GENERATION),
     (Gemini(), {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 1}}),
     (Gemini(), {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "index": 0}], "modelVersion": "gem"}),

@@ -112,7 +112,7 @@ def _key(item: Any) -> str:
     try:
         return json.dumps(item, sort_keys=True)
     except RecursionError:
-        return ""
+        return str(id(item))  # nested too deep to be compared
 
 
 def generation_events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -55,7 +55,7 @@ def extend(into: Fields, name: str, items: list[Any]) -> None:
 def replace(into: Fields, told: Mapping[str, Any]) -> None:
     """The last value of each name stands; one that says nothing takes no other's place."""
     for name, value in told.items():
-        if name not in into or value not in (None, "", [], {}):
+        if into.get(name) is None or value not in (None, "", [], {}):
             into[name] = value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import mapping, objects, text
-from keystone_action.gateway.answers.joined import Fields, Items, join, replace, settled
+from keystone_action.gateway.answers.joined import Fields, Items, Text, join, replace, settled
 from keystone_action.gateway.answers.rendering import split
 from keystone_action.gateway.exchange import Assembler
 
@@ -44,10 +44,21 @@ class _Choice:
         replace(self._fields, {k: v for k, v in choice.items() if k not in {"index", "delta", "message", "logprobs"}})
         join(self._fields, {"logprobs": choice["logprobs"]} if "logprobs" in choice else {})
         delta = mapping(choice, "delta")
-        join(self._message, {name: value for name, value in delta.items() if name != "tool_calls"})
+        join(self._message, {name: value for name, value in delta.items() if name not in {"content", "tool_calls"}})
+        self._say(delta.get("content"))
         for place, told in enumerate(objects(delta, "tool_calls")):
             call = self._calls.setdefault(_number(told, place), Fields())
             join(call, {name: value for name, value in told.items() if name != "index"})
+
+    def _say(self, content: Any) -> None:
+        """Some providers write parts first, of what was thought, then plain text."""
+        known = self._message.get("content")
+        if isinstance(content, list) and isinstance(known, str | Text) and known:
+            known = self._message["content"] = Items([{"type": "text", "text": settled(known)}])
+        if isinstance(content, list) or not isinstance(known, Items):
+            join(self._message, {"content": content})
+        elif isinstance(content, str) and content:
+            known.append({"type": "text", "text": content})
 
     def document(self) -> dict[str, Any]:
         message = Fields({"role": "assistant", "content": None, **self._message})
@@ -59,9 +70,9 @@ class _Choice:
 
 def completion_events(document: Mapping[str, Any], *, with_usage: bool) -> Iterator[dict[str, Any]]:
     """The completion as its stream tells it. with_usage: whether the request asked for the event about usage."""
-    head = {**document, "object": "chat.completion.chunk", **({"usage": None} if with_usage else {})}
-    if not with_usage:
-        head.pop("usage", None)
+    usage = document.get("usage") if with_usage else None
+    head = {name: value for name, value in document.items() if name != "usage"}
+    head |= {"object": "chat.completion.chunk", **({} if usage is None else {"usage": None})}
     choices = objects(document, "choices")
     for number, choice in enumerate(choices):
         told = {"index": choice.get("index", number)}
@@ -70,16 +81,22 @@ def completion_events(document: Mapping[str, Any], *, with_usage: bool) -> Itera
         ended = {name: value for name, value in choice.items() if name not in {"index", "message"}}
         yield {**head, "choices": [{**told, "delta": {}, **ended}]}
     if not choices:
-        yield {**head, "choices": []}
-    if with_usage and document.get("usage") is not None:
-        yield {**head, "choices": [], "usage": document["usage"]}
+        yield {"choices": [], **head}
+    if usage is not None:
+        yield {**head, "choices": [], "usage": usage}
 
 
 def _deltas(message: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(message, dict):
         return
     said = {name: value for name in _TEXTS if isinstance(value := message.get(name), str)}
-    yield {**{name: value for name, value in message.items() if name != "tool_calls"}, **dict.fromkeys(said, "")}
+    calls = message.get("tool_calls")
+    later = {"tool_calls"} if isinstance(calls, list) else set()
+    yield {**{name: value for name, value in message.items() if name not in later}, **dict.fromkeys(said, "")}
+    if said.get("reasoning") and said.get("reasoning_content"):  # one thought under two names
+        first, *rest = split(said.pop("reasoning_content"))
+        yield {"reasoning_content": first, "reasoning": said.pop("reasoning")}
+        yield from ({"reasoning_content": piece} for piece in rest)
     for name, value in said.items():
         yield from ({name: piece} for piece in split(value) if piece)
     for number, call in enumerate(objects(message, "tool_calls")):

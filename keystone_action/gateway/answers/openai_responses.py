@@ -86,7 +86,7 @@ def _item(item: dict[str, Any]) -> tuple[Event, list[Event]]:
         empty: Event = {name: [] for name in ("summary", "content") if isinstance(item.get(name), list)}
         return {**started, **empty}, [*_summaries(item), *_parts(item)]
     name, events = _WRITTEN.get(kind(item), ("", ""))
-    if not isinstance(item.get(name), str):
+    if not (name and isinstance(item.get(name), str)):
         return started, []
     named = {"name": item["name"]} if kind(item) == "function_call" and "name" in item else {}
     deltas: list[Event] = [{"type": f"response.{events}.delta", "delta": piece} for piece in split(item[name])]
@@ -106,7 +106,7 @@ def _summaries(item: Mapping[str, Any]) -> Iterator[Event]:
 def _parts(item: Mapping[str, Any]) -> Iterator[Event]:
     for index, part in enumerate(objects(item, "content")):
         place, name = {"content_index": index}, _PARTS.get(kind(part), "")
-        if not isinstance(part.get(name), str):
+        if not (name and isinstance(part.get(name), str)):
             yield {"type": "response.content_part.added", **place, "part": part}
         else:
             noted = objects(part, "annotations")

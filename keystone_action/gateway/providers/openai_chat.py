@@ -113,7 +113,7 @@ class _Reader(AnswerReader):
         self._searched = self._searched or cited
         self._stop = text(choice, "finish_reason") or self._stop
         if number == 0:
-            self._text.add(text(delta, "content"))
+            self._text.add(_said(delta))
             self._thought.add(text(delta, "reasoning_content") or text(delta, "reasoning"))
         for place, told in enumerate(objects(delta, "tool_calls")):
             index = count(told, "index")
@@ -141,3 +141,8 @@ class _Reader(AnswerReader):
             unread=sum(call.pieces.size for call in calls if call not in whole),
             extras=Extras(tier=self._tier, searches=int(self._searched)),
         )
+
+
+def _said(delta: Mapping[str, Any]) -> str:
+    """Some providers write parts, of text and of what was thought."""
+    return text(delta, "content") or "".join(text(part, "text") for part in objects(delta, "content"))
