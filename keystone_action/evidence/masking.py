@@ -1,27 +1,23 @@
 """Taking secrets out of all that we write.
 
-A value is found as it is, line by line, and in the shapes that programs print it in: URL-encoded, base64 (also in the
-middle of a longer text, as in a Basic authorization), JSON and HTML escapes. Values under MINIMUM characters are not
-masked (spec 5.1): they would blot out everything; `Masker.unmasked` counts on the caller to warn.
+A value is found as it is, line by line, and in the shapes that programs print it in (`secret_shapes`). Values under
+MINIMUM characters are not masked (spec 5.1): they would blot out everything; `Masker.unmasked` counts on the caller to
+warn.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, quote_plus
+
+from keystone_action.evidence.secret_shapes import printed_shapes
 
 MINIMUM = 4
 MASK = "***"
 # How we say that something was cut: `[… 1,234 bytes cut …]` where a stream was, `[… 1,234 bytes before this …]`
 # before a tail, and a bare ellipsis after a value that was too long for a message.
 _CUT = re.compile(r"(\n?\[… [\d,]+ (?:bytes|characters) (?:cut|before this) …\]\n|…)")
-_NESTED = 3
-_ENCODING = ("utf-8", "surrogatepass")
 
 
 class Masker:
@@ -84,53 +80,7 @@ def _shapes(value: str) -> Iterator[str]:
     lines = [line.strip() for line in value.splitlines()]
     for text in {value, value.strip(), *lines}:
         if len(text) >= MINIMUM:
-            yield from (shape for shape in _encodings(text) if len(shape) >= MINIMUM)
-
-
-def _encodings(text: str) -> Iterator[str]:
-    raw = text.encode(*_ENCODING)
-    yield text
-    for one in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
-        yield one
-        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), one)
-    # A file name in a patch, as git quotes it.
-    quoted = json.dumps(text, ensure_ascii=False)[1:-1].encode(*_ENCODING)
-    name = "".join(chr(byte) if byte < 0x80 else f"\\{byte:03o}" for byte in quoted)
-    printed = {text, repr(text)[1:-1], repr(raw)[2:-1], name, *_markup(text)}
-    # All of that again as text within JSON, within JSON: a script's reason, a body in our audit log, a log of it. A
-    # value without quotes, backslashes and letters beyond ASCII is not changed by it, and costs nothing more.
-    for _ in range(_NESTED):
-        yield from printed
-        printed = {shape for one in printed for shape in _json(one)}
-    yield from printed
-    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
-        for offset in range(3):
-            yield _base64_core(alphabet(b"\0" * offset + raw).decode(), offset, len(raw))
-
-
-def _markup(text: str) -> Iterator[str]:
-    """As HTML and XML have it, in text and in attributes: writers differ in which quotes they escape, and how."""
-    escaped = html.escape(text, quote=False)
-    for double in ('"', "&quot;", "&#34;"):
-        for single in ("'", "&apos;", "&#39;", "&#x27;"):
-            quoted = escaped.replace('"', double).replace("'", single)
-            yield quoted
-            yield quoted.replace("\t", "&#09;").replace("\n", "&#10;").replace("\r", "&#13;")
-            yield quoted.replace("\t", "&#9;").replace("\n", "&#10;").replace("\r", "&#13;")
-            yield quoted.replace("\t", "&#x9;").replace("\n", "&#xA;").replace("\r", "&#xD;")
-
-
-def _json(text: str) -> Iterator[str]:
-    for ascii_only in (True, False):
-        escaped = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
-        yield escaped
-        yield escaped.replace("/", "\\/")
-
-
-def _base64_core(encoded: str, offset: int, length: int) -> str:
-    """The characters of a base64 text that depend on the value alone, not on what stands before and after it."""
-    first = -(-offset * 8 // 6)
-    return encoded[first : (offset + length) * 8 // 6]
+            yield from (shape for shape in printed_shapes(text) if len(shape) >= MINIMUM)
 
 
 def _mask(text: str, shapes: tuple[str, ...]) -> str:

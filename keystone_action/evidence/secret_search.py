@@ -1,0 +1,94 @@
+"""Looking for secrets in what an agent wrote, whatever pieces it comes in.
+
+A secret is found as it is and in the shapes that programs print it in (`secret_shapes`). White space counts nowhere: a
+value that is broken over lines, indented or printed letter by letter is that value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from keystone_action.evidence.secret_shapes import ENCODING, printed_shapes, spelled_out
+
+MINIMUM = 8
+"""Characters of a secret that is looked for, white space not counted (spec.md 5.6)."""
+_CHUNK = 1 << 20
+_WHITE = b" \t\r\n\v\f"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A secret in a stream. line: where it first ends, counted from 1. times: how often it is there, about: shapes that
+    overlap count each."""
+
+    line: int
+    times: int
+
+
+class SecretSearch:
+    """values: name → value. Immutable, for any number of threads."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._shapes = {name: _patterns(value) for name, value in values.items() if is_long_enough(value)}
+        self._longest = max((len(shape) for shapes in self._shapes.values() for shape in shapes), default=1)
+
+    def __bool__(self) -> bool:
+        """Whether there is something to look for."""
+        return bool(self._shapes)
+
+    def in_stream(self, pieces: Iterable[bytes]) -> dict[str, Found]:
+        """What is in a stream, by name, in memory for two pieces."""
+        found: dict[str, Found] = {}
+        tail, lines = b"", 0
+        for piece in pieces:
+            window = tail + piece.translate(None, _WHITE)
+            for name, shapes in self._shapes.items():
+                if (ends := [window.find(shape) + len(shape) for shape in shapes if shape in window]) and (
+                    times := _count(window, shapes) - _count(tail, shapes)
+                ) > 0:
+                    before = found.get(name)
+                    at = max(min(ends), len(tail) + 1) - len(tail)
+                    line = 1 + lines + _lines_up_to(piece, at) if before is None else before.line
+                    found[name] = Found(line, times + (before.times if before is not None else 0))
+            lines += piece.count(b"\n")
+            tail = window[max(0, len(window) - self._longest + 1) :]
+        return found
+
+    def in_text(self, text: str) -> dict[str, Found]:
+        """What is in a text, by name."""
+        return self.in_stream([text.encode(*ENCODING)]) if self._shapes else {}
+
+
+def is_long_enough(value: str) -> bool:
+    """Whether a value is looked for."""
+    return len("".join(value.split())) >= MINIMUM
+
+
+def pieces_of(file: BinaryIO) -> Iterator[bytes]:
+    """A file in pieces. Raises OSError."""
+    while piece := file.read(_CHUNK):
+        yield piece
+
+
+def _patterns(value: str) -> tuple[bytes, ...]:
+    text = value.strip()
+    found = {shape.encode(*ENCODING).translate(None, _WHITE) for shape in (*printed_shapes(text), *spelled_out(text))}
+    return tuple(sorted(shape for shape in found if len(shape) >= MINIMUM))
+
+
+def _count(window: bytes, shapes: Iterable[bytes]) -> int:
+    return sum(window.count(shape) for shape in shapes)
+
+
+def _lines_up_to(piece: bytes, end: int) -> int:
+    """The ends of lines before the byte that is number `end` of those which are no white space."""
+    low, high = 0, len(piece)
+    while low < high:
+        middle = (low + high) // 2
+        if len(piece[:middle].translate(None, _WHITE)) < end:
+            low = middle + 1
+        else:
+            high = middle
+    return piece.count(b"\n", 0, low)
