@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.changes.entries import compare_entries
+from keystone_action.files.changes.entries import compare_entries, compare_with_folders
 from keystone_action.files.changes.patch import write_patch
-from keystone_action.files.changes.snapshot import Snapshot, snapshot
+from keystone_action.files.changes.snapshot import Snapshot, snapshot, snapshot_git
 from keystone_action.files.copying import Copied, copy_entries
 from keystone_action.files.descent import is_empty
 from keystone_action.files.git.disarm import GitDirectories
@@ -26,12 +26,14 @@ __all__ = [
     "TreeDigest",
     "TreeDigester",
     "compare_entries",
+    "compare_with_folders",
     "copy_as_left",
     "copy_tree",
     "digest_tree",
     "keep_originals",
     "remove_tree",
     "snapshot",
+    "snapshot_git",
     "write_patch",
 ]
 

@@ -57,3 +57,16 @@ def _change(old: FileState | None, new: FileState | None) -> Literal["added", "m
         return "modified"
     # A link's own permissions mean nothing.
     return None if old.kind == "link" else "mode"
+
+
+def compare_with_folders(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
+    """As `compare_entries`, and directories that were made or removed with nothing in them: no other path shows
+    them."""
+    made = [Change(path, "added", None, after[path]) for path in _empty(after) if path not in before]
+    gone = [Change(path, "removed", before[path], None) for path in _empty(before) if path not in after]
+    return tuple(sorted([*compare_entries(before, after), *made, *gone], key=lambda change: change.path))
+
+
+def _empty(entries: Mapping[str, FileState]) -> list[str]:
+    filled = {path.rpartition("/")[0] for path in entries}
+    return [path for path, state in entries.items() if state.kind == "directory" and path not in filled]

@@ -1,7 +1,7 @@
 """What is in a workspace at one moment: every entry with its kind, permissions and content digest.
 
 `.git` directories are recorded, but not entered: what lies in them can't be part of a change that git carries, and a
-commit by the agent would otherwise drown its changes in object files.
+commit by the agent would otherwise drown its changes in object files. `snapshot_git` takes what is in them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Snapshot(dict[str, FileState]):
         self.taken_ns = time.time_ns()
 
 
-def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> Snapshot:
+def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None, *, enters_git: bool = False) -> Snapshot:
     """Take a snapshot; a workspace that is gone or can't be opened is an empty one.
 
     known: an earlier snapshot of this directory, whose digests are taken over for files whose device, inode, size,
@@ -59,6 +59,7 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> S
     every change (`stamps`). An agent can forge a modification time, not a change time, unless the caller runs agents
     with the right to set the system's clock. On ext4 it can exchange the blocks of two files without a stamp
     (`EXT4_IOC_MOVE_EXT`), so leave `known` out where something depends on what changed.
+    enters_git: whether `.git` directories are entered like others.
     Links are not followed, FIFOs not opened. What can't be read has the digest `unread:…`.
     Raises PathUnreadable above ENTRIES_LIMIT entries or PATHS_LIMIT characters, HarnessError when this machine, not
     what the agent left, keeps us from reading.
@@ -71,7 +72,7 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> S
         taken.unreadable.append("")
         return taken
     try:
-        reader = _Reader(taken, known if isinstance(known, Snapshot) else None, root)
+        reader = _Reader(taken, known if isinstance(known, Snapshot) else None, root, enters_git=enters_git)
         if os.fstat(root).st_mode & _OPEN != _OPEN:
             taken.unreadable.append("")  # what its agent closed is closed, though no mode keeps root out
         with Descent(root) as descent:
@@ -83,9 +84,22 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None) -> S
     return taken
 
 
+def snapshot_git(workspace: Path, taken: Snapshot) -> Snapshot:
+    """What is in the `.git` directories of a snapshot, by paths relative to the workspace. Raises what `snapshot`
+    raises."""
+    found = Snapshot()
+    for path, state in taken.items():
+        if state.kind == "directory" and path.rpartition("/")[2] == ".git":
+            inside = snapshot(workspace / path, enters_git=True)
+            found.update({f"{path}/{name}": one for name, one in inside.items()})
+            found.unreadable += [f"{path}/{name}".rstrip("/") for name in inside.unreadable]
+    return found
+
+
 class _Reader:
-    def __init__(self, taken: Snapshot, known: Snapshot | None, root: int) -> None:
+    def __init__(self, taken: Snapshot, known: Snapshot | None, root: int, *, enters_git: bool) -> None:
         self.taken = taken
+        self.enters_git = enters_git
         self.known = known
         self.root = root
         self.device = os.fstat(root).st_dev
@@ -100,7 +114,7 @@ class _Reader:
                     self._count(path)
                     state = self._state(entry, path, folder)
                     self.taken[path] = state
-                    if state.kind == "directory" and entry.name != ".git":
+                    if state.kind == "directory" and (self.enters_git or entry.name != ".git"):
                         deeper.append(path)
         except OSError as error:
             raise_unless_agent(error, "reading the workspace")
