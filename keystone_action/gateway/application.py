@@ -40,7 +40,8 @@ class Settings:
     """Of one cell. key: the worthless one that its agent has. upstreams: by the name that stands first in a path.
     deny_tools_of_provider: `provider_tools: deny`. missing_key: by name, what to say where a provider has none. admits:
     says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends. patience:
-    seconds for the rest of an answer whose client has left."""
+    seconds for the rest of an answer whose client has left. look_through: gets the path with its query, and the
+    body, of each request with this cell's key; called in several threads."""
 
     key: str = field(repr=False)
     upstreams: Mapping[str, Upstream]
@@ -50,6 +51,7 @@ class Settings:
     admits: Callable[[str], bool] = lambda _peer: True
     on_spent: Callable[[], None] = lambda: None
     patience: float = AFTER_LEAVING_SECONDS
+    look_through: Callable[[str, bytes], None] | None = None
 
 
 class Application:
@@ -101,6 +103,8 @@ class Application:
         async with self._slots, self._bodies.place_for(request) as shrink:
             body = await request.body() if request.method == "POST" else None
             shrink(len(body or b""))
+            if (look := self._settings.look_through) is not None:
+                await self._bodies.read(len(body or b""), partial(look, request.target, body or b""))
             if route.provider is None or body is None:
                 await self._pass_without_reading(request, route, body, reply)
                 return

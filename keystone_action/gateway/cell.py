@@ -43,6 +43,11 @@ class CellGateway:
         return {api: self.addresses[name] for api, name in named.items() if name is not None}
 
     @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._opened.port
+
+    @property
     def defects(self) -> tuple[str, ...]:
         """What went wrong in our own code, for this cell or for all of them."""
         return (*self._opened.defects, *self._gateways.defects)
@@ -74,10 +79,11 @@ async def open_gateway(
     admits: Callable[[str], bool] = lambda _peer: True,
     on_spent: Callable[[], None] = lambda: None,
     purse: Purse | None = None,
+    look_through: Callable[[str, bytes], None] | None = None,
 ) -> CellGateway:
     """address: where the cell's agent reaches us. admits: whether a peer's address is one of the cell's. on_spent:
-    called, in the gateway's thread, with each request that a spent budget refuses. purse: of the job. Raises
-    ServiceError."""
+    called, in the gateway's thread, with each request that a spent budget refuses. purse: of the job.
+    look_through: see `Settings`. Raises ServiceError."""
     ledger, key = configuration.ledger(purse), f"keystone-{secrets.token_hex(_KEY_BYTES)}"
     settings = Settings(
         key=key,
@@ -87,6 +93,7 @@ async def open_gateway(
         missing_key=configuration.missing_keys,
         admits=admits,
         on_spent=on_spent,
+        look_through=look_through,
     )
     opened = await gateways.open(settings, address)
     root = f"http://{opened.address}:{opened.port}"

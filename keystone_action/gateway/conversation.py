@@ -41,6 +41,11 @@ class Request:
         return str(self.scope["query_string"].decode("latin-1"))
 
     @property
+    def target(self) -> str:
+        """Path and query."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+    @property
     def headers(self) -> Headers:
         return list(self.scope["headers"])
 
