@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from keystone_action.errors import OutputError
 from keystone_action.evidence.model import RecordedRequest
 
 _dumps = json.JSONEncoder(check_circular=False).encode
@@ -86,3 +89,27 @@ class AuditLog:
     def close(self) -> None:
         """Harmless when repeated."""
         self._file.close()
+
+    def size(self) -> int:
+        """Bytes that are in it by now. Raises OSError."""
+        return self.path.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """One line as it is read back."""
+
+    ts: str
+    type: str
+    details: dict[str, Any]
+
+
+def read_lines(path: Path, start: int = 0) -> Iterator[AuditLine]:
+    """The lines of an audit log from a place in it, one at a time. Raises OutputError."""
+    try:
+        with path.open("rb") as lines:
+            lines.seek(start)
+            for line in lines:
+                yield AuditLine(**json.loads(line))
+    except (OSError, ValueError, TypeError) as error:
+        raise OutputError(f"the audit log {path} can't be read: {error}") from error

@@ -104,8 +104,8 @@ def _with_port(host: str | IPAddress, port: int) -> str:
 
 @dataclass
 class EgressRecord:
-    """One request to get out, as the audit log has it. reason: why it was allowed or denied, and how it failed when
-    it did. Bytes are those of the bodies and tunnels, without the heads that we wrote."""
+    """One request to get out; the audit log has it as `connect`. reason: why it was allowed or denied, and how it
+    failed when it did. Bytes are those of the bodies and tunnels, without the heads that we wrote."""
 
     host: str
     port: int | None
@@ -137,11 +137,12 @@ class EgressLog:
 
     def _write(self, egress: EgressRecord) -> None:
         details = asdict(egress)
+        details["allowed"] = details.pop("decision") == "allow"
         for name in ("host", "method", "reason"):
             details[name] = _cut(details[name])
         details["duration_s"] = round(egress.duration_s, 3)
         try:
-            self._bytes += self._audit.write("egress", details, ts=now())
+            self._bytes += self._audit.write("connect", details, ts=now())
         except OSError as error:
             self.failure = f"a decision about the network could not be recorded: {error.strerror}"
 

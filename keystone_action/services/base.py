@@ -97,6 +97,9 @@ class Place:
         """What a report should say of it besides `notices`, known once it was sealed."""
         return ()
 
+    def require_whole_record(self) -> None:
+        """Raises OutputError where something that clients sent is not on record."""
+
     def settle(self) -> None:
         """Called when the agent has ended, before anything is observed: what its clients left running on the server
         ends too, and what they have sent is on record. Blocking; raises KeystoneError."""

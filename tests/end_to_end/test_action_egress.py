@@ -173,9 +173,9 @@ print(json.dumps(all_at_once(probes)))
 def decisions_are_on_record(job: ActionJob) -> None:
     [path] = (job.runner.workspace / "keystone-results" / "cells").glob("probing*/audit.jsonl")
     entries = [json.loads(line) for line in path.read_text().splitlines()]
-    details = [entry["details"] for entry in entries if entry["type"] == "egress"]
-    decisions = {(one["host"], one["port"], one["decision"]) for one in details}
-    assert decisions >= {(ALLOWED, 80, "allow"), (ALLOWED, 8080, "deny"), (FORBIDDEN, 80, "deny")}
+    details = [entry["details"] for entry in entries if entry["type"] == "connect"]
+    decisions = {(one["host"], one["port"], one["allowed"]) for one in details}
+    assert decisions >= {(ALLOWED, 80, True), (ALLOWED, 8080, False), (FORBIDDEN, 80, False)}
 
 
 def with_an_empty_list(sites: dict[str, str], canary: Canary) -> str:

@@ -141,19 +141,19 @@ def test_each_decision_is_one_line(tmp_path: Path) -> None:
     log.write(EgressRecord("api.example.com", 443, "CONNECT", "allow", "allowed by *.example.com", 10, 2000, 1.23456))
     log.write(EgressRecord("evil.example", 443, "CONNECT", "deny", "no"))
     first, second = lines(tmp_path / "audit.jsonl")
-    assert first["type"] == second["type"] == "egress"
+    assert first["type"] == second["type"] == "connect"
     assert str(first["ts"]).endswith("Z")
     assert first["details"] == {
         "host": "api.example.com",
         "port": 443,
         "method": "CONNECT",
-        "decision": "allow",
+        "allowed": True,
         "reason": "allowed by *.example.com",
         "bytes_sent": 10,
         "bytes_received": 2000,
         "duration_s": 1.235,
     }
-    assert second["details"]["decision"] == "deny"
+    assert second["details"]["allowed"] is False
     assert log.failure is None
 
 
@@ -172,7 +172,7 @@ def test_whatever_a_client_wrote_is_one_bounded_line_of_ascii(host: str, method:
     assert raw.isascii()
     assert raw.count(b"\n") == 1
     assert len(raw) < 12_000
-    assert json.loads(raw)["details"]["decision"] == "deny"
+    assert json.loads(raw)["details"]["allowed"] is False
 
 
 def test_a_log_that_can_t_be_written_is_a_failure_and_no_exception() -> None:

@@ -140,7 +140,7 @@ def decisions(audit_log: Path) -> list[dict[str, Any]]:
     if not audit_log.exists():
         return []
     lines = [json.loads(line) for line in audit_log.read_text("ascii").splitlines()]
-    return [line["details"] for line in lines if line["type"] == "egress"]
+    return [line["details"] for line in lines if line["type"] == "connect"]
 
 
 @contextlib.contextmanager

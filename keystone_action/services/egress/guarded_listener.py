@@ -13,6 +13,8 @@ from keystone_action.services.accepting import accept, no_port
 CHUNK = 64 << 10
 """Bytes read at once, and held for one direction of a connection while its receiver is slow."""
 LINGER_SECONDS = 5.0
+_QUIET_ROUNDS = 4
+_ROUND_SECONDS = 0.005
 _BACKLOG = 128
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -76,6 +78,19 @@ class GuardedListener:
             raise
         async with closing_writer(writer):
             await self._handle(reader, writer)
+
+    async def settle(self) -> None:
+        """End every connection, after what was sent before was read; returns when their handlers have ended. Goes on
+        listening."""
+        quiet = 0
+        while quiet < _QUIET_ROUNDS:
+            # One that was accepted just now still has to read what waits for it.
+            connections = list(self._connections)
+            await asyncio.sleep(_ROUND_SECONDS)
+            for task in connections:
+                task.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+            quiet = 0 if connections or self._connections else quiet + 1
 
     async def close(self) -> None:
         """Stop listening and end every connection; returns when their handlers have ended. Harmless when repeated."""

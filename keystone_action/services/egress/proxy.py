@@ -134,6 +134,11 @@ class EgressCell:
         }
 
     @property
+    def is_full(self) -> bool:
+        """Whether there were so many attempts that further ones are not written down."""
+        return self._log.full is not None
+
+    @property
     def failure(self) -> str | None:
         """Why the record of its decisions is incomplete, else None."""
         if self._log.failure is None and self._thread.defects:
@@ -148,6 +153,12 @@ class EgressCell:
         """In the proxy's loop: ends every connection; each has its line in the audit log then."""
         await self._listener.close()
         self.closed()
+
+    async def settle(self) -> None:
+        """From any other loop, when a client has ended: all that it asked for is in the audit log. Others are served
+        afterwards."""
+        if self._thread.loop is not None:
+            await self._thread.call(self._listener.settle())
 
     async def close(self) -> None:
         """From any other loop. Harmless when repeated, or when the proxy was stopped."""

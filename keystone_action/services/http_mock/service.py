@@ -96,7 +96,7 @@ class MockPlace(Place):
         self, name: str, cell: MockCell, server: MockServer, notices: tuple[str, ...], *, record: bool
     ) -> None:
         self._cell, self._server = cell, server
-        requests = JournalLog(cell.journal_path, self._complete) if record else None
+        requests = JournalLog(cell.journal_path, self.require_whole_record) if record else None
         super().__init__(
             name, _address(cell.host, cell.port), _address(HOST, cell.port), requests=requests, notices=notices
         )
@@ -112,7 +112,8 @@ class MockPlace(Place):
                 " was waited for"
             )
 
-    def _complete(self) -> None:
+    def require_whole_record(self) -> None:
+        """See Place."""
         self.settle()
         self._cell.check_complete()
         if self._server.defects:
