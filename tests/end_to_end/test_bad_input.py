@@ -81,8 +81,9 @@ def test_unknown_check_type_suggests_the_nearest_and_points(tmp_path):
 def test_fields_of_the_contract_that_are_not_there_yet(tmp_path):
     fields = {
         "determinism": '{clock: "2026-01-01T00:00:00Z"}',
-        "forbidden": "{secrets_in_logs: deny}",
-        "audit": "{db_writes: true}",
+        "network": "{dns_overrides: {a.example: api}}",
+        "audit": "{processes: true}",
+        "services": "[{name: api, type: http_mock}]",
     }
     called = run_spec(tmp_path, spec(**fields))
     sentence(called, 2, *(f"keystone.yaml:{line}:" for line in (5, 6, 7)))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.trace import GATEWAY, ToolCall, Trace
-from keystone_action.runner.cell import forbidden
-from keystone_action.runner.cell.forbidden import command_texts, judge_calls
+from keystone_action.runner.cell.forbidden import calls
+from keystone_action.runner.cell.forbidden.calls import command_texts, judge_calls
 from keystone_action.spec.models.policies import Forbidden
 
 
@@ -20,7 +20,7 @@ def trace(arguments: Any, name: str = "Bash", kind: Any = "execute") -> Trace:
 
 
 def test_a_pattern_that_hits_its_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forbidden, "SECONDS", 0.2)
+    monkeypatch.setattr(calls, "SECONDS", 0.2)
     rules, seen = Forbidden(commands=["(a|aa)+$"]), trace({"command": "a" * 60 + "!"})
     with pytest.raises(HarnessError, match="hit the time limit"):
         judge_calls(rules, seen, has_gateway=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.agents.base import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
-from keystone_action.files.workspace import copy_tree, keep_originals, snapshot
+from keystone_action.files.workspace import copy_tree, keep_originals, snapshot, snapshot_git
 from keystone_action.runner.cell.layout import apart, copy_task_files, hidden_places, make_readable, run_shielded
 from keystone_action.runner.cell.opening import missing_words, open_sandbox
 from keystone_action.runner.cell.reaching import attach_services, seal
@@ -142,5 +142,7 @@ def _remember(under_way: CellUnderWay) -> None:
     under_way.originals = keep_originals(workspace, under_way.roots.private / "before")
     try:
         under_way.before = snapshot(workspace)
+        if under_way.spec.watches_files:
+            under_way.git_before = snapshot_git(workspace, under_way.before)
     except PathUnreadable as error:
         raise HarnessError(f"the agent can't start from this workspace: {error}") from error

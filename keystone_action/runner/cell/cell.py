@@ -20,8 +20,15 @@ from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
 from keystone_action.files.paths import PathUnreadable
-from keystone_action.files.workspace import compare_entries, snapshot, write_patch
+from keystone_action.files.workspace import (
+    compare_entries,
+    compare_with_folders,
+    snapshot,
+    snapshot_git,
+    write_patch,
+)
 from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bound
+from keystone_action.runner.cell.audit_events import write_events
 from keystone_action.runner.cell.boot import boot
 from keystone_action.runner.cell.checks import judge_changes, run_checks
 from keystone_action.runner.cell.grading import (
@@ -44,7 +51,6 @@ from keystone_action.runner.cell.model_gateway import (
     require_provider,
     require_question,
     settle_model_gateway,
-    whole_calls,
     without_real_keys,
 )
 from keystone_action.runner.cell.observing import notices, observe, take_answer
@@ -101,6 +107,8 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
         # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
         await under_way.sandbox.close()
         await settle_model_gateway(under_way)
+        if under_way.proxy is not None and under_way.spec.forbidden.http_except is not None:
+            await under_way.proxy.settle()
         if defects := under_way.run.service_defects():
             raise ServiceError(f"the mock server broke while it served: {defects[0]}")
         if problem := under_way.agent_run.shortage or under_way.incomplete():
@@ -148,19 +156,17 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     before, roots, agent = under_way.before, under_way.roots, under_way.agent
     for place in under_way.places.values():
         place.settle()
-    after = snapshot(roots.workspace, None if judge_changes(under_way.invariants.values()) else before)
+    after = snapshot(roots.workspace, None if _changes_decide(under_way) else before)
     under_way.unreadable = unreadable(before.unreadable, after.unreadable) or under_way.sandbox.loss
     found = compare_entries(before, after)
+    if under_way.git_before is not None:
+        git_after = snapshot_git(roots.workspace, after)
+        under_way.all_changes = compare_with_folders({**before, **under_way.git_before}, {**after, **git_after})
     patch = write_patch(under_way.originals, roots.workspace, found)
     declared = observe(agent, run, roots.workspace, roots.trace)
     under_way.notices += notices(declared)
     run = under_way.agent_run = take_answer(agent, run, declared)
     observed = under_way.observed = observe_models(under_way, declared)
-    if under_way.spec.forbidden.needs_trace:
-        from keystone_action.runner.cell.forbidden import judge_calls
-
-        has_gateway, calls = under_way.gateway is not None, whole_calls(under_way, observed)
-        under_way.forbidden = judge_calls(under_way.spec.forbidden, calls, has_gateway=has_gateway)
     places = under_way.places.items()
     under_way.evidence = Evidence(
         cell_id=under_way.cell.id,
@@ -182,7 +188,18 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
         observed=observed,
         declared=declared,
     )
+    write_events(under_way)
+    if under_way.spec.forbidden.rules:
+        from keystone_action.runner.cell.forbidden.judging import judge_rules
+
+        under_way.forbidden = judge_rules(under_way)
     return under_way.evidence
+
+
+def _changes_decide(under_way: CellUnderWay) -> bool:
+    """Whether something depends on which files the agent changed."""
+    spec = under_way.spec
+    return spec.forbidden.needs_changes or spec.audit.file_changes or judge_changes(under_way.invariants.values())
 
 
 def _grade_cell(under_way: CellUnderWay) -> CellResult:

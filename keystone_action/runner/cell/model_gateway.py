@@ -44,10 +44,16 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
         filled,
         options.environ,
         needed=_needed(under_way, filled),
-        denied_egress=under_way.spec.network.egress.default == "deny",
+        denied_egress=under_way.spec.egress.default == "deny",
         no_secrets_reason=options.no_secrets_reason,
     )
     under_way.budget_spent = asyncio.Event()
+    if under_way.spec.forbidden.secrets_in_logs is not None:
+        from keystone_action.runner.cell.forbidden.judging import secret_search
+        from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
+
+        search = secret_search(under_way, configuration.real_keys)
+        under_way.sent_to_models = SentToModels(search) if search else None
     opened = await open_gateway(
         under_way.run.gateways.started(),
         configuration,
@@ -55,6 +61,7 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
         admits=(lambda _peer: True) if inside is None else inside.admits,
         on_spent=_ends_soon(under_way.budget_spent),
         purse=under_way.run.spending,
+        look_through=under_way.sent_to_models,
     )
     under_way.gateway = opened
     under_way.stack.push_async_callback(run_shielded, opened.close)
@@ -194,7 +201,7 @@ def whole_calls(under_way: CellUnderWay, trace: Trace | None) -> Trace | None:
 
 def _is_only_way(under_way: CellUnderWay) -> bool:
     """Whether the gateway is the agent's only way out."""
-    egress = under_way.spec.network.egress
+    egress = under_way.spec.egress
     return egress.default == "deny" and not egress.allow
 
 

@@ -82,7 +82,7 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
         from keystone_action.sandbox.containers.packages import OPEN_NETWORK
 
         found = under_way.environment()
-        is_open = under_way.spec.network.egress.default != "deny"
+        is_open = under_way.spec.egress.default != "deny"
         provider = await provider.with_commands(
             sandbox,
             setup.commands,

@@ -36,10 +36,11 @@ async def seal(under_way: CellUnderWay) -> None:
     for place in under_way.places.values():
         await place.seal()
         under_way.notices += place.notices_once_sealed()
+    under_way.audit_start = under_way.audit.size()
 
 
 def _is_denied(under_way: CellUnderWay) -> bool:
-    return under_way.spec.network.egress.default == "deny"
+    return under_way.spec.egress.default == "deny"
 
 
 async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
@@ -47,8 +48,9 @@ async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
     if containers is None:
         return
     own = [one for one in spec.services if one.kind == "container" or getattr(one, "isolation", "") == "container"]
-    denied, egress = _is_denied(under_way), spec.network.egress
-    isolated = denied and not spec.services and not egress.allow and under_way.gateway_wanted is None
+    denied, egress = _is_denied(under_way), spec.egress
+    proxied = denied and (bool(egress.allow) or spec.forbidden.http_except is not None)
+    isolated = denied and not spec.services and not proxied and under_way.gateway_wanted is None
     if (under_way.image is None and not own) or isolated:
         return
     # Its own even without services: agents of two cells must not meet, nor anything else on the engine.
@@ -57,7 +59,7 @@ async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
     network = under_way.network = await under_way.stack.enter_async_context(opened)
     if network.notice:
         under_way.notices.append(network.notice)
-    if denied and egress.allow:
+    if proxied:
         proxies = await containers.egress()
         services = [service.name for service in spec.services]
         under_way.proxy = await proxies.open(egress, network, audit, services=services)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.model import AgentRun, Evidence
     from keystone_action.evidence.trace import Trace
+    from keystone_action.files.changes.entries import Change
     from keystone_action.files.changes.snapshot import Snapshot
     from keystone_action.gateway.cell import CellGateway
     from keystone_action.plan import Cell
+    from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
     from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
@@ -56,15 +58,16 @@ class CellUnderWay:
     started: monotonic seconds. stack: undoes in reverse order what the stages did.
     Workspace: agent_directory, the agent's own code, None without any; names, what expressions can name.
     Services: audit, open until the cell's end; network, its own on the engine; proxy, the way out of it; gateway, its
-    way to models, and budget_spent, set some seconds after that one's budget was; users, whose connections are the
-    cell's; places, its services by name, in the order of the spec.
+    way to models, and budget_spent, set some seconds after that one's budget was; sent_to_models, what a rule on
+    secrets found there; users, whose connections are the cell's; places, its services by name, in the order of the
+    spec.
     Setup: prompt, setup and agent, as interpolated; inputs, files of ours for the agent; provider, opens the sandboxes
     of checks as the agent's was; readable, directories of ours that code in these may read; check_environment, what
-    commands of checks get besides their own `env`; originals and before, what the workspace held; missing_programs,
+    commands of checks get besides their own `env`; originals and before, what the workspace held; git_before, what its
+    `.git` held, None where nobody asks; audit_start, where the audit log of the agent begins; missing_programs,
     first words of checks' commands that the sandbox has not, with the place where it hides them.
     Agent: agent_run, None before its end. Evidence: observed, the trace that checks read; unreadable, the sentence that
-    disqualifies it.
-    forbidden, what rules on it came to.
+    disqualifies it; all_changes, of files, those in `.git` too, empty where nobody asks; forbidden, what rules came to.
     Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: there is so little
     to remove that a thread for it would cost more than it.
     """
@@ -85,6 +88,7 @@ class CellUnderWay:
     audit: AuditLog = field(init=False)
     gateway: CellGateway | None = None
     budget_spent: asyncio.Event | None = None
+    sent_to_models: SentToModels | None = None
     users: set[int] = field(default_factory=set)
     places: dict[str, Place] = field(default_factory=dict)
 
@@ -98,12 +102,15 @@ class CellUnderWay:
     check_environment: Mapping[str, str] = field(default_factory=dict)
     originals: Path | None = None
     before: Snapshot = field(init=False)
+    git_before: Snapshot | None = None
+    audit_start: int = 0
     missing_programs: Mapping[str, Path | None] = field(default_factory=dict)
 
     agent_run: AgentRun | None = None
     observed: Trace | None = None
     evidence: Evidence = field(init=False)
     unreadable: str = ""
+    all_changes: tuple[Change, ...] = ()
     forbidden: tuple[ForbiddenResult, ...] = ()
     graded: list[GradedCheck] = field(default_factory=list)
     left_little: bool = False

@@ -16,6 +16,7 @@ from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAg
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
 from keystone_action.spec.models.gateway import Gateway
+from keystone_action.spec.models.hosts import parse_allowed
 from keystone_action.spec.models.services import HttpMockService, MockResponse, Route, ServerBase
 from keystone_action.spec.models.spec import SetupFile, Spec
 
@@ -32,6 +33,8 @@ _AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
 _UNSUPPORTED_AGENTS = ("anthropic", "paragon", "http")
 _ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
+_HOST_MARKS = frozenset(".:*")
+"""What tells the name of a host from a misspelt service."""
 
 
 def check_rules(scope: Scope) -> Iterator[Problem]:
@@ -188,6 +191,36 @@ def _gateway(scope: Scope) -> Iterator[Problem]:
         yield Problem(("gateway",), f"forbidden.{name} needs the gateway", help=advice, on_key=True)
 
 
+def _forbidden(scope: Scope) -> Iterator[Problem]:
+    spec = scope.spec
+    if spec.forbidden.http_except is not None:
+        yield from _http_except(scope, spec.forbidden.http_except)
+    is_without = "services" not in scope.damaged and not any(service.is_database for service in spec.services)
+    if spec.forbidden.db_writes_outside is not None and is_without:
+        message = "forbidden.db_writes_outside needs a database, and none of the services is one that can be watched"
+        advice = "writes are seen in services of the types postgres, mysql, sqlite and external"
+        yield Problem(("forbidden", "db_writes_outside"), message, help=advice, on_key=True)
+
+
+def _http_except(scope: Scope, names: Sequence[str]) -> Iterator[Problem]:
+    if scope.spec.base is None and "base" not in scope.damaged:
+        message = "forbidden.http_except can't be kept by the process sandbox, whose network is this machine's"
+        advice = "set base to run in a container, which has a network of its own, or leave the rule out"
+        yield Problem(("forbidden", "http_except"), message, help=advice, on_key=True)
+    for index, name in enumerate(names):
+        if name in scope.service_names:
+            continue
+        path: KeyPath = ("forbidden", "http_except", index)
+        try:
+            parse_allowed([name])
+        except ValueError as error:
+            yield Problem(path, f"http_except[{index}]: {error}")
+            continue
+        if _HOST_MARKS.isdisjoint(name) and name != "localhost":
+            message = f"{show(name)} is neither a service nor a host"
+            yield Problem(path, message, suggestion=nearest(name, sorted(scope.service_names)))
+
+
 _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _alternatives,
     _service_names,
@@ -198,6 +231,7 @@ _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _matrix,
     _task,
     _gateway,
+    _forbidden,
 )
 
 
@@ -244,13 +278,13 @@ def _unsupported_policies(spec: Spec) -> Iterator[Problem]:
         yield _not_yet(("gateway", "mode"), f"gateway.mode: {spec.gateway.mode}", "only live is")
     if spec.network.dns_overrides:
         yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
-    for name in sorted(_given_fields(spec.forbidden) - {"tools", "commands"}):
+    for name in sorted(_given_fields(spec.forbidden) & {"db_writes_outside"}):
         yield _not_yet(("forbidden", name), f"forbidden.{name}", "leave it out", on_key=True)
     if spec.determinism.clock is not None:
         yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
     for name in sorted(_given_fields(spec.audit)):
         # Requests to mocks are collected always, and `audit.jsonl` has them.
-        if name != "http_calls" and getattr(spec.audit, name):
+        if name not in ("http_calls", "file_changes") and getattr(spec.audit, name):
             yield _not_yet(("audit", name), f"audit.{name}", "leave it out", on_key=True)
 
 

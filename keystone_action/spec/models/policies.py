@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from keystone_action.spec.models.base import Duration, PlainText, RegexPattern, ServiceName, Size, StrictModel
+from keystone_action.spec.models.base import (
+    Duration,
+    PlainText,
+    RegexPattern,
+    ServiceName,
+    Size,
+    StrictModel,
+    WorkspacePath,
+)
 from keystone_action.spec.models.hosts import AllowedHost
 
 
@@ -48,13 +56,18 @@ class Audit(StrictModel):
     processes: bool = False
 
 
-class Forbidden(StrictModel):
-    """A violation forces the composite to 0. None = no such rule; an empty list = nothing is allowed outside it."""
+_Some = Annotated[str, Field(min_length=1)]
 
-    db_writes_outside: list[str] | None = None
-    http_except: list[str] | None = None
+
+class Forbidden(StrictModel):
+    """A violation forces the composite to 0. None = no such rule; an empty list = nothing is allowed outside it.
+    db_writes_outside: tables, `schema.table`, globs. http_except: services, and hosts as `network.egress.allow` has
+    them. file_writes_outside: files, folders with all in them, globs."""
+
+    db_writes_outside: list[_Some] | None = None
+    http_except: list[_Some] | None = None
     secrets_in_logs: Literal["deny"] | None = None
-    file_writes_outside: list[str] | None = None
+    file_writes_outside: list[Annotated[_Some, WorkspacePath(glob=True)]] | None = None
     tools: list[str] | None = None
     commands: list[Annotated[str, RegexPattern()]] | None = None
 
@@ -72,6 +85,11 @@ class Forbidden(StrictModel):
     def needs_writes(self) -> bool:
         """Whether a rule is about what the agent wrote into databases; secrets may stand in rows."""
         return self.db_writes_outside is not None or self.secrets_in_logs is not None
+
+    @property
+    def needs_changes(self) -> bool:
+        """Whether a rule is about the files that the agent changed."""
+        return self.file_writes_outside is not None or self.secrets_in_logs is not None
 
 
 class Resources(StrictModel):

@@ -26,7 +26,7 @@ from keystone_action.spec.models.base import (
 from keystone_action.spec.models.experiment import Dataset, Parallelism, Parameters, Scoring
 from keystone_action.spec.models.fixtures import Fixture, Secret
 from keystone_action.spec.models.gateway import Gateway
-from keystone_action.spec.models.policies import Audit, Determinism, Forbidden, Network, Resources
+from keystone_action.spec.models.policies import Audit, Determinism, Egress, Forbidden, Network, Resources
 from keystone_action.spec.models.services import ImageName, Service
 from keystone_action.spec.models.shapes import TextOrMapping, text_like
 
@@ -192,6 +192,22 @@ class Spec(StrictModel):
             return self.gateway
         needed = isinstance(agent, PresetAgent) or self.forbidden.needs_trace
         return Gateway() if needed and self.gateway is None else None
+
+    @property
+    def egress(self) -> Egress:
+        """Where the agent may connect to. `forbidden.http_except` closes the network, so that all that leaves it passes
+        the proxy and is seen: where `network.egress` is open, what the rule names is let through."""
+        stated = self.network.egress
+        if self.forbidden.http_except is None or stated.default == "deny":
+            return stated
+        services = {service.name for service in self.services}
+        hosts = [entry for entry in self.forbidden.http_except if entry not in services]
+        return Egress(default="deny", allow=[*stated.allow, *hosts])
+
+    @property
+    def watches_files(self) -> bool:
+        """Whether every change of a file is wanted, one in `.git` too."""
+        return self.forbidden.file_writes_outside is not None or self.audit.file_changes
 
     @property
     def watches_writes(self) -> bool:
