@@ -1,0 +1,68 @@
+"""The specs that together use every field of the contract (spec/test_every_field.py holds that) run in the built image:
+by the runner's own command line, on a live engine."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.action_job import ActionJob
+from support.every_field import FOLDER, SPECS
+from support.hostile import POSTGRES_CLIENT
+from support.images import MARIADB, POSTGRES, PYTHON
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+KEY = "sk-every-field-0123456789"
+SKIPPED = {"said_in_other_words"}
+"""By a check whose package the image has not."""
+
+
+@pytest.fixture
+def checkout(job: ActionJob, image: Callable[[str], str]) -> ActionJob:
+    """A job with the specs and their files, the repository that one of them clones, and what they find outside: pages
+    and providers of models, as the workflow's own services."""
+    for name in (PYTHON, POSTGRES, MARIADB):
+        image(name)
+    shutil.copytree(FOLDER, job.runner.workspace, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(POSTGRES_CLIENT, job.runner.workspace / "agents")
+    commit = "git add . && git -c user.name=x -c user.email=x@example.com commit -qm x"
+    script = f"git init -qb stable && echo first >money.txt && {commit} && echo stable >money.txt && {commit}"
+    (job.runner.workspace / "origin").mkdir()
+    subprocess.run(["sh", "-c", script], cwd=job.runner.workspace / "origin", check=True, capture_output=True)
+    for alias in ("outside", "allowed.example.com"):
+        job.service(alias, image(PYTHON), ["python3", "-c", (FOLDER / "outside.py").read_text("utf-8")])
+    job.inputs["env"] = "EVERY_FIELD_KEY"
+    job.env |= {
+        "EVERY_FIELD_KEY": KEY,
+        "ANTHROPIC_API_KEY": KEY,
+        "ANTHROPIC_BASE_URL": "http://outside:8000",
+        "OPENAI_API_KEY": KEY,
+        "OPENAI_BASE_URL": "http://outside:8000/v1",
+    }
+    return job
+
+
+def unlike_expected(document: dict[str, Any]) -> list[Any]:
+    """What results have of every cell and check that is not as it should be."""
+    cells = [cell for spec in document["specs"] for cell in spec["cells"]]
+    checks = [check for cell in cells for check in cell["invariants"]]
+    return [
+        *(cell for cell in cells if cell["verdict"] != "pass"),
+        *(one for one in checks if one["status"] != ("skip" if one["name"] in SKIPPED else "pass")),
+    ]
+
+
+def test_every_field_runs(checkout: ActionJob) -> None:
+    checkout.inputs["spec"] = "\n".join(str(path.relative_to(FOLDER)) for path in SPECS)
+    step = checkout.run(timeout=900)
+    assert step.exit_code != 2, step.raw_log
+    assert unlike_expected(checkout.document) == []
+    assert (step.exit_code, step.outputs["verdict"], step.rejected) == (0, "pass", []), step.raw_log
+    cells = {spec["id"]: len(spec["cells"]) for spec in checkout.document["specs"]}
+    assert len(cells) == len(SPECS)
+    assert {name: count for name, count in cells.items() if count > 1} == {"answers": 4, "scenarios": 2}
+    assert checkout.left() == []
