@@ -76,6 +76,7 @@ def copy_tree(
     results: Collection[Path] = (),
     ignore: Collection[str] = (),
     holds_results: Callable[[Path], bool] = _never,
+    without_history: str = "",
 ) -> CopyReport:
     """Copy the author's directory `source` to `destination`, which is made when it is not there.
 
@@ -83,7 +84,7 @@ def copy_tree(
     one of them, its history becomes one commit. Every copied `.git` loses its hooks and all configuration that could
     hold a credential. results: absolute directories that are left out too, but whose content, always another, is no
     reason to replace a history. holds_results: whether a folder is such a one, too. ignore: names, and globs of names,
-    left out at any depth.
+    left out at any depth. without_history: why every history becomes one commit; empty when it need not.
     Raises HarnessError: unreadable source, something in the way, disk full, a source that is withheld as a whole.
     """
     try:
@@ -92,7 +93,7 @@ def copy_tree(
             return CopyReport()
         source, places = source.resolve(), _places(withheld)
         selection = _Selection(source, (*places, *_places(results)), ignore, holds_results, destination.resolve())
-        return _copy_tree(source, destination, places, selection)
+        return _copy_tree(source, destination, places, selection, without_history)
     except OSError as error:
         raise _copy_failed(source, error) from error
 
@@ -118,7 +119,9 @@ def _places(paths: Collection[Path]) -> tuple[Path, ...]:
     return tuple(sorted({Path(real(path)) for path in paths for real in (os.path.abspath, os.path.realpath)}))
 
 
-def _copy_tree(source: Path, destination: Path, places: tuple[Path, ...], selection: _Selection) -> CopyReport:
+def _copy_tree(
+    source: Path, destination: Path, places: tuple[Path, ...], selection: _Selection, without_history: str
+) -> CopyReport:
     from keystone_action.files.git import commands as git
     from keystone_action.files.git import history as git_history
 
@@ -133,7 +136,7 @@ def _copy_tree(source: Path, destination: Path, places: tuple[Path, ...], select
     if copied.repositories:
         gone = git_history.Withheld(tuple(sorted(selection.relative)), places)
         try:
-            history = git_history.settle(source, destination, copied.repositories, gone)
+            history = git_history.settle(source, destination, copied.repositories, gone, replaced=without_history)
         except git.GitFailed as error:
             raise HarnessError(f"the git history of {source} could not be replaced: {error}") from error
     return CopyReport(

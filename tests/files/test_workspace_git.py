@@ -156,6 +156,14 @@ def test_the_one_commit_holds_what_was_tracked(source: Path, tmp_path: Path) -> 
     assert set(modes) == {".gitignore", "main.py", "tracked.log", "run.sh", "link", "[odd] *name\n"}
 
 
+def test_a_history_is_one_commit_on_main_where_that_is_asked_for(source: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    report = copy_tree(source, copy, without_history="it is recorded")
+    assert report.history == ("the history of .git was replaced by one commit: it is recorded",)
+    assert _git(copy, "rev-list", "--all", "--count") == "1"
+    assert _git(copy, "status", "--short", "--branch") == "## main"
+
+
 def test_two_copies_have_the_same_commit(source: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         copy_tree(source, tmp_path / name, withheld=[source / "checks"])

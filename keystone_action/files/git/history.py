@@ -48,8 +48,11 @@ class Withheld:
     absolute: tuple[Path, ...]
 
 
-def settle(source: Path, destination: Path, marks: Sequence[str], withheld: Withheld) -> list[str]:
-    """Make each copied `.git` safe to hand out. marks: relative paths of entries named `.git`.
+def settle(
+    source: Path, destination: Path, marks: Sequence[str], withheld: Withheld, *, replaced: str = ""
+) -> list[str]:
+    """Make each copied `.git` safe to hand out. marks: relative paths of entries named `.git`. replaced: why all
+    history is replaced by one commit on a branch `main`, whatever it holds; empty when it need not be.
 
     Returns a sentence for each whose history was replaced or left out. Raises git.GitFailed when a replacement
     could not be made.
@@ -65,9 +68,9 @@ def settle(source: Path, destination: Path, marks: Sequence[str], withheld: With
             repository.remove()
             sentences.append(f"{repository.shown} was left out: git is not installed, so it could not be made safe")
             continue
-        reason = repository.unsafe(withheld, marks)
+        reason = repository.unsafe(withheld, marks) or replaced
         if reason:
-            repository.replace()
+            repository.replace("main" if replaced else None)
             sentences.append(f"the history of {repository.shown} was replaced by one commit: {reason}")
     return sentences
 
@@ -156,9 +159,10 @@ class _Repository:
                 algorithm = "sha256" if wide else "sha1"
                 yield hashlib.new(algorithm, header + data, usedforsecurity=False).hexdigest()
 
-    def replace(self) -> None:
-        """One commit of what is tracked (of everything, where that can't be told) instead of the history."""
-        branch, tracked = self._branch(), self._tracked_files()
+    def replace(self, branch: str | None = None) -> None:
+        """One commit of what is tracked (of everything, where that can't be told) instead of the history. branch: that
+        it is on; None = the one that was checked out."""
+        branch, tracked = branch or self._branch(), self._tracked_files()
         self.remove()
         git.run("init", "-q", "--template=", f"--initial-branch={branch}", directory=self.worktree)
         if tracked is None:
