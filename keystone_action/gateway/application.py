@@ -22,6 +22,7 @@ from keystone_action.gateway.relay import Lost, Relay, failure_of
 from keystone_action.gateway.request_body import parsed_body, with_usage
 from keystone_action.gateway.routes import SHOWN, Route, problem_of_query, provider_for, route_of
 from keystone_action.gateway.secret_bytes import shapes_of
+from keystone_action.gateway.source import Source
 from keystone_action.gateway.upstreams import Client, Upstream
 
 AT_ONCE = 32
@@ -41,7 +42,8 @@ class Settings:
     deny_tools_of_provider: `provider_tools: deny`. missing_key: by name, what to say where a provider has none. admits:
     says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends. patience:
     seconds for the rest of an answer whose client has left. look_through: gets the path with its query, and the
-    body, of each request with this cell's key; called in several threads."""
+    body, of each request with this cell's key; called in several threads. source: where answers come from, made of the
+    providers."""
 
     key: str = field(repr=False)
     upstreams: Mapping[str, Upstream]
@@ -52,16 +54,17 @@ class Settings:
     on_spent: Callable[[], None] = lambda: None
     patience: float = AFTER_LEAVING_SECONDS
     look_through: Callable[[str, bytes], None] | None = None
+    source: Callable[[Source], Source] = lambda providers: providers
 
 
 class Application:
-    """See the module. client: asks providers."""
+    """See the module. client: gives what asks providers."""
 
-    def __init__(self, settings: Settings, client: Client, bodies: Bodies) -> None:
+    def __init__(self, settings: Settings, client: Callable[[], Client], bodies: Bodies) -> None:
         self._settings, self._ledger, self._bodies = settings, settings.ledger, bodies
         self._slots = asyncio.Semaphore(AT_ONCE)
         keys = [upstream.key for upstream in settings.upstreams.values()]
-        self._relay = Relay(client, shapes_of(keys, settings.key))
+        self._source = settings.source(Relay(client, shapes_of(keys, settings.key)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -111,7 +114,7 @@ class Application:
             reader = partial(_read, route.provider, request.path, body)
             asked, sent, added = await self._bodies.read(len(body), reader)
             asked = self._allowed(asked)
-            copy = AnswerCopy(route.provider, without_usage=added)
+            copy = AnswerCopy(route.provider, without_usage=added, keeps_document=self._source.keeps_documents)
             exchange = self._ledger.open(request.upstream.api, request.path, asked, body, copy.so_far)
             del body, reader
             await self._exchange(request, route, exchange, copy, sent, reply)
@@ -156,7 +159,7 @@ class Application:
             self._ledger.count_side_request()
         try:
             async with self._while_wanted(request, reply, 0):
-                await self._relay.pass_on(request, route, body, reply)
+                await self._source.pass_on(request, route, body, reply)
             await reply.end()
         except Lost as lost:
             raise _bad_gateway(lost) from None
@@ -172,8 +175,11 @@ class Application:
         failure, status, is_billed = "", None, False
         try:
             async with self._while_wanted(request, reply, self._settings.patience):
-                status = await self._relay.pass_on(request, route, body, reply, copy)
+                status = await self._source.pass_on(request, route, body, reply, copy)
             failure = failure_of(status, copy)
+        except Refusal as refusal:
+            status = refusal.status
+            raise
         except Lost as lost:
             failure = lost.why
             raise _bad_gateway(lost) from None

@@ -13,6 +13,7 @@ from keystone_action.gateway.application import Settings
 from keystone_action.gateway.configuration import Configuration
 from keystone_action.gateway.ledger import Ledger
 from keystone_action.gateway.server import Gateways, OpenGateway
+from keystone_action.gateway.source import Source
 from keystone_action.pricing import Purse
 
 SETTLE_SECONDS = 62.0
@@ -80,10 +81,11 @@ async def open_gateway(
     on_spent: Callable[[], None] = lambda: None,
     purse: Purse | None = None,
     look_through: Callable[[str, bytes], None] | None = None,
+    source: Callable[[Source], Source] = lambda providers: providers,
 ) -> CellGateway:
     """address: where the cell's agent reaches us. admits: whether a peer's address is one of the cell's. on_spent:
     called, in the gateway's thread, with each request that a spent budget refuses. purse: of the job.
-    look_through: see `Settings`. Raises ServiceError."""
+    look_through: see `Settings`. source: where answers come from, made of the providers. Raises ServiceError."""
     ledger, key = configuration.ledger(purse), f"keystone-{secrets.token_hex(_KEY_BYTES)}"
     settings = Settings(
         key=key,
@@ -94,6 +96,7 @@ async def open_gateway(
         admits=admits,
         on_spent=on_spent,
         look_through=look_through,
+        source=source,
     )
     opened = await gateways.open(settings, address)
     root = f"http://{opened.address}:{opened.port}"

@@ -54,7 +54,8 @@ def configure(
     no_secrets_reason: str = "",
 ) -> Configuration:
     """gateway: interpolated. environ: our own environment. needed: names of providers without which the agent can't do;
-    those that the spec names are needed as well. no_secrets_reason: why this run gets no secrets, empty otherwise.
+    those that the spec names are needed as well, and in a replay no key is. no_secrets_reason: why this run gets no
+    secrets, empty otherwise.
 
     Raises SecretError for the keys of needed providers that are missing.
     """
@@ -63,7 +64,7 @@ def configure(
     for provider in gateway.providers:
         upstream, problem = _upstream(provider, environ)
         upstreams[upstream.name] = upstream
-        if problem:
+        if problem and gateway.mode != "replay":
             missing[upstream.name] = problem
     named = gateway.provider_names if "providers" in gateway.model_fields_set else ()
     lacking = [name for name in upstreams if name in missing and name in {*named, *needed}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keystone_action.gateway.answer_copy import READ_LIMIT, AnswerCopy, TooLong
@@ -28,22 +28,25 @@ class Lost(Exception):  # noqa: N818 - an outcome
 
 
 class Relay:
-    """secrets: real keys, each with what an agent gets in its place."""
+    """A source: the providers. client: gives what asks them. secrets: real keys, each with what an agent gets
+    in its place."""
 
-    def __init__(self, client: Client, secrets: Mapping[bytes, bytes]) -> None:
+    keeps_documents = False
+
+    def __init__(self, client: Callable[[], Client], secrets: Mapping[bytes, bytes]) -> None:
         self._client, self._secrets = client, secrets
 
     async def pass_on(
         self, request: Request, route: Route, body: bytes | None, reply: Reply, copy: AnswerCopy | None = None
     ) -> int:
-        """The provider's status. Raises Lost where no answer came, Refusal where the request can't be sent. An answer
-        that breaks off makes the reply break off."""
+        """See Source."""
         import httpx
 
         upstream = request.upstream
         url = upstream.url(route.below, request.query)
         try:
-            async with self._client.stream(request.method, url, upstream.headers(request.headers), body) as response:
+            headers = upstream.headers(request.headers)
+            async with self._client().stream(request.method, url, headers, body) as response:
                 await self._pass_answer(response, reply, copy)
                 return response.status_code
         except (httpx.LocalProtocolError, httpx.InvalidURL):

@@ -63,11 +63,15 @@ class Gateways:
         await self._thread.call(self._closed(gateway))
 
     async def _opened(self, settings: Settings, address: str) -> OpenGateway:
-        self._client = self._client or Client(self._trust, self._silent)
-        gateway = OpenGateway(Application(settings, self._client, Bodies(self._reading)), address)
+        gateway = OpenGateway(Application(settings, self._asking, Bodies(self._reading)), address)
         gateway.start()
         self._open.add(gateway)
         return gateway
+
+    def _asking(self) -> Client:
+        """What asks providers: made with the first request that goes to one."""
+        self._client = self._client or Client(self._trust, self._silent)
+        return self._client
 
     async def _closed(self, gateway: OpenGateway) -> None:
         self._open.discard(gateway)
