@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-KNOWN = r"(?:workspace|home|tmp|user|host|cell|commit|date|(?:service|gateway|secret)\.[A-Za-z0-9_.-]+)"
+KNOWN = r"(?:workspace|home|tmp|folder|cell|commit|(?:service|gateway|secret)\.[A-Za-z0-9_.-]+)"
 """How the names of values look."""
 _NAME = re.compile(KNOWN)
 _WORD_LEAST = 6

@@ -1,4 +1,5 @@
-"""What counts as equal in results of tools: durations, clock times, process ids and addresses (contract, 5.6).
+"""What counts as equal in results of tools: durations, clock times, process ids and addresses (contract, 5.6), and the
+user that a sandbox happens to have.
 
 Only in results of tools: in a prompt such a number may be the very thing that was asked for.
 """
@@ -43,7 +44,13 @@ _ADDRESSES = (
     r"\b0x[0-9a-fA-F]{8,16}\b",
     r"(?P<keep>(?:(?<!\w)localhost|(?<![\d.])(?:127\.0\.0\.1|0\.0\.0\.0)|\[::1?\]):)\d{4,5}\b",
 )
-_KINDS = {"time": _TIMES, "duration": _DURATIONS, "pid": _PROCESSES, "address": _ADDRESSES}
+_OWNERS = (
+    r"(?m)^(?P<keep>[-dlbcps][rwxsStT-]{9}[+.@]?\s{1,6}\d{1,6}\s)[\w.-]{1,32}\s{1,16}[\w.-]{1,32}(?=\s)",
+    r"(?<=\b[ug]id=)\d{1,10}(?:\([\w.-]{0,32}\))?",
+    r"(?<=\bgroups=)\d{1,10}(?:\([\w.-]{0,32}\))?(?:,\d{1,10}(?:\([\w.-]{0,32}\))?){0,64}",
+)
+"""As `ls -l` and `id` show the sandbox's user, who is another one in each run."""
+_KINDS = {"time": _TIMES, "duration": _DURATIONS, "pid": _PROCESSES, "address": _ADDRESSES, "owner": _OWNERS}
 _PATTERNS = [(f"{{{kind}}}", re.compile(pattern)) for kind, patterns in _KINDS.items() for pattern in patterns]
 
 
