@@ -232,6 +232,11 @@ def make_cell_id(spec_id: str, scenario_id: str, params: Mapping[str, Any], repl
     return ".".join([*parts, f"r{replica}"])
 
 
+def first_replica(cell_id: str) -> str:
+    """The id of the first replica of a cell's scenario and parameters."""
+    return f"{cell_id.rpartition('.r')[0]}.r0"
+
+
 def _slug(text: str, limit: int) -> str:
     plain = _plain(text)
     return plain if plain == text and len(text) <= limit else f"{plain[:limit]}-{_digest(text)}"

@@ -175,11 +175,23 @@ def _task(scope: Scope) -> Iterator[Problem]:
             yield Problem(("task", "files", index), f"'..' in {show(name)}", help=advice)
 
 
+def _recordings_problem(folder: str | None) -> str:
+    if folder is None:
+        return ""
+    parts = folder.split("/")
+    if folder.startswith("/") or ".." in parts or set(parts) <= {"", "."}:
+        return f"{show(folder)} is no folder below the spec's"
+    return f"an expression in {show(folder)}: a change could not be compared with it" if "{{" in folder else ""
+
+
 def _gateway(scope: Scope) -> Iterator[Problem]:
     spec = scope.spec
     if isinstance(spec.gateway, Gateway):
         names = [(("gateway", "providers", index), name) for index, name in enumerate(spec.gateway.provider_names)]
         yield from _unique(names, "provider")
+        if problem := _recordings_problem(spec.gateway.recordings):
+            advice = "they are a folder beside the spec, such as recordings/my-spec"
+            yield Problem(("gateway", "recordings"), problem, help=advice)
     if spec.gateway != "off":
         return
     if isinstance(spec.agent, PresetAgent):
@@ -274,8 +286,6 @@ def _unsupported_service(service: Any, path: KeyPath) -> Iterator[Problem]:
 
 
 def _unsupported_policies(spec: Spec) -> Iterator[Problem]:
-    if isinstance(spec.gateway, Gateway) and spec.gateway.mode != "live":
-        yield _not_yet(("gateway", "mode"), f"gateway.mode: {spec.gateway.mode}", "only live is")
     if spec.network.dns_overrides:
         yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
     for name in sorted(_given_fields(spec.forbidden) & {"db_writes_outside"}):
