@@ -162,7 +162,7 @@ def _run(commands: Any) -> None:
     run.add_argument(
         "--gateway",
         choices=("live", "record", "replay"),
-        help="what agents say to models goes through us; replaces gateway.mode (record and replay: not supported yet)",
+        help="what agents say to models goes through us; replaces gateway.mode",
     )
     run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop once agents and judges have cost so much")
     run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import NotSupportedYet, UsageError
+from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
@@ -109,8 +109,6 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
 
 
 def _refuse_without_gateway(loaded: LoadedSpec, options: RunOptions) -> None:
-    if options.gateway in ("record", "replay"):
-        raise NotSupportedYet(f"--gateway {options.gateway}")
     if (option := options.needs_gateway) and loaded.spec.gateway == "off":
         raise UsageError(
             f"{loaded.path}: {option} needs what `gateway: off` switches off",

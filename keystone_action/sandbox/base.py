@@ -99,6 +99,10 @@ class Sandbox(Protocol):
         """The workspace, as code inside sees it."""
 
     @property
+    def environment(self) -> Mapping[str, str]:
+        """What every command in it finds: HOME, TMPDIR, PATH, LANG and what it was opened with."""
+
+    @property
     def loss(self) -> str:
         """Why `workspace` is not what the last command left there; empty when it is."""
 

@@ -207,13 +207,6 @@ def test_an_option_of_the_call_switches_it_on_and_gateway_off_refuses_that(tmp_p
     assert "--gateway needs what `gateway: off` switches off" in refused.err
 
 
-@pytest.mark.parametrize("mode", ["record", "replay"])
-def test_recordings_are_refused_until_they_are_there(tmp_path: Path, mode: str) -> None:
-    assert run(tmp_path, spec_of("", gateway={"mode": mode}), {}).code == 2
-    refused = run(tmp_path, spec_of(""), {}, "--gateway", mode)
-    assert (refused.code, f"--gateway {mode} is not supported yet" in refused.err) == (2, True)
-
-
 def test_an_agent_that_asks_no_model_is_seen_by_its_own_word_alone(tmp_path: Path) -> None:
     said = {"output": "done", "tool_calls": [{"name": "Bash"}], "token_usage": {"input_tokens": 5}}
     spec = spec_of(f"print({json.dumps(json.dumps(said))})", agent={"output": {"json": "stdout"}})

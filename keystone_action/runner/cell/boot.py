@@ -13,6 +13,7 @@ from keystone_action.files.workspace import copy_tree, keep_originals, snapshot,
 from keystone_action.runner.cell.layout import apart, copy_task_files, hidden_places, make_readable, run_shielded
 from keystone_action.runner.cell.opening import missing_words, open_sandbox
 from keystone_action.runner.cell.reaching import attach_services, seal
+from keystone_action.runner.cell.recordings import why_without_history
 from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced
 from keystone_action.spec.expressions import interpolate
@@ -72,7 +73,13 @@ def _lay_out(under_way: CellUnderWay) -> None:
     """Workspace, task files, the agent's own code, and our two logs (always there, empty at first)."""
     loaded, roots, spec, results = under_way.loaded, under_way.roots, under_way.spec, under_way.run.results_places
     unseen = hidden_places(loaded, under_way.run.options)
-    copy = partial(copy_tree, withheld=unseen, results=results, holds_results=holds_results)
+    copy = partial(
+        copy_tree,
+        withheld=unseen,
+        results=results,
+        holds_results=holds_results,
+        without_history=why_without_history(under_way),
+    )
     if spec.workspace is not None:
         report = copy(loaded.code_path(spec.workspace), roots.workspace, ignore=loaded.workspace_left_out)
         under_way.notices += report.notices

@@ -129,7 +129,10 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
     size = evidence.agent.stdout_bytes + evidence.agent.stderr_bytes + len(evidence.patch)
     write = partial(files.write_graded, evidence, under_way.graded)
     await apart(write, inline=under_way.left_little and size < SMALL_OUTPUT)
-    return _grade_cell(under_way)
+    result = _grade_cell(under_way)
+    if under_way.recording is not None:
+        await under_way.recording.keep(result)
+    return result
 
 
 async def _run_agent(under_way: CellUnderWay) -> AgentRun:
@@ -149,6 +152,8 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
         deny_provider_tools=gateway is not None and gateway.configuration.deny_provider_tools,
     )
     await record_version(under_way)
+    if under_way.recording is not None:
+        await anyio.to_thread.run_sync(under_way.recording.begin)
     return await run_agent(agent, under_way.sandbox, task)
 
 
@@ -256,7 +261,11 @@ def _result(
 
 
 def _trace_info(under_way: CellUnderWay) -> TraceInfo:
-    return TraceInfo(trace_source(under_way.observed))
+    replay = under_way.replay
+    if replay is None:
+        return TraceInfo(trace_source(under_way.observed))
+    source, differs = trace_source(under_way.observed), under_way.run.masker.text("; ".join(replay.stale))
+    return TraceInfo(source, "stale" if replay.stale else "exact", recorded_at=replay.date, differs=differs)
 
 
 def _uncountable(result: CellResult, problem: str) -> CellResult:

@@ -12,6 +12,7 @@ from keystone_action.errors import HarnessError, OutputError, ServiceError
 from keystone_action.evidence.trace import GATEWAY
 from keystone_action.runner.cell.grading import ending
 from keystone_action.runner.cell.layout import run_shielded
+from keystone_action.runner.cell.recordings import CellRecording
 from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.trace import Trace
     from keystone_action.gateway.ledger import Ledger
+    from keystone_action.gateway.source import Source
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.spec.models.gateway import Gateway
 
@@ -48,6 +50,9 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
         no_secrets_reason=options.no_secrets_reason,
     )
     under_way.budget_spent = asyncio.Event()
+    if gateway.mode != "live":
+        under_way.recording = CellRecording(under_way, gateway.mode)
+        await under_way.recording.open()
     if under_way.spec.forbidden.secrets_in_logs is not None:
         from keystone_action.runner.cell.forbidden.judging import secret_search
         from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
@@ -60,12 +65,18 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
         address="127.0.0.1" if inside is None else inside.host_address,
         admits=(lambda _peer: True) if inside is None else inside.admits,
         on_spent=_ends_soon(under_way.budget_spent),
-        purse=under_way.run.spending,
+        # What is replayed costs nothing now.
+        purse=under_way.run.spending if gateway.mode != "replay" else None,
+        source=_of_providers if under_way.recording is None else under_way.recording.source,
         look_through=under_way.sent_to_models,
     )
     under_way.gateway = opened
     under_way.stack.push_async_callback(run_shielded, opened.close)
     under_way.names["gateway"] = {name: address.as_mapping() for name, address in opened.addresses.items()}
+
+
+def _of_providers(providers: Source) -> Source:
+    return providers
 
 
 def _needed(under_way: CellUnderWay, gateway: Gateway) -> list[str]:
@@ -110,6 +121,8 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
     await under_way.gateway.settle()
     ledger = under_way.gateway.ledger
     await anyio.to_thread.run_sync(_write_down, ledger, under_way.audit)
+    if under_way.recording is not None:
+        under_way.recording.settle()
     if ledger.missing_key:
         raise under_way.gateway.configuration.key_error(ledger.missing_key)
     if ledger.unreadable:
@@ -208,4 +221,6 @@ def _is_only_way(under_way: CellUnderWay) -> bool:
 def money_paid(under_way: CellUnderWay) -> float | None:
     """US dollars for what passed the gateway; None where nothing did, or its price is not known."""
     gateway = under_way.gateway
+    if under_way.replay is not None:
+        return 0.0
     return gateway.ledger.spent.cost_usd if gateway is not None and gateway.ledger.answered else None

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from keystone_action.files.changes.entries import Change
     from keystone_action.files.changes.snapshot import Snapshot
     from keystone_action.gateway.cell import CellGateway
+    from keystone_action.gateway.recordings.replay import Replay
     from keystone_action.plan import Cell
     from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
+    from keystone_action.runner.cell.recordings import CellRecording
     from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
@@ -58,9 +60,9 @@ class CellUnderWay:
     started: monotonic seconds. stack: undoes in reverse order what the stages did.
     Workspace: agent_directory, the agent's own code, None without any; names, what expressions can name.
     Services: audit, open until the cell's end; network, its own on the engine; proxy, the way out of it; gateway, its
-    way to models, and budget_spent, set some seconds after that one's budget was; sent_to_models, what a rule on
-    secrets found there; users, whose connections are the cell's; places, its services by name, in the order of the
-    spec.
+    way to models, and budget_spent, set some seconds after that one's budget was; recording, what is recorded or
+    replayed of that; sent_to_models, what a rule on secrets found there; users, whose connections are the cell's;
+    places, its services by name, in the order of the spec.
     Setup: prompt, setup and agent, as interpolated; inputs, files of ours for the agent; provider, opens the sandboxes
     of checks as the agent's was; readable, directories of ours that code in these may read; check_environment, what
     commands of checks get besides their own `env`; originals and before, what the workspace held; git_before, what its
@@ -87,6 +89,7 @@ class CellUnderWay:
     proxy: EgressCell | None = None
     audit: AuditLog = field(init=False)
     gateway: CellGateway | None = None
+    recording: CellRecording | None = None
     budget_spent: asyncio.Event | None = None
     sent_to_models: SentToModels | None = None
     users: set[int] = field(default_factory=set)
@@ -155,6 +158,11 @@ class CellUnderWay:
     def gateway_wanted(self) -> Gateway | None:
         """As the spec or an option of the call asks for it, not interpolated; None where none does."""
         return gateway_of(self.spec, self.cell.agent, self.run.options)
+
+    @property
+    def replay(self) -> Replay | None:
+        """What its agent's models answered from; None when they did themselves."""
+        return self.recording.replay if self.recording is not None else None
 
     @property
     def light(self) -> bool:

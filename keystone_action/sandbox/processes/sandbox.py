@@ -67,7 +67,7 @@ class ProcessSandbox:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed = False
-        self._environment = {
+        self.environment = {
             "HOME": str(home),
             "TMPDIR": str(temporary),
             "PATH": DEFAULT_PATH,
@@ -77,7 +77,7 @@ class ProcessSandbox:
 
     def which(self, program: str, search_path: str | None = None) -> str | None:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
-        path = self._environment["PATH"] if search_path is None else search_path
+        path = self.environment["PATH"] if search_path is None else search_path
         places = [""] if "/" in program else path.split(":")
         found = (self.workspace / place / program for place in places)
         return next((str(path) for path in found if program and self._is_program(path)), None)
@@ -182,7 +182,7 @@ class ProcessSandbox:
             raise SandboxError(f"not a command that can be run: {command.argv!r} (empty, or with a NUL character)")
         return CommandRequest(
             argv=list(command.argv),
-            env={**self._environment, **command.env},
+            env={**self.environment, **command.env},
             cwd=str(self.workspace / command.cwd),
             inside=str(self.workspace),
             uid=self.uid,

@@ -1,0 +1,189 @@
+"""Recording what models answer to a cell's agent, and replaying it (spec.md 5.6 "Recordings")."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from keystone_action import __version__
+from keystone_action.errors import HarnessError
+from keystone_action.plan import first_replica
+from keystone_action.spec.models.agents import PresetAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from keystone_action.gateway.recordings.recorder import Recorder
+    from keystone_action.gateway.recordings.recording import Recording
+    from keystone_action.gateway.recordings.replay import Replay
+    from keystone_action.gateway.recordings.requests import Requests
+    from keystone_action.gateway.source import Source
+    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.scoring.results import CellResult
+
+RECORD_ADVICE = "Record with `--gateway record`, where there is a key, and commit the folder."
+
+
+def why_without_history(under_way: CellUnderWay) -> str:
+    """Why a copied `.git` has one commit in this cell: what is recorded and replayed has to see the same."""
+    gateway = under_way.gateway_wanted
+    mode = "live" if gateway is None else gateway.mode
+    return "" if mode == "live" else f"the gateway's mode is {mode}"
+
+
+class CellRecording:
+    """Of one cell: the source of its answers, and what came of it. source: for the gateway, made of the providers."""
+
+    def __init__(self, under_way: CellUnderWay, mode: str) -> None:
+        """Raises HarnessError for a recording that can't be replayed."""
+        self._under_way, self._mode = under_way, mode
+        self._requests = _requests(under_way)
+        self.recorder: Recorder | None = None
+        self.replay: Replay | None = None
+
+    async def open(self) -> None:
+        """Read what is to be replayed. Raises HarnessError."""
+        if self._mode != "replay":
+            return
+        from keystone_action.gateway.recordings.replay import Replay
+
+        under_way = self._under_way
+        gateway = under_way.gateway_wanted
+        assert gateway is not None
+        recording, path = await anyio.to_thread.run_sync(_read, under_way)
+        self.replay = Replay(recording, gateway.match, self._requests, _shown(under_way, path))
+
+    @property
+    def source(self) -> Callable[[Source], Source]:
+        """What answers, made of the providers."""
+
+        def made(providers: Source) -> Source:
+            if self.replay is not None:
+                return self.replay
+            from keystone_action.gateway.recordings.recorder import Recorder
+
+            self.recorder = Recorder(providers, self._requests)
+            return self.recorder
+
+        return made
+
+    def begin(self) -> None:
+        """The agent starts: what differs from run to run is known."""
+        from keystone_action.gateway.recordings.names import Names
+
+        self._requests.names = Names(dict(_values(self._under_way)))
+
+    def settle(self) -> None:
+        """The agent has ended. Raises HarnessError for requests that no recording fits, or that can't be recorded."""
+        if self.recorder is not None and self.recorder.problem:
+            raise HarnessError(f"the requests can't be recorded: {self.recorder.problem}")
+        if self.replay is None:
+            return
+        if self.replay.problem:
+            raise HarnessError(self.replay.problem)
+        if self.replay.miss:
+            raise HarnessError(self.replay.miss, help="record anew with --gateway record")
+        self._under_way.notices += self._replay_notices(self.replay)
+
+    def _replay_notices(self, replay: Replay) -> Iterator[str]:
+        if replay.stale:
+            yield f"the replay is stale: {'; '.join(replay.stale)}"
+        if replay.left_over:
+            yield f"{replay.left_over:,} recorded answers were left over: the agent did not ask for them"
+        if replay.estimates:
+            yield f"{replay.estimates:,} requests for counts of tokens or lists of models were answered by estimates"
+
+    async def keep(self, result: CellResult) -> None:
+        """The cell was graded: a recording of it replaces the one that there was. Raises HarnessError."""
+        if self.recorder is None or result.verdict == "error":
+            return
+        await anyio.to_thread.run_sync(self._write, self.recorder)
+
+    def _write(self, recorder: Recorder) -> None:
+        from keystone_action.gateway.recordings.recording import Recording, recording_path
+        from keystone_action.gateway.recordings.writing import write_recording
+
+        under_way = self._under_way
+        gateway = under_way.gateway
+        assert gateway is not None
+        folder = under_way.loaded.code_directory / under_way.loaded.recordings
+        recording = Recording(
+            entries=recorder.entries,
+            spec=under_way.spec.id,
+            cell=under_way.cell.id,
+            product=__version__,
+            date=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            providers=gateway.configuration.apis,
+        )
+        path = recording_path(folder, under_way.cell.id)
+        write_recording(path, recording, under_way.run.masker, below=under_way.loaded.code_directory)
+
+
+def _requests(under_way: CellUnderWay) -> Requests:
+    from keystone_action.gateway.recordings.request_key import Sameness
+    from keystone_action.gateway.recordings.requests import Requests
+
+    gateway, agent = under_way.gateway_wanted, under_way.cell.agent
+    assert gateway is not None
+    varies: tuple[str, ...] = ()
+    if isinstance(agent, PresetAgent):
+        from keystone_action.agents.presets.preset import load_preset
+
+        varies = load_preset(agent.type).varies
+    return Requests(Sameness(varies, tuple(gateway.ignore)))
+
+
+def _read(under_way: CellUnderWay) -> tuple[Recording, Path]:
+    """The cell's own recording, else that of the first replica. Raises HarnessError."""
+    from keystone_action.gateway.recordings.reading import read_recording
+    from keystone_action.gateway.recordings.recording import recording_path
+
+    directory, gateway, cell = under_way.loaded.directory, under_way.gateway_wanted, under_way.cell
+    assert gateway is not None
+    for cell_id in dict.fromkeys([cell.id, first_replica(cell.id)]):
+        path = recording_path(directory / under_way.loaded.recordings, cell_id)
+        with contextlib.suppress(FileNotFoundError):
+            spec_id = cell.loaded.spec.id
+            return read_recording(path, spec_id=spec_id, ignore=gateway.ignore, below=directory), path
+    shown = f"{under_way.loaded.recordings}/{cell.id}.jsonl"
+    raise HarnessError(f"there is no recording to replay: {shown} does not exist", help=RECORD_ADVICE)
+
+
+def _shown(under_way: CellUnderWay, path: Path) -> str:
+    return f"{under_way.loaded.recordings}/{path.name}"
+
+
+def _values(under_way: CellUnderWay) -> Iterator[tuple[str, str]]:
+    """What differs from run to run, by its name in recordings."""
+    sandbox, roots = under_way.sandbox, under_way.roots
+    yield "workspace", sandbox.workspace_inside
+    yield "home", sandbox.environment["HOME"]
+    yield "tmp", sandbox.environment["TMPDIR"]
+    yield "folder", str(roots.area)
+    yield "cell", under_way.cell.id
+    for name, place in under_way.places.items():
+        for key, value in place.for_agent.as_mapping().items():
+            yield f"service.{name}.{key}", str(value)
+    if under_way.gateway is not None:
+        for name, address in under_way.gateway.addresses.items():
+            yield f"gateway.{name}.url", address.url
+            yield "gateway.key", address.key
+    for name, value in under_way.secrets.values.items():
+        yield f"secret.{name}", value
+    yield from _commit(roots.workspace)
+
+
+def _commit(workspace: Path) -> Iterator[tuple[str, str]]:
+    from keystone_action.files.git import commands as git
+
+    if not (workspace / ".git").is_dir() or not git.available():
+        return
+    try:
+        commit = git.run("rev-parse", "HEAD", directory=workspace).decode("ascii", "replace").strip()
+    except git.GitFailed:
+        return
+    yield "commit", commit
