@@ -113,6 +113,30 @@ def test_all_conditions_must_hold(workspace: Path, conditions: dict[str, object]
     assert status({"type": "file_content", "path": "out.json", **conditions}, workspace)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted", "said"),
+    [
+        ("one\ntwo\n", "one\ntwo\n", ""),
+        ("", "", ""),
+        ("one\n", ["one\n", "one\n"], ""),
+        ("one\n", "one", "differs in line 1: expected 'one', found 'one\\n'."),
+        ("one\r\n", "one\n", "differs in line 1: expected 'one\\n', found 'one\\r\\n'."),
+        ("one\n", "one\ntwo", "differs in line 2: expected 'two', found no such line."),
+        ("one\ntwo", "one\n", "differs in line 2: expected no such line, found 'two'."),
+        ("x", "", "differs in line 1: expected no such line, found 'x'."),
+        ("a\u2028b\nc", "a\u2028b\nd", "differs in line 2: expected 'd', found 'c'."),
+        ("x" * 90, "X", f"differs in line 1: expected 'X', found {'x' * 80!r}…."),
+        ("one", ["one", "two"], "differs in line 1: expected 'two', found 'one'."),
+    ],
+)
+def test_the_whole_text_is_compared_and_the_first_difference_told(
+    workspace: Path, text: str, wanted: object, said: str
+) -> None:
+    (workspace / "whole.txt").write_bytes(text.encode())
+    found, message = status({"type": "file_content", "path": "whole.txt", "equals": wanted}, workspace)
+    assert (found, message) == (("fail", f"whole.txt {said}") if said else ("pass", "whole.txt: all conditions hold."))
+
+
 def test_each_problem_is_said_with_its_line(workspace: Path) -> None:
     document = {
         "type": "file_content",

@@ -97,7 +97,7 @@ def test_an_unknown_key_hides_no_other_error(tmp_path: Path) -> None:
         "5:43: at_least is above the 1 replicas",
         "7:39: there is no file 'nope.py'",
         "7:48: unknown key 'foo'",
-        "8:9: check: expected at least one of contains, not_contains, pattern",
+        "8:9: check: expected at least one of equals, contains, not_contains, pattern",
         "8:37: unknown key 'foo'",
         "9:62: unknown key 'foo'",
         "10:20: assertions[0]: request_count is a number",

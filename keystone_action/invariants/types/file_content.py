@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from io import StringIO
+from itertools import zip_longest
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -18,14 +20,18 @@ from keystone_action.spec.models.shapes import TextOrList
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _Pattern = Annotated[str, Field(min_length=1), RegexPattern()]
 _Texts = TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]]
+_CONDITIONS = ("equals", "contains", "not_contains", "pattern")
+_SHOWN = 80
+"""Characters of a line that a message shows."""
 
 
 class FileContent(Check):
     """Passes when the files at a path hold what they should, and nothing that they should not.
 
-    Give at least one of `contains`, `not_contains` and `pattern`; all that are given must hold, in every file that
-    `path` matches. Text is UTF-8 and compared as it is, upper and lower case being different. No match, a directory, a
-    file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail, also with `not_contains` alone.
+    Give at least one of `equals`, `contains`, `not_contains` and `pattern`; all that are given must hold, in every file
+    that `path` matches. Text is UTF-8 and compared as it is, upper and lower case being different. No match, a
+    directory, a file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail, also with
+    `not_contains` alone.
     """
 
     type_name: ClassVar[str] = "file_content"
@@ -35,6 +41,9 @@ class FileContent(Check):
 
     path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)] = Field(
         description="The file, relative to the workspace; with a glob, every file that matches."
+    )
+    equals: TextOrList[str, Annotated[list[str], Field(min_length=1)]] | None = Field(
+        default=None, description="The whole text of the file, with the end of its last line if it has one."
     )
     contains: _Texts | None = Field(default=None, description="Texts that must all be in the file.")
     not_contains: _Texts | None = Field(default=None, description="Texts none of which may be in the file.")
@@ -46,8 +55,8 @@ class FileContent(Check):
 
     @model_validator(mode="after")
     def _has_a_condition(self) -> Self:
-        if self.contains is None and self.not_contains is None and self.pattern is None:
-            raise PydanticCustomError("missing_condition", "expected at least one of contains, not_contains, pattern")
+        if all(getattr(self, name) is None for name in _CONDITIONS):
+            raise PydanticCustomError("missing_condition", f"expected at least one of {', '.join(_CONDITIONS)}")
         return self
 
     async def evaluate(self, context: CheckContext) -> Outcome:
@@ -78,7 +87,8 @@ class FileContent(Check):
     def _problems(self, text: str | None, deadline: float) -> list[str]:
         if text is None:
             return ["is no text: its bytes are not UTF-8."]
-        problems = [f"does not contain {wanted!r}." for wanted in _as_list(self.contains) if wanted not in text]
+        problems = [_difference(text, wanted) for wanted in _as_list(self.equals) if wanted != text]
+        problems += [f"does not contain {wanted!r}." for wanted in _as_list(self.contains) if wanted not in text]
         for unwanted in _as_list(self.not_contains):
             at = text.find(unwanted)
             if at >= 0:
@@ -89,6 +99,19 @@ class FileContent(Check):
             if not search(pattern, text, deadline=deadline)
         ]
         return problems
+
+
+def _difference(text: str, wanted: str) -> str:
+    """Where two texts that differ begin to."""
+    pairs = zip_longest(StringIO(text, newline="\n"), StringIO(wanted, newline="\n"))  # lines with their ends
+    number, found, expected = next((n, *pair) for n, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+    return f"differs in line {number}: expected {_shown(expected)}, found {_shown(found)}."
+
+
+def _shown(line: str | None) -> str:
+    if line is None:
+        return "no such line"
+    return repr(line) if len(line) <= _SHOWN else f"{line[:_SHOWN]!r}…"
 
 
 def _as_list(value: str | list[str] | None) -> list[str]:
