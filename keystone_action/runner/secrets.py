@@ -151,7 +151,7 @@ def _from_environment(variable: str, environ: Mapping[str, str], otherwise: str)
     state = "empty" if variable in environ else "not set"
     raise _Unresolved(
         f"the environment variable {variable} is {state}",
-        f"Set {variable} (in a workflow: under `env:` of the step), or {otherwise}.",
+        f"Set {variable} (in a workflow: under `env:` of the step, and name it in the input `env`), or {otherwise}.",
     )
 
 

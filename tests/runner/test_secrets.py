@@ -120,8 +120,8 @@ def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
 def test_specs_of_other_tools_have_their_own_way_out(tmp_path: Path) -> None:
     with pytest.raises(SecretError) as problem:
         resolve([entry("KEY")], environ={}, directory=tmp_path, otherwise="take it off `env` in agenticassure.yaml")
-    said = problem.value.help
-    assert said == "Set KEY (in a workflow: under `env:` of the step), or take it off `env` in agenticassure.yaml."
+    where = "in a workflow: under `env:` of the step, and name it in the input `env`"
+    assert problem.value.help == f"Set KEY ({where}), or take it off `env` in agenticassure.yaml."
 
 
 def test_a_run_without_secrets_says_why(tmp_path: Path) -> None:
