@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO
 
@@ -168,6 +168,8 @@ def print_verdict(run: RunResult, file: IO[str]) -> None:
     before believing it."""
     for line in gate_lines(run.spec_changes):
         write_line(file, log_line(line))
+    for line in _broken_rules(cell for item in view.spec_views(run) for cell in item.failed):
+        write_line(file, log_line(line))
     for line, _ in _stories(run):
         write_line(file, log_line(line))
     write_line(file, log_line(" · ".join([headline(run), *_further_facts(run)])))
@@ -190,6 +192,8 @@ def print_table(run: RunResult, file: IO[str] | None = None, *, summary: Path | 
         # Not as the table's title: that would be wrapped, and a line could begin anywhere in it.
         title = f"{item.spec.id}: {', '.join(item.facts)}"
         console.print(Text(log_line(title), style="bold"), soft_wrap=True)
+        for line in _broken_rules(item.failed):
+            console.print(Text(log_line(line), style="red"), soft_wrap=True)
         if item.rows:
             console.print(_table(item, console.width))
     console.print(_verdict(run), soft_wrap=True)
@@ -282,6 +286,16 @@ def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:
     yield from ((f"note: {first_line(note, 500)}", "yellow") for note in notes)
     if more_notes:
         yield f"… and {more_notes} more notes", "dim"
+
+
+def _broken_rules(cells: Iterable[CellResult]) -> Iterator[str]:
+    """What forbidden rules say of the worst cells; equal words once."""
+    told = dict.fromkeys((rule.rule, rule.details) for cell in cells for rule in cell.forbidden if rule.violated)
+    for rule, details in list(told)[:MAX_STORIES]:
+        yield f"  forbidden rule {first_line(rule)} was violated:"
+        yield from (f"    {line}" for line in excerpt(details, lines=12, characters=4000).split("\n"))
+    if len(told) > MAX_STORIES:
+        yield f"  … and {len(told) - MAX_STORIES} more violations"
 
 
 def _stories(run: RunResult) -> Iterator[tuple[str, str]]:

@@ -104,7 +104,8 @@ def _why_of_cell(cell: CellResult) -> str:
         return reason or "nothing was graded"
     broken = next((rule for rule in cell.forbidden if rule.violated), None)
     if broken is not None:
-        return f"forbidden rule {first_line(broken.rule, MAX_NAME)} was violated"
+        what = first_line(broken.details, MAX_REASON).rstrip(":")
+        return f"forbidden rule {first_line(broken.rule, MAX_NAME)} was violated" + (f": {what}" if what else "")
     failed = [check for check in cell.invariants if check.status == "fail" and (check.weight > 0 or check.gate)]
     if not failed or (reason and not reason.startswith(_BY_CHECKS)):
         return reason or "a check failed"

@@ -1,4 +1,4 @@
-"""`junit.xml`: a test suite for each spec and cell, a test case for each invariant."""
+"""`junit.xml`: a test suite for each spec and cell, a test case for each invariant and for each forbidden rule."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ def _counts(cell: CellResult) -> list[int]:
     """tests, failures, errors, skipped of a cell."""
     statuses = [result.status for result in cell.invariants]
     extra = int(_has_case_of_its_own(cell))
-    failures = statuses.count("fail") + (extra if cell.verdict == "fail" else 0)
+    broken = sum(rule.violated for rule in cell.forbidden)
+    failures = statuses.count("fail") + broken + (extra if cell.verdict == "fail" else 0)
     errors = statuses.count("error") + (extra if cell.verdict == "error" else 0)
-    return [len(statuses) + extra, failures, errors, statuses.count("skip")]
+    return [len(statuses) + len(cell.forbidden) + extra, failures, errors, statuses.count("skip")]
 
 
 def _has_case_of_its_own(cell: CellResult) -> bool:
     """Whether no check's case would tell that the cell did not pass: a service failed, or a mean was too low."""
-    statuses = {result.status for result in cell.invariants}
+    statuses = {str(result.status) for result in cell.invariants} | {"fail" for rule in cell.forbidden if rule.violated}
     return cell.verdict != "pass" and (cell.verdict not in statuses)
 
 
@@ -82,6 +83,10 @@ def _suite(spec: SpecResult, cell: CellResult, run: RunResult) -> Element:
     facts |= {f"params.{name}": str(value) for name, value in cell.params.items()}
     for name, value in facts.items():
         SubElement(properties, "property", name=_text(name), value=_text(first_line(value, MAX_MESSAGE)))
+    for rule in cell.forbidden:
+        case = _new_case(suite, spec, cell, rule.name, 0.0)
+        if rule.violated:
+            _add_problem(case, "failure", rule.details or "violated", "forbidden")
     for result in cell.invariants:
         _case(suite, spec, cell, result)
     if _has_case_of_its_own(cell):

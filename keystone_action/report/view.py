@@ -21,6 +21,7 @@ from keystone_action.scoring.composite import TOLERANCE, show_threshold
 from keystone_action.scoring.results import (
     AgentResult,
     CellResult,
+    ForbiddenResult,
     GroupResult,
     InvariantResult,
     RunResult,
@@ -71,7 +72,7 @@ class InvariantRow:
 class SpecView:
     """One spec. several: whether it has more than one cell; rows: failing gates first, then by the weight that was
     lost, else as declared; failures: the failed cells, equal ones once; groups: worst first, at most MAX_GROUPS, and
-    none when there is only one."""
+    none when there is only one. address: of the spec's file, empty where that is not known."""
 
     spec: SpecResult
     several: bool
@@ -81,11 +82,17 @@ class SpecView:
     passed: tuple[CellResult, ...]
     groups: tuple[GroupResult, ...]
     groups_left_out: int
+    address: str = ""
 
     @property
     def scenarios_differ(self) -> bool:
         """Whether the scenario tells groups apart; with one scenario only the parameters do."""
         return len({group.scenario for group in self.spec.groups}) > 1
+
+    def url_of_rule(self, rule: ForbiddenResult) -> str:
+        """Of the line of a forbidden rule; empty where that is not known."""
+        line = self.spec.positions.get(rule.name)
+        return f"{self.address}#L{line}" if self.address and line else ""
 
     @property
     def statistics(self) -> list[str]:
@@ -121,6 +128,7 @@ def spec_views(run: RunResult, links: Mapping[str, str] | None = None) -> Iterat
             passed=tuple(cell for cell in spec.cells if cell.verdict == "pass"),
             groups=tuple(groups[:MAX_GROUPS]),
             groups_left_out=max(0, len(groups) - MAX_GROUPS),
+            address=(links or {}).get(spec.id, ""),
         )
 
 

@@ -53,11 +53,16 @@ class InvariantResult:
 
 @dataclass(frozen=True, slots=True)
 class ForbiddenResult:
-    """One forbidden rule of one cell."""
+    """One forbidden rule of one cell. details: a line for each of the first violations."""
 
     rule: Text
     violated: bool
     details: Text = ""
+
+    @property
+    def name(self) -> str:
+        """Of the rule, beside names of invariants, which have no dots."""
+        return f"forbidden.{self.rule}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ class PassRate:
 @dataclass(frozen=True, slots=True)
 class SpecResult:
     """One spec of a run. Its composite is the mean over its cells. pass_rate: None when no cell was graded.
-    positions: the line of each invariant in the spec file."""
+    positions: the line of each invariant in the spec file, and of each forbidden rule as `forbidden.RULE`."""
 
     id: Text
     path: Text

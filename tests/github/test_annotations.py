@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,11 @@ def test_a_cell_without_a_failing_check_says_its_reason() -> None:
 
 def test_a_violated_rule_is_shown() -> None:
     broken = ForbiddenResult("db_writes_outside", violated=True, details="wrote to audit")
-    (found,) = annotations(spec(cell(forbidden=(broken, ForbiddenResult("tools", violated=False)))))
+    judged = spec(cell(forbidden=(broken, ForbiddenResult("tools", violated=False))))
+    (found,) = annotations(replace(judged, positions={"forbidden.db_writes_outside": 7, "forbidden.tools": 8}))
     assert found.message == "wrote to audit"
     assert "db_writes_outside" in found.title
+    assert found.line == 7
 
 
 def test_what_does_not_fit_is_counted() -> None:

@@ -269,6 +269,36 @@ def hostile() -> RunResult:
     )
 
 
+def forbidden() -> RunResult:
+    """Two broken rules, one that holds, and checks that all passed."""
+    writes = "\n".join(
+        f"db: table audit_{n}: delete of {n} rows at 2026-11-20T08:00:0{n}Z, seen in the server's own log of changes"
+        for n in range(2, 5)
+    )
+    leak = "the secret TOKEN is in stdout, line 12, the agent's own output"
+    broken = cell(
+        "reconcile-customers",
+        RECONCILED,
+        EMAIL,
+        verdict="fail",
+        composite=0.0,
+        reason=f"forbidden.db_writes_outside was violated: {writes.splitlines()[0]};"
+        f" forbidden.secrets_in_logs was violated: {leak}",
+        forbidden=(
+            ForbiddenResult("db_writes_outside", violated=True, details=writes),
+            ForbiddenResult("secrets_in_logs", violated=True, details=leak),
+            ForbiddenResult("file_writes_outside", violated=False),
+        ),
+    )
+    lines = {"forbidden.db_writes_outside": 31, "forbidden.secrets_in_logs": 32, "forbidden.file_writes_outside": 33}
+    judged = spec("reconcile-customers", broken, verdict="fail", composite=0.0, pass_rate=PassRate(0.0, 0.0, 0.79))
+    return run(
+        replace(judged, positions={**judged.positions, **lines}),
+        verdict="fail",
+        composite=0.0,
+    )
+
+
 def no_such_program() -> RunResult:
     """An agent that never started: what it says of that stands on stderr alone."""
     failed = cell(
@@ -322,6 +352,7 @@ SAMPLES = {
     "skipped_judge": skipped_judge,
     "matrix": matrix,
     "hostile": hostile,
+    "forbidden": forbidden,
     "no_such_program": no_such_program,
     "usage_error": usage_error,
     "cancelled": cancelled,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import SAMPLES, gate_failure, hostile, matrix, skipped_judge, usage_error
+from samples import SAMPLES, forbidden, gate_failure, hostile, matrix, skipped_judge, usage_error
 from support.sample_parts import HOSTILE, cell, check, run, spec
 
 from keystone_action.report import console
@@ -200,3 +200,14 @@ def test_a_terminal_gets_a_bar_and_colours() -> None:
     assert "1/1" in shown
     assert "\x1b[32m✅" not in shown
     assert HOSTILE.splitlines()[1] not in shown
+
+
+def test_broken_rules_stand_before_the_checks() -> None:
+    text = table(forbidden())
+    rule, check = text.index("forbidden rule db_writes_outside was violated:"), text.index("reconciliation_clean")
+    assert rule < check
+    for sentence in ("table audit_4: delete of 4 rows", "line 12, the agent's own output"):
+        assert rule < text.index(sentence) < check
+    file = io.StringIO()
+    print_verdict(forbidden(), file)
+    assert "table audit_4: delete of 4 rows" in file.getvalue()

@@ -75,7 +75,7 @@ def test_what_is_no_checks_doing_is_the_reason_itself() -> None:
     assert headline(failing(check("clean", "fail"), reason=said)).endswith(f"failed: {said}")
     rule = ForbiddenResult("secrets_in_logs", violated=True, details="x")
     assert headline(failing(check("clean", "fail"), forbidden=(rule,))).endswith(
-        "forbidden rule secrets_in_logs was violated"
+        "forbidden rule secrets_in_logs was violated: x"
     )
 
 

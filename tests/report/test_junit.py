@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import SAMPLES, gate_failure, usage_error
+from samples import SAMPLES, forbidden, gate_failure, usage_error
 from support.sample_parts import cell, check, run, spec
 
 from keystone_action.report.junit import render_junit
@@ -77,3 +77,17 @@ def test_what_an_agent_printed_is_bounded() -> None:
     assert one.agent is not None
     loud = replace(one, agent=replace(one.agent, output="x" * 1_000_000))
     assert len(render_junit(replace(result, specs=(replace(only, cells=(loud,)),)))) < 20_000
+
+
+def test_each_judged_rule_is_a_case_and_a_broken_one_fails_at_its_line() -> None:
+    root, _ = suites(render_junit(forbidden()))
+    cases = {case.get("name"): case for case in root.iter("testcase")}
+    broken = cases["forbidden.db_writes_outside"]
+    assert broken.get("line") == "31"
+    failure = broken.find("failure")
+    assert failure is not None
+    assert "table audit_2: delete of 2 rows" in failure.get("message", "")
+    assert (failure.text or "").count("\n") == 2
+    assert cases["forbidden.file_writes_outside"].find("failure") is None
+    assert "cell" not in cases
+    assert (root.get("tests"), root.get("failures")) == ("5", "2")

@@ -92,7 +92,8 @@ def _findings(spec: SpecResult, cell: CellResult, file: str) -> Iterator[_Findin
         if rule.violated:
             explained = True
             title = f"{spec.id}: forbidden rule {rule.rule} was violated"
-            yield _Finding(_GATE, 1.0, (spec.id, rule.rule, _GATE), "error", title, rule.details or title, file, None)
+            line = spec.positions.get(rule.name)
+            yield _Finding(_GATE, 1.0, (spec.id, rule.rule, _GATE), "error", title, rule.details or title, file, line)
     if cell.verdict != "pass" and not explained:
         severity = _BROKEN if cell.verdict == "error" else _FAILED
         reason = cell.error or cell_reason(cell)
