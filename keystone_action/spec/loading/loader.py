@@ -46,10 +46,11 @@ _MOST_LOOKS = 8
 class LoadedSpec(RunRules):
     """A spec that can be run, with the rules by which it is.
 
-    directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines: invariant
-    → line of its name in the file (for one that a base brings: of `extends`). author_files: every existing file and
-    directory that the spec names, resolved. withheld: those that the agent may not see, the spec and its bases among
-    them. scenarios: at least one. parameter_names: declared by matrix, include or a scenario, or used by an expression.
+    directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines:
+    invariant, or `forbidden.RULE` → line of its name in the file (for one that a base brings: of `extends`).
+    author_files: every existing file and directory that the spec names, resolved. withheld: those that the agent
+    may not see, the spec and its bases among them. scenarios: at least one. parameter_names: declared by matrix,
+    include or a scenario, or used by an expression.
     prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. library: modules
     that Python code in a sandbox finds after all others, as a zip archive; empty where there are none.
     checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
@@ -298,6 +299,7 @@ class _Loading:
 
     def _lines(self, spec: Spec) -> dict[str, int]:
         lines = {name: self._line(("invariants", name)) for name in spec.invariants}
+        lines |= {f"forbidden.{name}": self._line(("forbidden", name)) for name in spec.forbidden.rules}
         for index, item in enumerate(spec.scenarios or []):
             for name in item.invariants:
                 lines.setdefault(name, self._line(("scenarios", index, "invariants", name)))

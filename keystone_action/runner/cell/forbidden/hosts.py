@@ -42,7 +42,7 @@ def judge_hosts(
             host, port = details["host"], details["port"]
             if (host, port) in excepted or (host, None) in excepted or _is_meant(meant, host, port):
                 continue
-            what = f"{host}:{port}" if host else "a request without an address"
+            what = (f"{host}:{port}" if port is not None else host) or "an address that could not be read"
             done = "let through by" if details["allowed"] else "refused by"
             found.add(f"{details['method'] or 'a request'} to {what} at {line.ts}, {done} the egress proxy")
     result = found.result()
