@@ -118,6 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
     _report(commands)
     _small(commands)
     _compare(commands)
+    _recordings(commands)
     return parser
 
 
@@ -258,3 +259,13 @@ def _compare(commands: Any) -> None:
     compare.add_argument(
         "--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]"
     )
+
+
+def _recordings(commands: Any) -> None:
+    recordings = _add(commands, "recordings", "show what models answered in recorded runs, and check the files")
+    recordings.add_argument(
+        "what", choices=("list", "show", "check"), help="all of them, one request by request, or whether they are whole"
+    )
+    recordings.add_argument("directory", type=Path, metavar="DIR", help="a folder with recordings, or a file")
+    recordings.add_argument("cell", nargs="?", metavar="CELL", help="of show: whose recording, where there are several")
+    recordings.add_argument("--format", choices=("plain", "json"), default="plain", help="of stdout [plain]")

@@ -354,3 +354,15 @@ def command_clean(call: argparse.Namespace, *, directory: Path, environ: Mapping
     wanted = CleanOptions(older_than=call.older_than, everything=call.all, run_id=call.run, dry_run=call.dry_run)
     clean(wanted, environ, lambda line: print(log_line(line), flush=True))
     return EXIT_PASS
+
+
+def command_recordings(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
+    """Say what is in recordings, and whether they can be replayed: 1 when one of them can't, else 0."""
+    from keystone_action.cli.recordings import Recordings
+
+    if call.cell is not None and call.what != "show":
+        raise UsageError(f"recordings {call.what} is about all recordings", help=f"leave {call.cell!r} out")
+    found = Recordings(call.directory, directory, environ, sys.stdout, sys.stderr)
+    if call.what == "show":
+        return found.show(call.cell, call.format)
+    return found.list(call.format) if call.what == "list" else found.check(call.format)

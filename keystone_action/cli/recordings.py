@@ -1,0 +1,214 @@
+"""`keystone recordings`: what is in the recordings below a folder, for people, and whether each can be replayed.
+
+Anybody may have written these files, so all that is shown of them is masked, and escaped for terminals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from keystone_action.errors import EXIT_FAIL, EXIT_PASS, UsageError
+from keystone_action.evidence.masking import Masker
+from keystone_action.gateway.recordings.reading import COUNTS, read_recording
+from keystone_action.gateway.recordings.walking import RecordingError
+from keystone_action.report import words
+from keystone_action.report.cost import money, short_count
+from keystone_action.report.escape import log_line
+from keystone_action.runner.secrets import is_key
+from keystone_action.spec.walking import walk
+
+if TYPE_CHECKING:
+    from keystone_action.gateway.recordings.recording import Recording
+
+_SUFFIX = ".jsonl"
+_COLUMNS = ("CELL", "SPEC", "DATE", "PROVIDER", "MODEL", "REQUESTS", "TOKENS", "COST")
+_NUMBERS = frozenset({"REQUESTS", "TOKENS", "COST"})
+_WIDEST = 60
+_LINE = re.compile(r"^:(\d+): ")
+_ADVICE = "name a file, or the folder of a spec's recordings, such as recordings/my-spec"
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """A file that should hold a recording. shown: its path, relative to the folder that was named. row: what is in it,
+    None where it can't be read. problem: why it can't be replayed, in one line; empty when it can."""
+
+    shown: str
+    row: dict[str, Any] | None = None
+    problem: str = ""
+
+
+class Recordings:
+    """Those below a folder, or in one file. directory: what the place is relative to. environ: with the keys that are
+    masked. Raises UsageError where there is none."""
+
+    def __init__(self, place: Path, directory: Path, environ: Mapping[str, str], out: IO[str], errors: IO[str]) -> None:
+        top = directory / place
+        self._top = top if top.is_dir() else top.parent
+        if not os.path.lexists(top):
+            raise UsageError(f"there is no file or folder {place}", help=_ADVICE)
+        self._paths = sorted(_files(top))
+        self._masker = Masker([value for name, value in environ.items() if is_key(name)])
+        self._out, self._errors = out, errors
+        if not self._paths:
+            raise UsageError(f"there are no recordings in {place}: no files with the ending {_SUFFIX}", help=_ADVICE)
+
+    def list(self, kind: str) -> int:
+        """A line for each. What is wrong with others is told on stderr."""
+        looked_at = [self._look(path) for path in self._paths]
+        rows = [one.row for one in looked_at if one.row is not None]
+        if kind == "json":
+            self._print_document({"recordings": rows, "problems": _problems(looked_at)})
+        elif rows:
+            table = [_COLUMNS, *(_cells(row) for row in rows)]
+            widths = [min(_WIDEST, max(map(len, column))) for column in zip(*table, strict=True)]
+            for line in table:
+                self._print("  ".join(map(_aligned, line, widths, _COLUMNS)).rstrip())
+        return self._tell(_problems(looked_at), self._errors)
+
+    def check(self, kind: str) -> int:
+        """Whether every one of them can be replayed; a line for each that can't."""
+        problems = _problems(self._look(path) for path in self._paths)
+        if kind == "json":
+            self._print_document({"recordings": len(self._paths), "problems": problems})
+            return EXIT_FAIL if problems else EXIT_PASS
+        code = self._tell(problems, self._out)
+        bad = f", {len(problems):,} can't be replayed" if problems else ", all can be replayed"
+        self._print(f"{words.count(len(self._paths), 'recording')}{bad}")
+        return code
+
+    def show(self, cell: str | None, kind: str) -> int:
+        """One recording, request by request. cell: which one, None = the only one. Raises UsageError."""
+        from keystone_action.cli.recorded_requests import documents, lines
+
+        path = self._only(cell)
+        try:
+            recording = self._recording(path)
+        except (RecordingError, OSError) as error:
+            raise UsageError(self._said(error, path)) from None
+        row = _row(recording)
+        if kind == "json":
+            self._print_document({**row, "entries": documents(recording)})
+            return EXIT_PASS
+        self._print(f"{row['cell']}, recorded {words.moment(row['date'])} by Keystone {row['product']}")
+        self._print(f"{words.count(row['requests'], 'request')}, {_tokens(row)} tokens, {_cost(row)}")
+        for line in lines(recording):
+            self._print(line)
+        return EXIT_PASS
+
+    def _only(self, cell: str | None) -> Path:
+        chosen = [path for path in self._paths if cell is None or path.stem == cell]
+        names = ", ".join(path.stem for path in self._paths[:10]) + (" …" if len(self._paths) > 10 else "")
+        if not chosen:
+            raise UsageError(f"there is no recording of {cell!r} here", help=f"there are {names}")
+        if len(chosen) > 1:
+            raise UsageError(f"there are {len(chosen):,} recordings here", help=f"add the cell to be shown: {names}")
+        return chosen[0]
+
+    def _recording(self, path: Path) -> Recording:
+        return read_recording(path, below=self._top)
+
+    def _look(self, path: Path) -> LookedAt:
+        shown = path.relative_to(self._top).as_posix()
+        try:
+            recording = self._recording(path)
+        except (RecordingError, OSError) as error:
+            said = self._said(error, path).removeprefix(shown)
+            return LookedAt(shown, problem=_LINE.sub(r"line \1: ", said).removeprefix(": "))
+        return LookedAt(shown, _row(recording), _contradiction(path, recording))
+
+    def _said(self, error: RecordingError | OSError, path: Path) -> str:
+        said = error.sentences if isinstance(error, RecordingError) else f"{path} can't be read: {error.strerror}"
+        return " ".join(said.split()).replace(str(path), path.relative_to(self._top).as_posix())
+
+    def _tell(self, problems: Sequence[Mapping[str, str]], stream: IO[str]) -> int:
+        for one in problems:
+            stream.write(f"{log_line(self._masker.text(': '.join(one.values())))}\n")
+        return EXIT_FAIL if problems else EXIT_PASS
+
+    def _print(self, line: str) -> None:
+        self._out.write(f"{log_line(self._masker.text(line))}\n")
+
+    def _print_document(self, document: Any) -> None:
+        # Escapes of JSON: nothing in it can reach a terminal as a control character.
+        self._out.write(json.dumps(self._masker.value(document), indent=1) + "\n")
+
+
+def _problems(looked_at: Iterable[LookedAt]) -> list[dict[str, str]]:
+    return [{"file": one.shown, "problem": one.problem} for one in looked_at if one.problem]
+
+
+def _files(top: Path) -> Iterator[Path]:
+    """The file itself, or all below a folder."""
+    if not top.is_dir():
+        yield top
+        return
+    found = (Path(folder) / name for folder, _, names in walk(top) for name in names)
+    yield from (path for path in found if path.name.endswith(_SUFFIX) and not path.name.startswith("."))
+
+
+def _contradiction(path: Path, recording: Recording) -> str:
+    """What the file's own lines can't tell: it was copied, or its first line is made up."""
+    if path.stem != recording.cell:
+        return f"it is of the cell {recording.cell!r}, and a file of that cell is {recording.cell}{_SUFFIX}"
+    if recording.cell != recording.spec and not recording.cell.startswith(f"{recording.spec}."):
+        return f"the cell {recording.cell!r} is none of the spec {recording.spec!r}"
+    try:
+        datetime.fromisoformat(recording.date)
+    except ValueError:
+        return f"the date {recording.date!r} is none; expected one such as 2026-11-23T14:05:00Z"
+    return ""
+
+
+def _row(recording: Recording) -> dict[str, Any]:
+    entries = recording.entries
+    costs = [_cost_of(one.api, one.model, one.usage) for one in entries]
+    return {
+        "cell": recording.cell,
+        "spec": recording.spec,
+        "date": recording.date,
+        "product": recording.product,
+        "providers": sorted({name for name, api in recording.providers.items() if api in {one.api for one in entries}}),
+        "models": list(dict.fromkeys(one.model for one in entries)),
+        "requests": len(entries),
+        "tokens": {name: sum(one.usage.get(name) or 0 for one in entries) for name in COUNTS},
+        "cost_usd": None if None in costs else sum(filter(None, costs)),
+    }
+
+
+def _cost_of(api: str, model: str, usage: Mapping[str, Any]) -> float | None:
+    """US dollars of a request: as it was recorded, else by the price list for what was counted."""
+    if usage.get("cost_usd") is not None:
+        return float(usage["cost_usd"])
+    counts: dict[str, Any] = {name: usage.get(name) or 0 for name in COUNTS}
+    if not any(counts.values()):
+        return 0.0 if usage else None
+    from keystone_action.pricing import cost_of
+
+    return cost_of(api, model, **counts)
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    date = str(row["date"])[:16].replace("T", " ")
+    texts = (row["cell"], row["spec"], date, ", ".join(row["providers"]), ", ".join(row["models"]))
+    return (*(log_line(text) for text in texts), f"{row['requests']:,}", _tokens(row), _cost(row))
+
+
+def _aligned(text: str, width: int, column: str) -> str:
+    text = text if len(text) <= width else f"{text[: width - 1]}…"
+    return text.rjust(width) if column in _NUMBERS else text.ljust(width)
+
+
+def _tokens(row: Mapping[str, Any]) -> str:
+    return short_count(sum(row["tokens"].values()))
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    return "cost unknown" if row["cost_usd"] is None else money(row["cost_usd"])
