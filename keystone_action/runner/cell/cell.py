@@ -261,11 +261,12 @@ def _result(
 
 
 def _trace_info(under_way: CellUnderWay) -> TraceInfo:
-    replay = under_way.replay
-    if replay is None:
-        return TraceInfo(trace_source(under_way.observed))
-    source, differs = trace_source(under_way.observed), under_way.run.masker.text("; ".join(replay.stale))
-    return TraceInfo(source, "stale" if replay.stale else "exact", recorded_at=replay.date, differs=differs)
+    recording, source = under_way.recording, trace_source(under_way.observed)
+    if recording is None or recording.replay is None:
+        return TraceInfo(source)
+    replay, differs = recording.replay, under_way.run.masker.text("; ".join(recording.replay.stale))
+    fit: Literal["changed", "stale", "exact"] = "stale" if replay.stale else "exact"
+    return TraceInfo(source, "changed" if recording.is_changed else fit, recorded_at=replay.date, differs=differs)
 
 
 def _uncountable(result: CellResult, problem: str) -> CellResult:

@@ -36,7 +36,8 @@ def why_without_history(under_way: CellUnderWay) -> str:
 
 
 class CellRecording:
-    """Of one cell: the source of its answers, and what came of it. source: for the gateway, made of the providers."""
+    """Of one cell: the source of its answers, and what came of it. source: for the gateway, made of the providers.
+    is_changed: the change that is tested touched what is replayed."""
 
     def __init__(self, under_way: CellUnderWay, mode: str) -> None:
         """Raises HarnessError for a recording that can't be replayed."""
@@ -44,17 +45,21 @@ class CellRecording:
         self._requests = _requests(under_way)
         self.recorder: Recorder | None = None
         self.replay: Replay | None = None
+        self.is_changed = False
 
     async def open(self) -> None:
         """Read what is to be replayed. Raises HarnessError."""
         if self._mode != "replay":
             return
+        from keystone_action.gateway.recordings.recording import recording_path
         from keystone_action.gateway.recordings.replay import Replay
 
         under_way = self._under_way
         gateway = under_way.gateway_wanted
         assert gateway is not None
         recording, path = await anyio.to_thread.run_sync(_read, under_way)
+        names = {path.name, recording_path(path.parent, under_way.cell.id).name}  # the cell's own may have been deleted
+        self.is_changed = not names.isdisjoint(under_way.loaded.changed_recordings)
         self.replay = Replay(recording, gateway.match, self._requests, _shown(under_way, path))
 
     @property
