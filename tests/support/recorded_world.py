@@ -46,7 +46,7 @@ class Replayed:
 def recorded(*answers: Answer, ignore: tuple[str, ...] = (), **settings: Any) -> Iterator[Recorded]:
     """answers: of the provider."""
     requests, made = Requests(Sameness((), ignore)), []
-    requests.names = Names(HERE)
+    requests.begin(Names(HERE))
 
     def source(providers: Any) -> Any:
         made.append(Recorder(providers, requests))
@@ -62,7 +62,7 @@ def replayed(
 ) -> Iterator[Replayed]:
     """Nobody asks a provider: that fails the test."""
     requests = Requests(Sameness((), ignore))
-    requests.names = Names(THERE)
+    requests.begin(Names(THERE))
     replay = Replay(recording, match, requests, "spec.r0.jsonl")
     with world(source=lambda _: replay, **settings) as one:
         yield Replayed(one, replay)

@@ -31,8 +31,6 @@ class Recorder:
     def __init__(self, relay: Source, requests: Requests) -> None:
         self._relay, self._requests = relay, requests
         self._entries: dict[int, Entry] = {}
-        self._last: dict[int, Mapping[str, Any]] = {}
-        """By the ids of conversations, the normal form of their last requests."""
         self._size = 0
         self._under_way: dict[AnswerCopy, asyncio.Event] = {}
         self.problem = ""
@@ -77,12 +75,9 @@ class Recorder:
             self.problem = self.problem or f"request {known.number}: {what}, so there is nothing to replay"
             return
         names = self._requests.names
-        assert names is not None
         names.number(ids_in(document))
         turn = known.conversation.answered
         self._requests.answered(known, document)
-        request = _sharing(known.normal, self._last.get(id(known.conversation), {}))
-        self._last[id(known.conversation)] = request
         self._count(known, document)
         self._entries[known.number] = Entry(
             api=known.api,
@@ -92,7 +87,7 @@ class Recorder:
             conversation=known.conversation.number,
             turn=turn,
             with_tools=known.conversation.with_tools,
-            request=request,
+            request=known.normal,
             status=status,
             answer=names.named(document),
             usage=_usage(copy.answer().tokens if copy.is_answer else Tokens()),
@@ -106,23 +101,8 @@ class Recorder:
             self.problem = f"there is more than a recording may hold ({SIZE_LIMIT >> 20} MiB)"
         if self.problem:
             self._entries.clear()
-            self._last.clear()
 
 
 def _usage(tokens: Tokens) -> dict[str, int]:
     found = {name: getattr(tokens, name) for name in ("uncached", "cache_read", "cache_write", "output")}
     return {name: count for name, count in found.items() if count is not None}
-
-
-def _sharing(normal: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with what it repeats as the very objects of the last one: a conversation repeats nearly all of it."""
-    shared: dict[str, Any] = {}
-    for name, value in normal.items():
-        earlier = last.get(name)
-        if isinstance(value, list) and isinstance(earlier, list):
-            pairs = zip(value, earlier, strict=False)
-            repeated = [old if new == old else new for new, old in pairs]
-            shared[name] = [*repeated, *value[len(repeated) :]]
-        else:
-            shared[name] = earlier if value == earlier else value
-    return shared

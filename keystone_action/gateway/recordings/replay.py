@@ -84,7 +84,6 @@ class Replay:
         try:
             known = await self._requests.know(request.upstream.api, route.provider, request.path, body)
             entry = self._entry(known, route.provider)
-            assert self._requests.names is not None
             document = self._requests.names.filled(entry.answer)
         except HarnessError as error:
             self.problem = self.problem or error.sentences

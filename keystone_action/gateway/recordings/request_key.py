@@ -52,19 +52,48 @@ class Sameness:
     ignore: tuple[str, ...] = ()
 
 
-def normal_form(api: str, body: Mapping[str, Any], names: Names, sameness: Sameness) -> dict[str, Any]:  # noqa: ARG001
-    """What a recording keeps of a request, for people to read; `ignore` is not applied. Raises RecordingError.
+class NormalForms:
+    """What a recording keeps of the requests of one cell, for people to read; `ignore` is not applied.
 
     Ids that a provider made have their numbers, others (a client's own) are numbered within the request: `{id:own-1}`.
+    A conversation repeats nearly all of itself with each request, so each message is worked on once, and two requests
+    share the messages that they share.
     """
-    kept = {name: _without_caching(value) for name, value in body.items() if name not in _LEFT_OUT}
-    own = [one for one in ids_of_request(kept) if names.named(one) == one]
-    own_names = {one: f"{{id:own-{number}}}" for number, one in enumerate(own, 1)}
-    named = with_texts(with_ids(names.named(kept), own_names), without_forms)
-    for name in CONVERSATIONS:
-        if isinstance(messages := named.get(name), list):
-            named[name] = [with_equal_results(message) for message in messages]
-    return dict(_Patterns(sameness.varies, "{varies}", "of the agent's preset").applied(named))
+
+    def __init__(self, names: Names, sameness: Sameness) -> None:
+        self._names = names
+        self._varies = _Patterns(sameness.varies, "{varies}", "of the agent's preset")
+        self._known: dict[tuple[bytes, tuple[tuple[str, str], ...], bool], Any] = {}
+
+    def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises RecordingError."""
+        kept = {name: _without_caching(value) for name, value in body.items() if name not in _LEFT_OUT}
+        own = [one for one in ids_of_request(kept) if self._names.named(one) == one]
+        numbers = {one: f"{{id:own-{number}}}" for number, one in enumerate(own, 1)}
+        self._varies.begin()
+        normal: dict[str, Any] = {}
+        for name, value in kept.items():
+            shown = with_texts(self._names.named(name), without_forms)
+            if name in CONVERSATIONS and isinstance(value, list):
+                normal[shown] = [self._part(message, numbers, is_message=True) for message in value]
+            else:
+                normal[shown] = self._part(value, {}, is_message=False)
+        return normal
+
+    def _part(self, value: Any, numbers: Mapping[str, str], *, is_message: bool) -> Any:
+        within = {"messages": [value]}
+        own = {one: numbers[one] for one in ids_of_request(within) if one in numbers} if numbers else {}
+        key = _digest(value), tuple(own.items()), is_message
+        if key not in self._known:
+            with_numbers = with_ids(within, own)["messages"][0] if own else value
+            named = with_texts(self._names.named(with_numbers), without_forms)
+            self._known[key] = self._varies.applied(with_equal_results(named) if is_message else named)
+        return self._known[key]
+
+
+def normal_form(api: str, body: Mapping[str, Any], names: Names, sameness: Sameness) -> dict[str, Any]:  # noqa: ARG001
+    """Of one request alone. Raises RecordingError."""
+    return NormalForms(names, sameness).of(body)
 
 
 def key_of(api: str, model: str, normal: Mapping[str, Any], ignore: Sequence[str] = ()) -> str:
@@ -102,29 +131,42 @@ class _Patterns:
     """Regular expressions whose matches count as equal. whose: for errors."""
 
     def __init__(self, patterns: Iterable[str], mark: str, whose: str) -> None:
-        self._patterns, self._mark, self._whose = tuple(patterns), mark, whose
+        self._texts, self._mark, self._whose = tuple(patterns), mark, whose
+        self._compiled: list[Any] | None = None
+        self._left = PATTERN_SECONDS
+
+    def begin(self) -> None:
+        """What was done so far took no time."""
         self._left = PATTERN_SECONDS
 
     def applied(self, value: Any) -> Any:
         """Raises RecordingError when all together took too long."""
-        return with_texts(value, self._text) if self._patterns else value
+        if not self._texts:
+            return value
+        if self._compiled is None:
+            self._compiled = [self._compile(pattern) for pattern in self._texts]
+        return with_texts(value, self._text)
 
-    def _text(self, text: str) -> str:
+    def _compile(self, pattern: str) -> Any:
         import regex
 
-        for pattern in self._patterns:
-            started = time.monotonic()
+        try:
+            return regex.compile(pattern)
+        except regex.error as error:
+            raise RecordingError(f"the pattern {pattern!r} {self._whose} can't be used: {error}") from None
+
+    def _text(self, text: str) -> str:
+        started = time.monotonic()
+        for pattern in self._compiled or ():
             try:
                 # concurrent=True lets other threads run meanwhile: this text may have been written to take forever.
-                text = regex.sub(pattern, self._replacement, text, timeout=max(self._left, 0.001), concurrent=True)
+                text = pattern.sub(self._replacement, text, timeout=max(self._left, 0.001), concurrent=True)
             except TimeoutError:
                 raise RecordingError(
-                    f"the pattern {pattern!r} {self._whose} hit the limit of {PATTERN_SECONDS:g} s",
+                    f"the pattern {pattern.pattern!r} {self._whose} hit the limit of {PATTERN_SECONDS:g} s",
                     help="make it simpler: a pattern with one repetition in another takes forever on some texts",
                 ) from None
-            except regex.error as error:
-                raise RecordingError(f"the pattern {pattern!r} {self._whose} can't be used: {error}") from None
-            self._left -= time.monotonic() - started
+        self._left -= time.monotonic() - started
         return text
 
     def _replacement(self, found: Any) -> str:
@@ -137,9 +179,12 @@ def canonical(value: Any, **options: Any) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def _digest(value: Any) -> bytes:
+    return hashlib.sha256(canonical(value, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
 def _sha256(value: Any) -> str:
-    content = canonical(value, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(content).hexdigest()
+    return _digest(value).hex()
 
 
 def _without_caching(value: Any, depth: int = 0) -> Any:

@@ -11,7 +11,7 @@ from keystone_action.gateway.bodies import SHORT
 from keystone_action.gateway.exchange import Asked, Provider
 from keystone_action.gateway.recordings.conversations import Conversation, Conversations
 from keystone_action.gateway.recordings.names import Names
-from keystone_action.gateway.recordings.request_key import Sameness, key_of, normal_form
+from keystone_action.gateway.recordings.request_key import Keys, NormalForms, Sameness
 from keystone_action.gateway.request_body import parsed_body
 
 
@@ -33,14 +33,20 @@ class KnownRequest:
 
 
 class Requests:
-    """Of one cell. names: of this run's values; None until the cell's sandbox is there."""
+    """Of one cell. names: of this run's values, once it has begun."""
 
     def __init__(self, sameness: Sameness) -> None:
         self._sameness = sameness
         self._conversations = Conversations()
         self._turn = asyncio.Lock()
         self._number = 0
-        self.names: Names | None = None
+        self._forms = NormalForms(Names({}), sameness)
+        self._keys, self._whole_keys = Keys(sameness.ignore), Keys()
+        self.names = Names({})
+
+    def begin(self, names: Names) -> None:
+        """The cell's sandbox is there, and what differs from run to run is known."""
+        self.names, self._forms = names, NormalForms(names, self._sameness)
 
     async def know(self, api: str, provider: Provider, path: str, body: bytes) -> KnownRequest:
         """Read a request. One at a time, in the order in which they came. Raises Refusal, RecordingError."""
@@ -56,10 +62,9 @@ class Requests:
         self._conversations.answered(request.conversation, answer_id if isinstance(answer_id, str) else "")
 
     def _read(self, api: str, provider: Provider, path: str, body: bytes) -> KnownRequest:
-        names = self.names or Names({})
         parsed = parsed_body(body)
         asked = provider.asked(parsed, path)
-        normal = normal_form(api, parsed, names, self._sameness)
+        normal = self._forms.of(parsed)
         messages = normal.get(provider.conversation_field)
         previous = parsed.get("previous_response_id")
         conversation = self._conversations.of(
@@ -74,8 +79,8 @@ class Requests:
             parsed,
             asked,
             normal,
-            key_of(api, asked.model, normal, self._sameness.ignore),
-            key_of(api, asked.model, normal),
+            self._keys.key_of(api, asked.model, normal),
+            self._whole_keys.key_of(api, asked.model, normal),
             conversation,
             conversation.answered,
         )

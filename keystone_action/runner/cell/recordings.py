@@ -80,7 +80,7 @@ class CellRecording:
         """The agent starts: what differs from run to run is known."""
         from keystone_action.gateway.recordings.names import Names
 
-        self._requests.names = Names(dict(_values(self._under_way)))
+        self._requests.begin(Names(dict(_values(self._under_way))))
 
     def settle(self) -> None:
         """The agent has ended. Raises HarnessError for requests that no recording fits, or that can't be recorded."""
