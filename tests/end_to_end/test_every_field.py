@@ -6,16 +6,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.action_job import ActionJob
 from support.every_field import FOLDER, SPECS
+from support.fake_runner import StepResult
 from support.hostile import POSTGRES_CLIENT
 from support.images import MARIADB, POSTGRES, PYTHON
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
+REPLAYED = FOLDER / "replayed.keystone.yaml"
 KEY = "sk-every-field-0123456789"
 SKIPPED = {"said_in_other_words"}
 """By a check whose package the image has not."""
@@ -56,13 +59,32 @@ def unlike_expected(document: dict[str, Any]) -> list[Any]:
     ]
 
 
-def test_every_field_runs(checkout: ActionJob) -> None:
-    checkout.inputs["spec"] = "\n".join(str(path.relative_to(FOLDER)) for path in SPECS)
-    step = checkout.run(timeout=900)
+def run(job: ActionJob, *specs: Path) -> StepResult:
+    """A step with these specs, which must all pass, in a workspace without results of an earlier one. Nothing is left
+    but results and recordings."""
+    shutil.rmtree(job.runner.workspace / "keystone-results", ignore_errors=True)
+    job.inputs["spec"] = "\n".join(str(path.relative_to(FOLDER)) for path in specs)
+    step = job.run(timeout=900)
     assert step.exit_code != 2, step.raw_log
-    assert unlike_expected(checkout.document) == []
+    assert unlike_expected(job.document) == []
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (0, "pass", []), step.raw_log
-    cells = {spec["id"]: len(spec["cells"]) for spec in checkout.document["specs"]}
-    assert len(cells) == len(SPECS)
-    assert {name: count for name, count in cells.items() if count > 1} == {"answers": 4, "scenarios": 2}
-    assert checkout.left() == []
+    assert [one for one in job.left() if "/recordings" not in one] == []
+    return step
+
+
+def test_every_field_runs(checkout: ActionJob) -> None:
+    """The replay after all others, when no provider is there and no key is known."""
+    run(checkout, *(path for path in SPECS if path != REPLAYED))
+    cells = {spec["id"]: spec["cells"] for spec in checkout.document["specs"]}
+    assert len(cells) == len(SPECS) - 1
+    several = {name: len(found) for name, found in cells.items() if len(found) > 1}
+    assert several == {"answers": 4, "scenarios": 2}
+    (recorded,) = cells["talk"]
+
+    del checkout.env["ANTHROPIC_API_KEY"]
+    checkout.env["ANTHROPIC_BASE_URL"] = "http://nowhere.invalid"
+    run(checkout, REPLAYED)
+    replayed = checkout.cell
+    assert (recorded["trace"]["replayed"], replayed["trace"]["replayed"]) == (None, "stale")
+    assert replayed["agent"]["output"] == recorded["agent"]["output"]
+    assert replayed["usage"] == {**recorded["usage"], "spent_usd": 0}

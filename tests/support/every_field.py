@@ -26,12 +26,7 @@ WITHOUT_A_SPEC: Mapping[str, set[str]] = {
         *(f"AnthropicAgent.{name}" for name in ("type: anthropic", "type: paragon", "model", "max_turns", "tools")),
         *(f"HttpAgent.{name}" for name in ("type", "url", "method", "headers", "body", "output_path")),
         *("Determinism.clock", "Network.dns_overrides"),
-        *("Audit.db_writes", "Audit.file_changes", "Audit.processes"),
-        *("Forbidden.db_writes_outside", "Forbidden.file_writes_outside"),
-        *("Forbidden.http_except", "Forbidden.secrets_in_logs"),
-    },
-    "of `record` and `replay`, which are refused as not supported yet": {
-        *("Gateway.recordings", "Gateway.match", "Gateway.ignore"),
+        *("Audit.db_writes", "Audit.processes", "Forbidden.db_writes_outside"),
     },
     "end_to_end/test_known_agents.py runs the real programs": {
         f"PresetAgent.type: {name}" for name in ("claude-code", "gemini", "mini-swe-agent", "opencode", "aider")
