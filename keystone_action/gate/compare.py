@@ -23,6 +23,7 @@ from keystone_action.gate.named_files import (
     line_counts,
     named_files,
     same_content,
+    shown_files,
 )
 from keystone_action.gate.spec_changes import ranked_differences
 from keystone_action.gate.workflow_files import workflow_changes
@@ -271,6 +272,8 @@ def _differences(before: _Side, there: str, after: _Side, here: str) -> _Said:
     files = changed_files(named_files(old, before.root), named_files(new, after.root))
     weakening, others = list(meant.weakening), list(meant.others)
     beside = [*submodules, f"changed files: {', '.join(files)}"] if files else submodules
+    if shown := changed_files(*shown_files(old, (before.root, after.root))):
+        beside = [*beside, f"changed files in resources.readable, always the checkout's own: {', '.join(shown)}"]
     text = ["only its text changed, not what it means"] if not (weakening or others or same_text) else []
     sentences = (*head, *weakening[:_GRAVEST], *beside, *weakening[_GRAVEST:], *others, *text)
     return _Said(sentences, weakens=bool(weakening or beside))

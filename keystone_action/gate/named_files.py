@@ -55,6 +55,18 @@ def named_files(loaded: LoadedSpec, root: Path) -> NamedFiles:
     return NamedFiles(root, files, ranks)
 
 
+def shown_files(before: LoadedSpec, roots: tuple[Path, Path]) -> tuple[NamedFiles, NamedFiles]:
+    """The files of the base commit in folders that `resources.readable` shows, where agent and checks find programs.
+    What else is installed there is in no commit."""
+    old: dict[str, Path] = {}
+    for text in before.spec.resources.readable:
+        folder = (before.directory / text).resolve()
+        if folder.is_relative_to(roots[0]) and folder.is_dir():
+            old |= {file.relative_to(roots[0]).as_posix(): file for file in _files(folder)}
+    new = {name: roots[1] / name for name in old if (roots[1] / name).is_file()}
+    return NamedFiles(roots[0], old), NamedFiles(roots[1], new)
+
+
 def changed_recordings(before: LoadedSpec | None, after: LoadedSpec) -> frozenset[str]:
     """Names of the recordings of a spec that differ, came or went. before: None for a spec that the base commit does
     not have, or that can't be read there: then it had none of these."""

@@ -50,7 +50,7 @@ def with_search_path(variables: Mapping[str, str], folders: Sequence[Path]) -> M
 
 def _folder(text: str, loaded: LoadedSpec, options: RunOptions) -> Path:
     home = options.environ.get("HOME", "")
-    named = Path(home, text[2:]) if text.startswith("~/") and home else loaded.directory / text
+    named = Path(home, text[2:]) if text.startswith("~/") and home else loaded.code_directory / text
     real = real_path(named)
     where = f"{loaded.path}: resources.readable: {text}"
     if not real.exists():
@@ -97,6 +97,7 @@ def _closed_places(options: RunOptions) -> Iterator[tuple[str, Path]]:
 def _checkouts(loaded: LoadedSpec, options: RunOptions) -> Iterator[Path]:
     yield options.directory
     yield loaded.directory
+    yield loaded.code_directory
     if workspace := options.environ.get("GITHUB_WORKSPACE"):
         yield Path(workspace)
     # The repository's own root, wherever in it the command was called.

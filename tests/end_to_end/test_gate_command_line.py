@@ -395,3 +395,24 @@ def test_the_change_is_a_value(tmp_path: Path) -> None:
     """The helper of these tests makes what it says: two commits, the second on the first."""
     made: Change = make_change(tmp_path, BASE, CHEAT)
     assert git(made.origin, "rev-parse", f"{made.head}^") == made.base
+
+
+def test_folders_that_the_spec_of_the_base_shows_are_the_checkouts(tmp_path: Path) -> None:
+    """Where the agent's program is installed, as workspace and agent.dir are."""
+    program = "#!/bin/sh\necho head > out.txt\n"
+    clone = laptop(tmp_path, {"evals/tools/mytool": program}, {"evals/keystone.yaml": SHOWN, "evals/tools/mytool": "x"})
+    (clone / "evals" / "tools" / "mytool").chmod(0o755)
+    called = run(clone, "--spec-from", "base")
+    assert called.code == 0, called.err
+    assert "changed files in resources.readable, always the checkout's own: evals/tools/mytool" in called.err
+
+
+SHOWN = """
+version: 1
+id: small
+task: {prompt: x}
+agent: {type: command, command: mytool}
+resources: {readable: [tools]}
+invariants:
+  said: {check: {type: file_content, path: out.txt, contains: head}}
+"""

@@ -1,4 +1,4 @@
-"""Which recordings a change touched: what models are said to have answered decides about it."""
+"""Files and rules that evidence comes from: what a change did to recordings above all, and whose of them count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from keystone_action.gate.base_commit import BaseCommit
 from keystone_action.gate.compare import gated_specs
 from keystone_action.gate.options import GatedOptions
 from keystone_action.gate.specs import specs_to_run
+from keystone_action.invariants.registry import CheckTypes
+from keystone_action.runner.parts.identify import run_facts
+from keystone_action.runner.parts.identity import differences, explain_all
 from keystone_action.runner.preflight import GatedSpecs
+from keystone_action.spec.loading.loader import load
 
 SPEC = """
 version: 1
@@ -116,6 +120,48 @@ def test_of_a_large_repository_a_folder_that_is_named_is_read_too(
 def test_a_folder_in_the_place_of_a_recording_is_a_change(tmp_path: Path) -> None:
     found = compared(tmp_path, {f"{FOLDER}/{R0}": None, f"{FOLDER}/{R0}/x": "y"})
     assert found.specs[0].changed_recordings == {R0, f"{R0}/x"}
+
+
+def test_files_that_agent_and_checks_find_programs_in_are_compared(tmp_path: Path) -> None:
+    """Those that the base commit has: what is installed there besides is in no commit."""
+    base = {**BASE, "evals/keystone.yaml": f"{SPEC}resources: {{readable: [tools]}}\n", "evals/tools/lint": "exit 1\n"}
+    found = compared(tmp_path, {"evals/tools/lint": "exit 0\n", "evals/tools/more": "x"}, base)
+    assert sentences(found) == [
+        "changed files in resources.readable, always the checkout's own: evals/tools/lint (+1 −1)"
+    ]
+
+
+SECTIONS = {
+    "gateway": "{match: turn, budget: {max_requests: 5}}",
+    "forbidden": "{tools: [fetch], commands: [curl]}",
+    "audit": "{http_calls: true}",
+    "agent": "{type: command, command: 'true', trace: {format: claude, stdout: true}}",
+    "resources": "{readable: [/usr/share/doc]}",
+}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_with_spec_from_base_the_rules_on_evidence_are_those_of_the_base(tmp_path: Path, name: str) -> None:
+    weak = SPEC
+    strong = "\n".join(line for line in SPEC.splitlines() if not line.startswith(f"{name}:"))
+    strong += f"\n{name}: {SECTIONS[name]}\n"
+    found = compared(tmp_path, {"evals/keystone.yaml": weak}, {**BASE, "evals/keystone.yaml": strong}, spec_from="base")
+    (one,) = found.specs
+    (tmp_path / "strong.yaml").write_text(strong)
+    assert getattr(one.spec, name) == getattr(load(tmp_path / "strong.yaml", CheckTypes()).spec, name)
+    assert any(f"{name}." in text for text in sentences(found))
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_they_are_part_of_what_a_run_is(tmp_path: Path, name: str) -> None:
+    identities = []
+    for text in (SPEC, "\n".join(line for line in SPEC.splitlines() if not line.startswith(f"{name}:"))):
+        more = "" if text == SPEC else f"\n{name}: {SECTIONS[name]}\n"
+        (tmp_path / "keystone.yaml").write_text(text + more)
+        options = GatedOptions(specs=("keystone.yaml",), directory=tmp_path)
+        identities.append(run_facts(options, specs_to_run(options).specs, None))
+    (found,) = differences(*identities, "resume")
+    assert explain_all([found], "resume") == "the spec small has changed since"
 
 
 def test_without_a_base_nothing_is_known_to_be_changed(tmp_path: Path) -> None:
