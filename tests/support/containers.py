@@ -97,7 +97,7 @@ class ContainerWorld:
         for one in images:
             self.image(one)
 
-    def build(self, **fields: Any) -> RunningService:
+    def build(self, *, watches_writes: bool = False, **fields: Any) -> RunningService:
         """A service that was not started; it is stopped with this."""
         definition = _definitions.validate_python({"name": "svc", **fields})
         host = make_host(
@@ -108,7 +108,9 @@ class ContainerWorld:
             mask=Masker({"TOKEN": SECRET}).text,
         )
         # Nothing here is a process of ours, so nothing spawns one.
-        service = build_service(definition, Surroundings(cast("Any", None), self.directory, self.mocks, host))
+        nobody = cast("Any", None)
+        around = Surroundings(nobody, self.directory, self.mocks, host, watches_writes=watches_writes)
+        service = build_service(definition, around)
         self._started.append(service)
         return service
 
@@ -126,6 +128,7 @@ class ContainerWorld:
         exclusive: bool = False,
         network: ContainerNetwork | None = None,
         internal: bool = False,
+        watches_writes: bool = False,
     ) -> ServedCell:
         """A cell with this service attached, in a network of its own unless one is given."""
         cell_id = f"cell-{next(self._numbers)}"
@@ -136,7 +139,14 @@ class ContainerWorld:
         private = self.directory / cell_id
         private.mkdir()
         scope = CellScope(
-            cell_id, private, private, AuditLog(private / "audit.jsonl"), exclusive, network=network, in_network=True
+            cell_id,
+            private,
+            private,
+            AuditLog(private / "audit.jsonl"),
+            exclusive,
+            network=network,
+            in_network=True,
+            watches_writes=watches_writes,
         )
         try:
             placing = closing.enter_context(ExitStack())

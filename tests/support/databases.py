@@ -48,6 +48,10 @@ class PostgresCell:
         """What an sql fixture of the spec does before the agent starts."""
         self.portal.call(self.place.run_sql, script)
 
+    def seal(self) -> None:
+        """The agent starts."""
+        self.portal.call(self.place.seal)
+
     def query(self, sql: str, timeout: float = 10.0, *, redefined: bool = False) -> QueryResult:
         """What a check asks."""
         assert self.place.database is not None
@@ -72,11 +76,12 @@ class PostgresForTests:
     root: Path
     _numbers: Any = field(default_factory=itertools.count)
 
-    def attach(self, *, exclusive: bool = False) -> PostgresCell:
+    def attach(self, *, exclusive: bool = False, watches_writes: bool = False) -> PostgresCell:
         """One more cell."""
         private = self.root / f"cell-{next(self._numbers)}"
         private.mkdir()
-        scope = CellScope("cell", private, private, AuditLog(private / "audit.jsonl"), exclusive)
+        audit = AuditLog(private / "audit.jsonl")
+        scope = CellScope("cell", private, private, audit, exclusive, watches_writes=watches_writes)
         block = self.service.attach(scope)
         return PostgresCell(self.portal, self.service, self.portal.call(block.__aenter__), block)
 
@@ -104,6 +109,20 @@ def postgres(
     portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PostgresForTests]:
     """One embedded PostgreSQL."""
+    yield from _embedded(portal, sandboxes, tmp_path_factory.mktemp("postgres"), watches_writes=False)
+
+
+@pytest.fixture(scope="session")
+def watched_postgres(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PostgresForTests]:
+    """One that keeps a log of what is written into its databases."""
+    yield from _embedded(portal, sandboxes, tmp_path_factory.mktemp("watched"), watches_writes=True)
+
+
+def _embedded(
+    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, directory: Path, *, watches_writes: bool
+) -> Iterator[PostgresForTests]:
     definition = PostgresService.model_validate(
         {
             "type": "postgres",
@@ -111,9 +130,10 @@ def postgres(
             "env": {"POSTGRES_USER": "app", "POSTGRES_PASSWORD": "s3cret/@:", "POSTGRES_DB": "shop"},
         }
     )
-    service = EmbeddedPostgres(definition, sandboxes.root / "postgres", sandboxes)
+    place = sandboxes.root / directory.name
+    service = EmbeddedPostgres(definition, place, sandboxes, watches_writes=watches_writes)
     portal.call(service.start)
-    yield PostgresForTests(portal, service, tmp_path_factory.mktemp("postgres"))
+    yield PostgresForTests(portal, service, directory)
     portal.call(service.stop)
 
 

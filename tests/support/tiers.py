@@ -14,7 +14,7 @@ import pytest
 _TESTS = Path(__file__).parents[1]
 _FIXTURES = {
     "docker": {"action_base", "action_image", "containers", "engine", "image", "shared_containers"},
-    "database": {"cell", "database", "mariadb", "own_database", "postgres", "world"},
+    "database": {"cell", "database", "mariadb", "own_database", "postgres", "watched_postgres", "world"},
     "sandbox": {"sandboxes"},
 }
 _ROOMS = {

@@ -22,6 +22,8 @@ from keystone_action.services.redefinitions import NOTHING, Catalogue, Catalogue
 if TYPE_CHECKING:
     import psycopg
 
+    from keystone_action.services.postgres.writes.slots import Slots
+
 _OWN_SETTINGS = (
     "(setdatabase = (SELECT oid FROM pg_database WHERE datname = %(database)s)"
     " OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY(%(roles)s)))"
@@ -66,9 +68,10 @@ _HAND_OVER = f"""
 class PostgresServer(Protocol):
     """A server whose superuser is ours alone. template: the database that those of cells are copies of. template_state:
     what stands in each copy of it that was just made, once that is known; always None where the template has
-    something to be handed over to each cell's role."""
+    something to be handed over to each cell's role. slots: where what cells write is wanted."""
 
     template_state: StateBefore | None
+    slots: Slots | None
 
     @property
     def template(self) -> str: ...
@@ -198,16 +201,18 @@ class CellDatabase:
         stands there now (`changes`), and say what would change the meaning of this query. Raises psycopg.Error."""
         with self._lock:
             if self._shadows is None:
-                self._restore_server_side()
+                self.restore_access()
+                self.grant_reading()
                 with self.server.admin(self.database) as admin:
-                    self._grant_reading(admin)
                     now = postgres_catalogue.shadows(admin, self.before.schemas)
                     catalogue = postgres_catalogue.look(admin)
                     self.changes = CatalogueChanges(self.before.catalogue, catalogue, self.before.schemas)
                     self._shadows = sorted(now - self.before.shadows)
         return stand_in(self._shadows, query)
 
-    def _restore_server_side(self) -> None:
+    def restore_access(self) -> None:
+        """Undo what could keep our roles out, or set up their sessions; the agent's sessions end. Raises
+        psycopg.Error."""
         with self.server.admin() as admin:
             self._execute(
                 admin,
@@ -235,17 +240,19 @@ class CellDatabase:
     def _own(self) -> dict[str, Any]:
         return {"database": self.database, "roles": [self.owner, self.reader]}
 
-    def _grant_reading(self, admin: psycopg.Connection[Any]) -> None:
+    def grant_reading(self) -> None:
+        """Let our reader read all that is there now. Raises psycopg.Error."""
         from psycopg import sql
 
-        for schema in map(sql.Identifier, _column(admin, _SCHEMAS)):
-            self._execute(
-                admin,
-                "GRANT USAGE ON SCHEMA {schema} TO {reader}",
-                "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}",
-                "GRANT SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {reader}",
-                schema=schema,
-            )
+        with self.server.admin(self.database) as admin:
+            for schema in map(sql.Identifier, _column(admin, _SCHEMAS)):
+                self._execute(
+                    admin,
+                    "GRANT USAGE ON SCHEMA {schema} TO {reader}",
+                    "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}",
+                    "GRANT SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {reader}",
+                    schema=schema,
+                )
 
     def _drop(self, admin: psycopg.Connection[Any]) -> None:
         force = " WITH (FORCE)"

@@ -6,6 +6,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from keystone_action.services.base import Place
 from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.cells import CellDatabase, PostgresServer
 from keystone_action.services.postgres.reader import PostgresReader
+from keystone_action.services.postgres.writes.watch import WriteWatch
 
 KEPT_BYTES = 256 << 20
 """Databases of cells that are over, up to this size together, wait for the end of their server. To drop one makes the
@@ -52,7 +54,8 @@ class PostgresCredentials:
 
 
 class PostgresPlace(Place):
-    """One cell's database. failure: makes the service's error of a problem; may block."""
+    """One cell's database. failure: makes the service's error of a problem; may block. watches_writes: see
+    CellScope."""
 
     def __init__(
         self,
@@ -62,6 +65,8 @@ class PostgresPlace(Place):
         server: PostgresServer,
         wanted: PostgresCredentials,
         failure: Callable[[PostgresServer, str], ServiceError],
+        *,
+        watches_writes: bool = False,
     ) -> None:
         cell = CellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)
         reader = PostgresReader(
@@ -70,7 +75,8 @@ class PostgresPlace(Place):
             prepare=cell.prepare,
             changes=lambda: cell.changes,
         )
-        super().__init__(name, for_agent, for_host, database=reader)
+        self._watch = WriteWatch(name, cell, partial(failure, server)) if watches_writes else None
+        super().__init__(name, for_agent, for_host, database=reader, writes=self._watch)
         self.cell = cell
         self._failure = failure
 
@@ -85,6 +91,8 @@ class PostgresPlace(Place):
     async def seal(self) -> None:
         """See Place. For when setup has changed the database."""
         await self._run("went away", self.cell.remember)
+        if self._watch is not None:
+            await self._run("can't be watched", self._watch.begin)
 
     def settle(self) -> None:
         """See Place. Ends the agent's sessions."""
@@ -92,8 +100,15 @@ class PostgresPlace(Place):
 
         try:
             self.cell.end_sessions()
+            if self._watch is not None:
+                self._watch.end()
         except psycopg.Error as error:
             raise self._failure(self.cell.server, f"went away: {one_line(error)}") from None
+
+    def unwatch(self) -> None:
+        """The cell has been graded: its server need not keep a log for it. Raises psycopg.Error."""
+        if self._watch is not None:
+            self._watch.close()
 
     async def _run(self, what: str, call: Callable[[], None], script: str = "") -> None:
         import anyio.to_thread
@@ -120,6 +135,7 @@ class RetiredDatabases:
 
         cell = place.cell
         try:
+            await anyio.to_thread.run_sync(place.unwatch)
             if not cell.unique:
                 await anyio.to_thread.run_sync(cell.drop)
                 return

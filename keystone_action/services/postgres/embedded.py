@@ -63,8 +63,8 @@ def read_credentials(service: str, env: Mapping[str, str], *, reserved: Collecti
 
 class EmbeddedPostgres:
     """A `RunningService`. directory: a new one for this server alone; see `EmbeddedServer`. thread: for the relays by
-    which containers reach it [its own]. That it stands in for an image which the spec names is said in the report's
-    head, once for the run."""
+    which containers reach it [its own]. watches_writes: see Surroundings. That it stands in for an image which the spec
+    names is said in the report's head, once for the run."""
 
     def __init__(
         self,
@@ -72,6 +72,8 @@ class EmbeddedPostgres:
         directory: Path,
         spawner: Spawner,
         thread: LoopThread | None = None,
+        *,
+        watches_writes: bool = False,
     ) -> None:
         self._definition = definition
         self._credentials = credentials_from_env(definition.name, definition.env)
@@ -79,13 +81,20 @@ class EmbeddedPostgres:
         self._retired = RetiredDatabases()
         self._directory = directory  # a further server has one beside it
         self._spawner = spawner
+        self._watches_writes = watches_writes
         self._server = self._new_server(directory)
         self._ended_servers: list[EmbeddedServer] = []
         self._one_at_a_time: anyio.Lock | None = None
 
     def _new_server(self, directory: Path) -> EmbeddedServer:
         trusted_role = self._credentials.user if self._credentials.trust else None
-        return EmbeddedServer(self.name, directory, self._spawner, trusted_role=trusted_role)
+        return EmbeddedServer(
+            self.name,
+            directory,
+            self._spawner,
+            trusted_role=trusted_role,
+            watches_writes=self._watches_writes,
+        )
 
     @property
     def name(self) -> str:
@@ -127,7 +136,9 @@ class EmbeddedPostgres:
         async with AsyncExitStack() as way:
             if scope.network is not None and scope.in_network:
                 for_agent = wanted.address(self.name, await self._open_way(scope.network, server, way))
-            place = PostgresPlace(self.name, for_agent, for_host, server, wanted, _failure)
+            place = PostgresPlace(
+                self.name, for_agent, for_host, server, wanted, _failure, watches_writes=scope.watches_writes
+            )
             await place.create()
             # The way there closes first: nobody comes while the database goes.
             async with undoing(partial(self._retired.add, place)), undoing(way.aclose):

@@ -16,6 +16,7 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.services.postgres.binaries import reachable_binaries
 from keystone_action.services.postgres.cells import PRISTINE, StateBefore
 from keystone_action.services.postgres.reader import keywords, session_options
+from keystone_action.services.postgres.writes.slots import SERVER_SETTINGS, Slots
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 
 if TYPE_CHECKING:
@@ -58,18 +59,30 @@ class EmbeddedServer:
 
     directory: what this server may have for its own; its parent is ours, and the server's user may pass through it.
     trusted_role: a role that may connect without a password (POSTGRES_HOST_AUTH_METHOD=trust), else None.
+    watches_writes: it keeps a log of what is written into its databases.
     """
 
-    def __init__(self, name: str, directory: Path, spawner: Spawner, *, trusted_role: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        spawner: Spawner,
+        *,
+        trusted_role: str | None = None,
+        watches_writes: bool = False,
+    ) -> None:
         self.name = name
         self.template = PRISTINE
         self.template_state: StateBefore | None = None
+        self.slots: Slots | None = None
         self.superuser = f"keystone_{secrets.token_hex(6)}"
         self.port = 0
         self._password = secrets.token_urlsafe(32)
         self._directory = directory
         self._spawner = spawner
         self._trusted_role = trusted_role
+        self._settings = {**_SETTINGS, **(SERVER_SETTINGS if watches_writes else {})}
+        self._watches_writes = watches_writes
         self._process: ServerProcess | None = None
 
     async def start(self, ready_timeout: float) -> None:
@@ -99,7 +112,7 @@ class EmbeddedServer:
         await self._make_data_directory(binaries)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self.port = _free_port()
-            settings = {**_SETTINGS, "port": str(self.port)}
+            settings = {**self._settings, "port": str(self.port)}
             options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
             self._process = await self._spawn([str(binaries.postgres), "-D", str(self._data), *options], user=True)
             if await self._answers():
@@ -171,6 +184,8 @@ class EmbeddedServer:
             connection.execute("DROP DATABASE IF EXISTS postgres")
             for database in (MAINTENANCE, "template1"):
                 connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
+        if self._watches_writes:
+            self.slots = Slots(self, self.failure)
 
     @contextmanager
     def admin(self, database: str = MAINTENANCE) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:

@@ -19,6 +19,7 @@ from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.databases import PostgresCredentials
 from keystone_action.services.postgres.passwords import scram_verifier
 from keystone_action.services.postgres.reader import keywords, session_options
+from keystone_action.services.postgres.writes.slots import Slots
 
 if TYPE_CHECKING:
     import psycopg
@@ -45,11 +46,15 @@ _HASTE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchro
 class PostgresInContainer:
     """See `PostgresServer`. by_image: what the image makes its own superuser and database of."""
 
-    def __init__(self, container: ServiceContainer, by_image: PostgresCredentials, port: int) -> None:
+    def __init__(
+        self, container: ServiceContainer, by_image: PostgresCredentials, port: int, *, watches_writes: bool = False
+    ) -> None:
         self.container = container
         self.port = port
         self.template = TEMPLATE
         self.template_state: StateBefore | None = None
+        self.slots: Slots | None = None
+        self._watches_writes = watches_writes
         self._by_image = by_image
         self._superuser = f"keystone_{secrets.token_hex(6)}"
         self._password = secrets.token_urlsafe(32)
@@ -127,6 +132,8 @@ class PostgresInContainer:
         with self.admin() as admin:
             self._close_to_others(admin)
             self._make_template(admin)
+        if self._watches_writes:
+            self.slots = Slots(self, self.container.failure)
 
     def _close_to_others(self, admin: psycopg.Connection[Any]) -> None:
         """Nobody but us is superuser, nobody gets in without a password (the images trust local connections), and no

@@ -18,12 +18,14 @@ class Postgres(ServiceKind[PostgresService | ContainerService]):
         if definition.image is not None and surroundings.containers is not None:
             from keystone_action.services.postgres.container import PostgresContainer
 
-            return PostgresContainer(definition, surroundings.containers)
+            return PostgresContainer(definition, surroundings.containers, watches_writes=surroundings.watches_writes)
         from keystone_action.services.postgres.embedded import EmbeddedPostgres
 
         provider = surroundings.provider
         directory = provider.root / f"postgres-{secrets.token_hex(6)}"
-        return EmbeddedPostgres(definition, directory, provider, surroundings.mocks.thread)
+        return EmbeddedPostgres(
+            definition, directory, provider, surroundings.mocks.thread, watches_writes=surroundings.watches_writes
+        )
 
     @classmethod
     def refuse_unsupported(cls, definition: PostgresService | ContainerService, *, engine: bool) -> None:

@@ -1,0 +1,301 @@
+"""A log of the statements that change definitions in one database, kept by event triggers of its server's superuser.
+
+The agent owns the database and not the triggers: it can neither drop nor disable them, nor read or write the log. What
+a transaction logged goes with it when that is rolled back, and a table that was made and dropped again stands in it
+twice. What has no event triggers, or none that say of what (GRANT), is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.evidence.writes import TableWrite
+from keystone_action.services.postgres.writes.comparison import LARGE_OBJECTS, merged
+from keystone_action.services.postgres.writes.names import OF_USERS, Relation, relations
+
+if TYPE_CHECKING:
+    import psycopg
+
+RELATION, PROCEDURE, NAMESPACE, TYPE, LARGE_OBJECT = 1259, 1255, 2615, 1247, 2613
+"""Catalogs, by their own oid, which is the same on every server."""
+UNWATCHED = "UNWATCHED"
+"""The tag of an entry of our own: updates of this table can't be had."""
+_OPERATIONS = {"CREATE": "create", "SELECT": "create", "IMPORT": "create", "REFRESH": "change"}
+"""By the first word of a statement's tag; others alter."""
+_OF_A_TABLE = frozenset({"table column", "table constraint", "default value"})
+_RIGHTS = ("GRANT", "REVOKE", "ALTER DEFAULT PRIVILEGES")
+_NO_WRITES = "'{REINDEX}'"
+"""Statements that have event triggers and change neither data nor definitions."""
+
+_INSTALL = r"""
+CREATE SCHEMA {schema};
+CREATE TABLE {schema}.marks (mark text);
+CREATE TABLE {schema}.log (
+    number bigint GENERATED ALWAYS AS IDENTITY, at timestamptz DEFAULT clock_timestamp(), tag text, kind text,
+    class oid, object oid, name text, of_table text,
+    is_logged boolean DEFAULT true);
+
+CREATE FUNCTION {schema}.table_of(class oid, object oid) RETURNS oid
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+    its oid := CASE class
+        WHEN 'pg_class'::regclass THEN COALESCE(
+            (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = object),
+            (SELECT d.refobjid FROM pg_depend d JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'S'
+              WHERE d.classid = 'pg_class'::regclass AND d.objid = object AND d.refclassid = 'pg_class'::regclass
+                AND d.refobjsubid > 0 AND d.deptype IN ('a', 'i') LIMIT 1),
+            object)
+        WHEN 'pg_trigger'::regclass THEN (SELECT t.tgrelid FROM pg_trigger t WHERE t.oid = object)
+        WHEN 'pg_policy'::regclass THEN (SELECT p.polrelid FROM pg_policy p WHERE p.oid = object)
+        WHEN 'pg_rewrite'::regclass THEN (SELECT r.ev_class FROM pg_rewrite r WHERE r.oid = object)
+        WHEN 'pg_constraint'::regclass THEN (SELECT k.conrelid FROM pg_constraint k WHERE k.oid = object)
+        WHEN 'pg_statistic_ext'::regclass THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = object)
+    END;
+    above oid;
+BEGIN
+    LOOP
+        SELECT i.inhparent INTO above FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+         WHERE i.inhrelid = its LIMIT 1;
+        IF above IS NULL THEN
+            RETURN its;
+        END IF;
+        its := above;
+    END LOOP;
+END $body$;
+
+CREATE FUNCTION {schema}.written(relation oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
+    SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = relation
+$body$;
+
+CREATE FUNCTION {schema}.note() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+    INSERT INTO {schema}.log (tag, kind, class, object, name, of_table, is_logged)
+    SELECT d.command_tag, d.object_type, d.classid, d.objid,
+           COALESCE({schema}.written(CASE WHEN d.classid = 'pg_class'::regclass THEN d.objid END),
+                    (SELECT n.nspname || '.' || p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                      WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid),
+                    d.object_identity),
+           {schema}.written({schema}.table_of(d.classid, d.objid)),
+           NOT EXISTS (SELECT FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
+                        AND c.relkind = 'r' AND c.relpersistence = 'u')
+      FROM pg_event_trigger_ddl_commands() d
+     WHERE d.schema_name IS DISTINCT FROM 'pg_temp' AND NOT d.in_extension
+       AND d.command_tag <> ALL ({no_writes}::text[])
+       AND COALESCE({schema}.written({schema}.table_of(d.classid, d.objid)), '') NOT LIKE 'pg\_temp%';
+    {identify}
+END $body$;
+
+CREATE FUNCTION {schema}.note_drop() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+    INSERT INTO {schema}.log (tag, kind, class, object, name, of_table)
+    SELECT 'DROP', d.object_type, d.classid, d.objid,
+           COALESCE(NULLIF(array_to_string(d.address_names[1:2], '.'), ''), d.object_identity),
+           CASE WHEN d.objsubid <> 0
+                  OR d.object_type IN ('trigger', 'policy', 'rule', 'table constraint', 'default value')
+                THEN array_to_string(d.address_names[1:2], '.') END
+      FROM pg_event_trigger_dropped_objects() d
+     WHERE (d.original OR d.normal) AND NOT d.is_temporary
+       AND d.schema_name IS DISTINCT FROM 'pg_temp';
+END $body$;
+"""
+_TRIGGERS = """
+CREATE EVENT TRIGGER {schema} ON ddl_command_end EXECUTE PROCEDURE {schema}.note();
+CREATE EVENT TRIGGER {drops} ON sql_drop EXECUTE PROCEDURE {schema}.note_drop();
+"""
+
+# `pgoutput` refuses updates and deletes of a table without a key, unless the whole old row stands in the log. As `ALTER
+# TABLE … REPLICA IDENTITY FULL` does it, but without locks and without event triggers of its own. What it can't be had
+# for are columns that are computed when they are read: such a table needs a primary key.
+_IDENTIFY = """
+CREATE TABLE {schema}.identities (relation oid, was "char");
+CREATE FUNCTION {schema}.identify(changed oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+    wanted "char" := 'f';
+BEGIN
+    PERFORM FROM pg_class WHERE oid = changed AND relkind = 'r';
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    PERFORM FROM pg_attribute WHERE attrelid = changed AND attgenerated = 'v' AND NOT attisdropped;
+    IF FOUND THEN
+        wanted := 'd';
+        PERFORM FROM pg_index WHERE indrelid = changed AND indisprimary AND indisvalid AND indimmediate;
+        IF NOT FOUND THEN
+            INSERT INTO {schema}.log (tag, kind, class, object, name, of_table)
+            VALUES ('{unwatched}', 'table', 'pg_class'::regclass, changed, {schema}.written(changed),
+                    {schema}.written(changed));
+        END IF;
+    END IF;
+    UPDATE pg_class SET relreplident = wanted WHERE oid = changed AND relreplident <> wanted;
+END $body$;
+INSERT INTO {schema}.identities SELECT c.oid, c.relreplident FROM pg_class c JOIN pg_namespace n
+    ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname !~ '^pg_'
+    AND n.nspname <> 'information_schema';
+SELECT {schema}.identify(relation) FROM {schema}.identities;
+CREATE PUBLICATION {schema} FOR ALL TABLES{options};
+"""
+_IDENTIFY_CHANGED = """
+    PERFORM {schema}.identify(d.objid) FROM pg_event_trigger_ddl_commands() d
+      WHERE d.classid = 'pg_class'::regclass AND d.schema_name IS DISTINCT FROM 'pg_temp';"""
+_SINCE_GENERATED_COLUMNS = 180000
+_RESTORE = """
+UPDATE pg_class c SET relreplident = COALESCE((SELECT i.was FROM {schema}.identities i WHERE i.relation = c.oid), 'd')
+  FROM pg_namespace n WHERE n.oid = c.relnamespace AND c.relkind = 'r' AND c.relreplident = 'f'
+   AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', '{schema}');
+DROP PUBLICATION {schema};
+"""
+_REMOVE = "DROP EVENT TRIGGER {schema}; DROP EVENT TRIGGER {drops}; DROP SCHEMA {schema} CASCADE;"
+_LOG = """
+    SELECT min(at) AT TIME ZONE 'UTC', tag, kind, class::bigint, object::bigint, name, of_table, is_logged
+      FROM {schema}.log GROUP BY tag, kind, class, object, name, of_table, is_logged ORDER BY min(number)
+"""
+_OTHERS = f"""
+    SELECT {NAMESPACE}::bigint, oid::bigint, nspname, nspacl::text FROM pg_namespace n WHERE {OF_USERS}
+    UNION ALL
+    SELECT {PROCEDURE}::bigint, p.oid::bigint, n.nspname || '.' || proname, proacl::text
+      FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE {OF_USERS}
+    UNION ALL
+    SELECT {TYPE}::bigint, t.oid::bigint, n.nspname || '.' || typname, typacl::text
+      FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace WHERE {OF_USERS} AND typtype IN ('e', 'd', 'r')
+"""  # noqa: S608 - conditions of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the log. tag: of the statement, as PostgreSQL names it. name: None where PostgreSQL does not say of
+    what. of_table: of what belongs to a table, its name, else as `name`. is_logged: it is no unlogged table."""
+
+    at: datetime
+    tag: str
+    kind: str
+    catalog: int
+    oid: int
+    name: str | None
+    of_table: str | None
+    is_logged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What stands in a database, by oid. others: schemas, functions and types, by catalog and oid, with rights."""
+
+    relations: Mapping[int, Relation]
+    others: Mapping[tuple[int, int], tuple[str, str | None]] = field(default_factory=dict)
+
+
+def look(session: psycopg.Connection[Any]) -> Look:
+    """Raises psycopg.Error."""
+    others = session.execute(_OTHERS.encode()).fetchall()
+    return Look(relations(session), {(row[0], row[1]): (row[2], row[3]) for row in others})
+
+
+def install(session: psycopg.Connection[Any], schema: str, *, publication: bool) -> None:
+    """Keep a log from now on. schema: a name of ours, for all that is needed. publication: one of all tables, and
+    whole old rows in the server's log, for the plugin that needs them. Raises psycopg.Error."""
+    names = {"schema": schema, "drops": f"{schema}_drops", "no_writes": _NO_WRITES, "unwatched": UNWATCHED}
+    has_generated = session.info.server_version >= _SINCE_GENERATED_COLUMNS
+    names["options"] = " WITH (publish_generated_columns = stored)" if has_generated else ""
+    names["identify"] = _IDENTIFY_CHANGED.format_map(names) if publication else ""
+    script = _INSTALL + (_IDENTIFY if publication else "") + _TRIGGERS
+    with session.transaction():
+        session.execute(script.format_map(names).encode())
+
+
+def read(session: psycopg.Connection[Any], schema: str) -> list[Entry]:
+    """The log, each kind of entry once. Raises psycopg.Error."""
+    rows = session.execute(_LOG.format(schema=schema).encode()).fetchall()
+    return [Entry(row[0].replace(tzinfo=UTC), *row[1:]) for row in rows]
+
+
+def remove(session: psycopg.Connection[Any], schema: str, *, publication: bool) -> None:
+    """All that was installed, and what was done to tables for it. Raises psycopg.Error."""
+    script = (_RESTORE if publication else "") + _REMOVE
+    with session.transaction():
+        session.execute(script.format(schema=schema, drops=f"{schema}_drops").encode())
+
+
+def definitions_written(entries: list[Entry], before: Look, now: Look, service: str) -> list[TableWrite]:
+    """What was done to which table, or to what has no table. A thing that stood before is told under the name that it
+    had, and under the one that it got."""
+    made = {entry.oid: entry.of_table for entry in entries if entry.catalog == RELATION and entry.tag != "DROP"}
+    whole = {entry.of_table for entry in entries if _is_made_or_gone(entry)}
+    found = []
+    for entry in entries:
+        if entry.name is None or entry.tag == UNWATCHED:
+            continue
+        if _is_part(entry) and entry.of_table in whole:
+            continue  # it came, or went, with its table
+        for name in _told(entry, before, made):
+            what = _what(entry, name, before)
+            found.append(TableWrite(service, name, _operation(entry), None, "log", entry.at.isoformat(), what))
+    if any(entry.tag in _RIGHTS for entry in entries):
+        found += _rights_written(entries, before, now, service)
+    return merged(found)
+
+
+def row_names(entries: list[Entry], before: Look) -> dict[str, str]:
+    """Of each partition by its own name, the name that it is told under."""
+    told = {one.name: one.told for one in before.relations.values()}
+    for entry in entries:
+        if entry.catalog == RELATION and entry.oid not in before.relations and entry.name and entry.of_table:
+            told[entry.name] = entry.of_table
+    return {name: table for name, table in told.items() if name != table}
+
+
+def _is_made_or_gone(entry: Entry) -> bool:
+    return entry.kind == "table" and not _is_part(entry) and _operation(entry) in ("create", "drop")
+
+
+def _is_part(entry: Entry) -> bool:
+    return entry.of_table is not None and entry.of_table != entry.name
+
+
+def _told(entry: Entry, before: Look, made: Mapping[int, str | None]) -> Iterator[str]:
+    assert entry.name is not None
+    if entry.catalog == LARGE_OBJECT:
+        yield LARGE_OBJECTS
+        return
+    known, old = before.relations.get(entry.oid), before.others.get((entry.catalog, entry.oid))
+    if entry.catalog == RELATION and known is not None:
+        yield known.told
+        if known.name == entry.name or entry.tag == "DROP":
+            return
+    elif old is not None:
+        yield old[0]
+        if old[0] == entry.name or entry.tag == "DROP":
+            return
+    yield entry.of_table or (made.get(entry.oid) if entry.catalog == RELATION else None) or entry.name
+
+
+def _what(entry: Entry, name: str, before: Look) -> str:
+    if entry.kind in _OF_A_TABLE:
+        return "table"
+    known = before.relations.get(entry.oid)
+    own_name = known.name if known is not None else entry.name
+    is_partition = entry.kind == "table" and name not in (own_name, entry.name)
+    return "partition" if is_partition else entry.kind
+
+
+def _operation(entry: Entry) -> str:
+    if entry.tag == "DROP":
+        return "alter" if entry.kind in _OF_A_TABLE else "drop"
+    return _OPERATIONS.get(entry.tag.partition(" ")[0], "alter")
+
+
+def _rights_written(entries: list[Entry], before: Look, now: Look, service: str) -> Iterator[TableWrite]:
+    for oid, old in before.relations.items():
+        if oid in now.relations and now.relations[oid].rights != old.rights:
+            yield TableWrite(service, old.told, "alter", None, "comparison", what="rights")
+    for key, (name, rights) in before.others.items():
+        if key in now.others and now.others[key][1] != rights:
+            yield TableWrite(service, name, "alter", None, "comparison", what="rights")
+    if any(entry.tag == "ALTER DEFAULT PRIVILEGES" for entry in entries):
+        yield TableWrite(service, "default privileges", "alter", None, "log", what="rights")

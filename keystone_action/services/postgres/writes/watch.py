@@ -1,0 +1,286 @@
+"""Watching one cell's database from `begin` to `end`: the `WriteLog` of its place."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.errors import ServiceError
+from keystone_action.evidence.writes import TableWrite
+from keystone_action.services.error_text import one_line
+from keystone_action.services.postgres.reader import session_options
+from keystone_action.services.postgres.writes import comparison, definitions, slots
+from keystone_action.services.postgres.writes.changes import Commit, RowChange, Wanted
+from keystone_action.services.postgres.writes.pgoutput import PgOutput
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from keystone_action.services.postgres.cells import CellDatabase
+
+_NOT_SEEN = (
+    "of unlogged tables, sequences, large objects, rights and settings, only what differs in the end is seen",
+    "temporary tables are no data of the service and do not count",
+    "writes that were rolled back do not count, but the numbers that they took from sequences stay taken, and count",
+    "what went through a foreign table into another server is not seen here",
+)
+_STATE = """
+    SELECT d.datacl::text, d.datconnlimit, d.datallowconn, shobj_description(d.oid, 'pg_database'),
+           ARRAY(SELECT concat_ws(' ', r.rolname, a.rolpassword, r.rolconnlimit, r.rolvaliduntil)
+                   FROM pg_roles r JOIN pg_authid a ON a.oid = r.oid WHERE r.rolname = %(owner)s),
+           ARRAY(SELECT concat_ws(' ', s.setrole, s.setconfig::text) FROM pg_db_role_setting s
+                  WHERE s.setdatabase = d.oid OR s.setrole = (SELECT oid FROM pg_roles WHERE rolname = %(owner)s)
+                  ORDER BY 1)
+      FROM pg_database d WHERE d.datname = %(database)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What stood when the agent started. state: of the database and its owner, as the server keeps it."""
+
+    definitions: definitions.Look
+    objects: comparison.ObjectsBefore
+    unlogged: comparison.TablesBefore
+    state: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was found when the agent had ended. until: where the server's log had got to. partitions: names that rows
+    are told under. unlogged: where values are, where there are such tables."""
+
+    until: str
+    partitions: dict[str, str]
+    writes: list[TableWrite]
+    objects: comparison.ObjectsBefore
+    unlogged: comparison.TablesBefore | None
+
+
+@dataclass
+class WriteWatch:
+    """A `WriteLog`. failure: makes the service's error of a problem."""
+
+    service: str
+    cell: CellDatabase
+    failure: Callable[[str], ServiceError]
+    not_seen: tuple[str, ...] = _NOT_SEEN
+    _schema: str = field(default_factory=lambda: f"keystone_{secrets.token_hex(6)}")
+    _slot: str = ""
+    _before: _Before | None = None
+    _seen: _Seen | None = None
+    _rows: list[TableWrite] | None = None
+
+    @property
+    def _slots(self) -> slots.Slots:
+        made = self.cell.server.slots
+        if made is None:
+            raise self.failure("was not started to have its writes watched")
+        return made
+
+    @property
+    def _publishes(self) -> bool:
+        return self._slots.reader is PgOutput
+
+    def begin(self) -> None:
+        """Watch from now on. Nobody may be at work in the database. Raises psycopg.Error, ServiceError."""
+        self.close()
+        self._seen = self._rows = None
+        with self._admin() as admin:
+            if self._before is not None:
+                definitions.remove(admin, self._schema, publication=self._publishes)
+            looked = definitions.look(admin)
+            unlogged = [one for one in looked.relations.values() if comparison.is_unlogged(one)]
+        if unlogged:
+            self.cell.grant_reading()
+        with self._reader() if unlogged else self._admin() as session:
+            tables = comparison.look_at_tables(session, comparison.is_unlogged)
+        with self._admin() as admin:
+            objects = comparison.look_at_objects(admin)
+            self._before = _Before(definitions.look(admin), objects, tables, self._state())
+            admin.execute("SET synchronous_commit = on")
+            definitions.install(admin, self._schema, publication=self._publishes)
+            self._refuse_unwatched(definitions.read(admin, self._schema))
+            self._slot = self._slots.make(admin)
+            self._mark(admin, "begin")
+
+    def end(self) -> None:
+        """The agent's sessions are over: find what it wrote, and leave its database as it would be without us. Raises
+        psycopg.Error, ServiceError."""
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        state = self._state()
+        self.cell.restore_access()
+        with self._admin() as admin:
+            admin.execute("SET synchronous_commit = on")
+            self._mark(admin, "end")
+            until = _one(admin, "SELECT pg_current_wal_lsn()::text")
+            entries = definitions.read(admin, self._schema)
+            now = definitions.look(admin)
+            writes = comparison.objects_written(admin, before.objects, self.service)
+            definitions.remove(admin, self._schema, publication=self._publishes)
+        self._refuse_unwatched(entries)
+        found = definitions.definitions_written(entries, before.definitions, now, self.service)
+        if state != before.state:
+            table = self.cell.database
+            writes.append(TableWrite(self.service, table, "change", None, "comparison", what="settings"))
+        # Rows that were written while their table was unlogged are in no log, also where it is logged again.
+        for_a_while = {entry.oid for entry in entries if not entry.is_logged}
+        unlogged = replace(
+            before.unlogged,
+            wanted=lambda one: comparison.is_unlogged(one) or (comparison.is_table(one) and one.oid in for_a_while),
+        )
+        compares = any(map(unlogged.wanted, now.relations.values()))
+        if compares:
+            self.cell.grant_reading()
+            with self._reader() as reader:
+                writes += _of_rows(comparison.tables_written(reader, before.unlogged, self.service))
+        partitions = definitions.row_names(entries, before.definitions)
+        self._seen = _Seen(until, partitions, [*found, *writes], before.objects, unlogged if compares else None)
+
+    def close(self) -> None:
+        """The server need not keep its log for this any more. Raises psycopg.Error."""
+        slot, self._slot = self._slot, ""
+        if slot:
+            with self.cell.server.admin() as admin:
+                slots.drop(admin, slot)
+
+    def writes(self) -> list[TableWrite]:
+        """See WriteLog."""
+        with self._as_service_error():
+            if self._rows is None:
+                self._rows = self._count_rows()
+            logged = [*self._rows, *(one for one in self._whole.writes if one.ts)]
+            compared = [one for one in self._whole.writes if not one.ts]
+            return [*sorted(logged, key=lambda one: one.ts), *compared]
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """See WriteLog. Reads the log once more."""
+        with self._as_service_error():
+            names = self._whole.partitions
+            for change in self._changes(Wanted(everything=True, schema=self._schema)):
+                if isinstance(change, RowChange):
+                    table = f"{change.schema}.{change.table}"
+                    yield from ((names.get(table, table), value) for value in change.values)
+            if self._whole.unlogged is not None:
+                with self._reader() as reader:
+                    yield from comparison.values_written(reader, self._whole.unlogged)
+            with self._admin() as admin:
+                yield from comparison.large_objects_written(admin, self._whole.objects)
+
+    @property
+    def _whole(self) -> _Seen:
+        if self._seen is None:
+            raise self.failure("was not watched to the end of the agent")
+        return self._seen
+
+    def _count_rows(self) -> list[TableWrite]:
+        names = self._whole.partitions
+        counts: dict[tuple[str, str], int] = {}
+        since: dict[tuple[str, str], str] = {}
+        for change in self._changes(Wanted(everything=False, schema=self._schema)):
+            if isinstance(change, Commit):
+                if len(since) < len(counts):
+                    since.update(dict.fromkeys(counts.keys() - since.keys(), change.at))
+                continue
+            table = f"{change.schema}.{change.table}"
+            key = (names.get(table, table), change.operation)
+            counts[key] = counts.get(key, 0) + 1
+        return [
+            TableWrite(self.service, table, operation, None if operation == "truncate" else rows, "log", since[key])
+            for key, rows in counts.items()
+            for table, operation in (key,)
+        ]
+
+    def _changes(self, wanted: Wanted) -> Iterator[RowChange | Commit]:
+        """Those between our two marks; ours left out. Raises ServiceError where a mark is missing: then the server's
+        log is not whole."""
+        marks = iter(("begin", "end"))
+        expected = next(marks)
+        reader = self._slots.reader(wanted)
+        for message in self._messages():
+            for change in reader.read(message):
+                if isinstance(change, RowChange) and change.schema == self._schema:
+                    if change.table == "marks" and any(f"{expected} {self._slot}" in one for one in change.values):
+                        expected = next(marks, "")
+                elif expected == "end":
+                    yield change
+        if expected:
+            raise self.failure(f"has no whole record of what was written: its mark of the {expected} is missing")
+
+    def _messages(self) -> Iterator[bytes]:
+        from psycopg import sql
+
+        reader = self._slots.reader
+        options = dict(reader.options)
+        if self._publishes:
+            options["publication_names"] = self._schema
+        words = [sql.Literal(word) for option in options.items() for word in option]
+        # Looked at and not taken: the values are read after the tables, from the same place.
+        query = sql.SQL(
+            "COPY (SELECT data FROM pg_logical_slot_peek_binary_changes({}, {}, NULL, VARIADIC ARRAY[{}]))"
+            " TO STDOUT (FORMAT binary)"
+        ).format(sql.Literal(self._slot), sql.Literal(self._whole.until), sql.SQL(", ").join(words))
+        with self._admin() as admin, admin.cursor() as cursor:
+            admin.execute("SET statement_timeout = 0")
+            with cursor.copy(query) as copy:
+                copy.set_types(["bytea"])
+                for (message,) in copy.rows():
+                    yield message
+
+    def _mark(self, admin: psycopg.Connection[Any], word: str) -> None:
+        admin.execute(f"INSERT INTO {self._schema}.marks VALUES (%s)".encode(), (f"{word} {self._slot}",))  # noqa: S608
+
+    def _refuse_unwatched(self, entries: list[definitions.Entry]) -> None:
+        for entry in entries:
+            if entry.tag == definitions.UNWATCHED:
+                raise self.failure(
+                    f"can't watch the table {entry.name}: it has a virtual generated column and no primary key; give it"
+                    " a key, make the column STORED, or use an image of PostgreSQL"
+                )
+
+    def _state(self) -> tuple[Any, ...]:
+        with self.cell.server.admin() as admin:
+            row = admin.execute(_STATE.encode(), {"database": self.cell.database, "owner": self.cell.owner}).fetchone()
+        return row or ()
+
+    def _admin(self) -> Any:
+        return self.cell.server.admin(self.cell.database)
+
+    @contextmanager
+    def _reader(self) -> Iterator[psycopg.Connection[Any]]:
+        """A session that may only read: tables of an agent can hold functions of its own, in indexes for one."""
+        import psycopg
+
+        cell = self.cell
+        with psycopg.connect(
+            **cell.server.address(cell.reader, cell.reader_password, cell.database),
+            options=session_options({"search_path": "pg_catalog", "default_transaction_read_only": "on"}),
+            autocommit=True,
+            application_name="keystone",
+        ) as session:
+            yield session
+
+    @contextmanager
+    def _as_service_error(self) -> Iterator[None]:
+        import psycopg
+
+        try:
+            yield
+        except (psycopg.Error, ValueError) as error:
+            raise self.failure(f"can't say what was written into it: {one_line(error)}") from None
+
+
+def _of_rows(writes: list[TableWrite]) -> list[TableWrite]:
+    """Without tables that came, went or got another name: statements say that."""
+    return [one for one in writes if one.operation not in ("create", "drop", "alter")]
+
+
+def _one(session: psycopg.Connection[Any], query: str) -> str:
+    row = session.execute(query.encode()).fetchone()
+    assert row is not None
+    return str(row[0])
