@@ -239,13 +239,16 @@ def test_agents_see_one_commit_where_it_is_recorded_or_replayed(tmp_path: Path) 
 def test_the_agent_does_not_see_recordings(tmp_path: Path) -> None:
     assert record(tmp_path).code == 0
     (tmp_path / "seen.txt").touch()
-    sees = {"said": {"check": {"type": "regex", "pattern": "^done True False$"}}}
-    looks = "print('done', os.path.exists('seen.txt'), os.path.exists('recordings/models'))"
-    lists = spec_of(looks, workspace=".", invariants=sees)
-    (tmp_path / "out").rename(tmp_path / "out-before")
+    looks = "print('done', os.path.exists('seen.txt'), os.path.exists('recordings'))"
     with behind(says("done")) as (_, environ):
-        called = run(tmp_path, lists, environ)
-    assert called.code == 0, called.err + called.out
+        for seen in ("done True False", "done True True"):
+            (tmp_path / "out").rename(tmp_path / f"out-before-{len(seen)}")
+            sees = {"said": {"check": {"type": "regex", "pattern": f"^{seen}$"}}}
+            called = run(tmp_path, spec_of(looks, workspace=".", invariants=sees), environ)
+            assert called.code == 0, called.err + called.out
+            # What else is beside them is the agent's to see; they themselves never are.
+            (tmp_path / "recordings" / "notes.txt").touch()
+            looks = "print('done', os.path.exists('seen.txt'), os.listdir('recordings') == ['notes.txt'])"
 
 
 @pytest.mark.parametrize("folder", ["../elsewhere", "/recordings", ".", "{{ params.x }}"])

@@ -26,6 +26,7 @@ _KIND = re.compile(r"[A-Za-z]{1,20}[_-]")
 _ID_IN_TEXT = re.compile(r"[A-Za-z0-9_-]{6,200}")
 """Ids that are replaced within longer texts. Shorter ones, and those with other characters, only where they are all of
 a text."""
+_OF_PROGRAM = re.compile(r"[A-Za-z0-9_-]{6,200}")
 
 
 class Names:
@@ -57,6 +58,12 @@ class Names:
         """Ids that a provider made, in the order in which they were seen. Known ones keep their numbers."""
         for one in ids:
             if one and one not in self._ids:
+                self._know(one, max(self._by_number, default=0) + 1)
+
+    def number_of_program(self, ids: Iterable[str]) -> None:
+        """Ids that an agent's program made, however short; they stand alone wherever they stand."""
+        for one in ids:
+            if one not in self._ids and _OF_PROGRAM.fullmatch(one):
                 self._know(one, max(self._by_number, default=0) + 1)
 
     def named(self, value: Any) -> Any:

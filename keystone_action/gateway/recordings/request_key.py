@@ -15,7 +15,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +47,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 @dataclass(frozen=True, slots=True)
 class Sameness:
     """What counts as equal. varies: regular expressions of a preset, for parts of requests that depend on machine, date
-    or commit; they are matched where values have their names already. ignore: `gateway.ignore` of the spec."""
+    or commit; they are matched where values have their names already. ids: of a preset, each with one group: an id that
+    the agent's program makes anew in each run. ignore: `gateway.ignore` of the spec."""
 
     varies: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
 
 
 class NormalForms:
@@ -63,6 +66,7 @@ class NormalForms:
     def __init__(self, names: Names, sameness: Sameness) -> None:
         self._names = names
         self._varies = _Patterns(sameness.varies, "{varies}", "of the agent's preset")
+        self._ids = _Patterns(sameness.ids, "", "of the agent's preset")
         self._known: dict[tuple[bytes, tuple[tuple[str, str], ...], bool], Any] = {}
 
     def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +75,7 @@ class NormalForms:
         own = [one for one in ids_of_request(kept) if self._names.named(one) == one]
         numbers = {one: f"{{id:own-{number}}}" for number, one in enumerate(own, 1)}
         self._varies.begin()
+        self._ids.begin()
         normal: dict[str, Any] = {}
         for name, value in kept.items():
             shown = with_texts(self._names.named(name), without_forms)
@@ -85,8 +90,10 @@ class NormalForms:
         own = {one: numbers[one] for one in ids_of_request(within) if one in numbers} if numbers else {}
         key = _digest(value), tuple(own.items()), is_message
         if key not in self._known:
-            with_numbers = with_ids(within, own)["messages"][0] if own else value
-            named = with_texts(self._names.named(with_numbers), without_forms)
+            self._names.number_of_program(self._ids.found(value))
+            named = self._names.named(within)
+            numbered = with_ids(named, own) if own else named
+            named = with_texts(numbered["messages"][0], without_forms)
             self._known[key] = self._varies.applied(with_equal_results(named) if is_message else named)
         return self._known[key]
 
@@ -141,11 +148,25 @@ class _Patterns:
 
     def applied(self, value: Any) -> Any:
         """Raises RecordingError when all together took too long."""
-        if not self._texts:
-            return value
+        return with_texts(value, self._text) if self._texts else value
+
+    def _ready(self) -> list[Any]:
         if self._compiled is None:
             self._compiled = [self._compile(pattern) for pattern in self._texts]
-        return with_texts(value, self._text)
+        return self._compiled
+
+    def found(self, value: Any) -> list[str]:
+        """What the groups of the patterns match, in the order of its places. Raises RecordingError."""
+        places: list[tuple[int, str]] = []
+
+        def look(text: str) -> str:
+            here = [(found.start(1), found[1]) for pattern in self._ready() for found in self._matches(pattern, text)]
+            places.extend(sorted(here))
+            return text
+
+        if self._texts:
+            with_texts(value, look)
+        return [text for _, text in places]
 
     def _compile(self, pattern: str) -> Any:
         import regex
@@ -156,18 +177,28 @@ class _Patterns:
             raise RecordingError(f"the pattern {pattern!r} {self._whose} can't be used: {error}") from None
 
     def _text(self, text: str) -> str:
-        started = time.monotonic()
-        for pattern in self._compiled or ():
-            try:
+        for pattern in self._ready():
+            with self._limited(pattern) as limit:
                 # concurrent=True lets other threads run meanwhile: this text may have been written to take forever.
-                text = pattern.sub(self._replacement, text, timeout=max(self._left, 0.001), concurrent=True)
-            except TimeoutError:
-                raise RecordingError(
-                    f"the pattern {pattern.pattern!r} {self._whose} hit the limit of {PATTERN_SECONDS:g} s",
-                    help="make it simpler: a pattern with one repetition in another takes forever on some texts",
-                ) from None
-        self._left -= time.monotonic() - started
+                text = pattern.sub(self._replacement, text, timeout=limit, concurrent=True)
         return text
+
+    def _matches(self, pattern: Any, text: str) -> list[Any]:
+        with self._limited(pattern) as limit:
+            return list(pattern.finditer(text, timeout=limit, concurrent=True))
+
+    @contextmanager
+    def _limited(self, pattern: Any) -> Iterator[float]:
+        """Gives what is left of the time, in seconds."""
+        started = time.monotonic()
+        try:
+            yield max(self._left, 0.001)
+        except TimeoutError:
+            raise RecordingError(
+                f"the pattern {pattern.pattern!r} {self._whose} hit the limit of {PATTERN_SECONDS:g} s",
+                help="make it simpler: a pattern with one repetition in another takes forever on some texts",
+            ) from None
+        self._left -= time.monotonic() - started
 
     def _replacement(self, found: Any) -> str:
         return self._mark if found[0] else ""

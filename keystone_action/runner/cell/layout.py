@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -31,8 +32,24 @@ _OF_A_CELL = ("cell", "workspace", "record", "task")
 
 def hidden_places(loaded: LoadedSpec, options: RunOptions) -> set[Path]:
     """What no agent of a spec may see."""
-    recordings = (folder / loaded.recordings for folder in (loaded.directory, loaded.code_directory))
+    recordings = (_recordings(folder, loaded.recordings) for folder in (loaded.directory, loaded.code_directory))
     return {*loaded.withheld, *options.withheld, *recordings}
+
+
+def _recordings(directory: Path, name: str) -> Path:
+    """Where a spec's recordings are, or the folder above where that holds nothing but recordings: it was not there
+    when the first of them was made, and an agent that lists its workspace must see the same in a replay."""
+    place = directory / name
+    return place.parent if place.parent != directory and _holds_recordings_alone(place.parent) else place
+
+
+def _holds_recordings_alone(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return all(
+            entry.is_dir() and not entry.is_symlink() and all(one.suffix == ".jsonl" for one in entry.iterdir())
+            for entry in folder.iterdir()
+        )
+    return False
 
 
 def results_places(directory: Path, options: RunOptions) -> set[Path]:

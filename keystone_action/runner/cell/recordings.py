@@ -135,11 +135,13 @@ def _requests(under_way: CellUnderWay) -> Requests:
     gateway, agent = under_way.gateway_wanted, under_way.cell.agent
     assert gateway is not None
     varies: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
     if isinstance(agent, PresetAgent):
         from keystone_action.agents.presets.preset import load_preset
 
-        varies = load_preset(agent.type).varies
-    return Requests(Sameness(varies, tuple(gateway.ignore)))
+        preset = load_preset(agent.type)
+        varies, ids = preset.varies, preset.ids
+    return Requests(Sameness(varies, tuple(gateway.ignore), ids))
 
 
 def _read(under_way: CellUnderWay) -> tuple[Recording, Path]:
