@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from support.command_line import Called, keystone
+from support.hostile import area
 from support.repositories import Change, commit, git, make_change, write
+
+__all__ = ["area"]
 
 SPEC = """
 version: 1
@@ -397,10 +400,10 @@ def test_the_change_is_a_value(tmp_path: Path) -> None:
     assert git(made.origin, "rev-parse", f"{made.head}^") == made.base
 
 
-def test_folders_that_the_spec_of_the_base_shows_are_the_checkouts(tmp_path: Path) -> None:
+def test_folders_that_the_spec_of_the_base_shows_are_the_checkouts(area: Path) -> None:
     """Where the agent's program is installed, as workspace and agent.dir are."""
     program = "#!/bin/sh\necho head > out.txt\n"
-    clone = laptop(tmp_path, {"evals/tools/mytool": program}, {"evals/keystone.yaml": SHOWN, "evals/tools/mytool": "x"})
+    clone = laptop(area, {"evals/tools/mytool": program}, {"evals/keystone.yaml": SHOWN, "evals/tools/mytool": "x"})
     (clone / "evals" / "tools" / "mytool").chmod(0o755)
     called = run(clone, "--spec-from", "base")
     assert called.code == 0, called.err
