@@ -11,9 +11,14 @@ from typing import Any
 
 from keystone_action.gateway.recordings.walking import with_texts
 
+# Some programs send results as JSON in a text: a line ends with a backslash and a letter there.
+_WORD = r"(?:(?<!\w)|(?<=\\[nrt]))"
+_NUMBER = r"(?:(?<![\w.])|(?<=\\[nrt]))"
+_LINE = r"(?:(?m:^)|(?<=\\n)|(?<=\": \")|(?<=\nOutput: )|(?<=\\nOutput: ))"
+_END = r"(?:(?m:$)|(?=\\n|\"))"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},?\s{1,2})?"
-_ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{3,4}|[+-]\d\d:?\d\d)\b)?"
+_ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{3,4}|[+-]\d\d(?::?\d\d)?)\b)?"
 _YEAR = r"(?:\s\d{4}\b)?(?:\s[+-]\d{4}\b)?"
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
 _UNIT = (
@@ -24,29 +29,29 @@ _NAMES = "(?<=duration)|(?<=elapsed)|(?<=_seconds)|(?<=_ms)|(?<=_time)|(?<=took)
 # Every repetition is bounded: what a tool printed may be megabytes of one letter.
 _TIMES = (
     rf"(?<!\d)\d{{4}}-\d\d-\d\d[T _]\d\d[:-]\d\d(?:[:-]\d\d(?:[.,]\d{{1,9}})?)?{_ZONE}(?!\d)",
-    rf"(?<!\w){_DAY}{_MONTH}\s{{1,2}}\d{{1,2}}\s{{1,2}}(?:\d{{4}}\s)?\d\d:\d\d(?::\d\d)?{_ZONE}{_YEAR}",
-    rf"(?<!\w){_DAY}\d{{1,2}}[\s/-]{_MONTH}[\s/-]\d{{4}}[\s:]{_CLOCK}{_ZONE}",
+    rf"{_WORD}{_DAY}{_MONTH}\s{{1,2}}\d{{1,2}}\s{{1,2}}(?:\d{{4}}\s)?\d\d:\d\d(?::\d\d)?{_ZONE}{_YEAR}",
+    rf"{_WORD}{_DAY}\d{{1,2}}[\s/-]{_MONTH}[\s/-]\d{{4}}[\s:]{_CLOCK}{_ZONE}",
     r"(?<!\d)\d{1,2}/\d{1,2}/\d{4},?\s\d{1,2}:\d\d(?::\d\d)?(?:\s?[AaPp][Mm]\b)?",
     rf"(?<![\d:.]){_CLOCK}(?:\s?[AaPp][Mm]\b)?(?![\d:])",
 )
 _DURATIONS = (
-    r"(?<![\w.])(?:\d{1,6}h\s?)?\d{1,6}m\s?\d{1,6}(?:\.\d{1,9})?s\b",
-    rf"(?<![\w.])\d{{1,12}}(?:\.\d{{1,12}})?\s?{_UNIT}\b",
+    rf"{_NUMBER}(?:\d{{1,6}}h\s?)?\d{{1,6}}m\s?\d{{1,6}}(?:\.\d{{1,9}})?s\b",
+    rf"{_NUMBER}\d{{1,12}}(?:\.\d{{1,12}})?\s?{_UNIT}\b",
     rf"(?i:{_NAMES})(?P<keep>\\?[\"']?\s?[:= ]\s?)\d{{1,12}}(?:\.\d{{1,12}})?(?![\w.])",
 )
 _PROCESSES = (
-    r"(?i:(?<=\bpid)|(?<=\bprocess id))(?P<keep>\\?[\"']?\s{0,3}[:=# ]\s{0,3})\d{1,7}\b",
+    r"(?i:(?<=\bpid)|(?<=\\npid)|(?<=\bprocess id))(?P<keep>\\?[\"']?\s{0,3}[:=# ]\s{0,3})\d{1,7}\b",
     r"(?i:(?<=process))(?P<keep>\s?[\[(#])\d{1,7}\b",
-    r"(?m)^(?P<keep>\[\d{1,3}\][ +-]{1,3})\d{2,7}$",
-    r"(?m)^(?P<keep>\s{0,6})\d{1,7}(?=\s{1,3}(?:pts/\d|\?|tty\d))",
+    rf"{_LINE}(?P<keep>\[\d{{1,3}}\][ +-]{{1,3}})\d{{2,7}}{_END}",
+    rf"{_LINE}\s{{0,6}}\d{{1,7}}(?=\s{{1,3}}(?:pts/\d|\?|tty\d))",
 )
 _ADDRESSES = (
-    r"\b0x[0-9a-fA-F]{8,16}\b",
+    rf"{_WORD}0x[0-9a-fA-F]{{8,16}}\b",
     r"(?P<keep>(?:(?<!\w)localhost|(?<![\d.])(?:127\.0\.0\.1|0\.0\.0\.0)|\[::1?\]):)\d{4,5}\b",
 )
 _OWNERS = (
-    r"(?m)^(?P<keep>[-dlbcps][rwxsStT-]{9}[+.@]?\s{1,6}\d{1,6}\s)[\w.-]{1,32}\s{1,16}[\w.-]{1,32}(?=\s)",
-    r"(?<=\b[ug]id=)\d{1,10}(?:\([\w.-]{0,32}\))?",
+    rf"{_LINE}(?P<keep>[-dlbcps][rwxsStT-]{{9}}[+.@]?\s{{1,6}}\d{{1,6}}\s)[\w.-]{{1,32}}\s{{1,16}}[\w.-]{{1,32}}(?=\s)",
+    r"(?:(?<=\b[ug]id=)|(?<=\\n[ug]id=))\d{1,10}(?:\([\w.-]{0,32}\))?",
     r"(?<=\bgroups=)\d{1,10}(?:\([\w.-]{0,32}\))?(?:,\d{1,10}(?:\([\w.-]{0,32}\))?){0,64}",
 )
 """As `ls -l` and `id` show the sandbox's user, who is another one in each run."""
