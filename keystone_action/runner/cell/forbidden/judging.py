@@ -33,7 +33,9 @@ def _table_writes(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
 
     logs = write_logs(under_way, "forbidden.db_writes_outside")
     writes = (write for log in logs.values() for write in log.writes())
-    yield judge_table_writes(under_way.spec.forbidden.db_writes_outside or (), writes)
+    allowed = under_way.spec.forbidden.db_writes_outside or ()
+    without_schemas = [service.name for service in under_way.spec.services if service.kind == "sqlite"]
+    yield judge_table_writes(allowed, writes, without_schemas=without_schemas)
 
 
 def write_logs(under_way: CellUnderWay, what: str) -> dict[str, WriteLog]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.runner.cell.forbidden.findings import Findings
@@ -15,14 +15,25 @@ HOW_KNOWN = {
 }
 
 
-def judge_table_writes(allowed: Sequence[str], writes: Iterable[TableWrite]) -> ForbiddenResult:
-    """A table that is named without a schema is allowed in every schema."""
-    found, patterns = Findings("db_writes_outside"), [text_pattern(name) for name in allowed]
+def judge_table_writes(
+    allowed: Sequence[str], writes: Iterable[TableWrite], *, without_schemas: Collection[str] = ()
+) -> ForbiddenResult:
+    """without_schemas: services whose tables are in none, so that a dot is a part of their names."""
+    found, patterns = Findings("db_writes_outside"), [(text_pattern(name), "." in name) for name in allowed]
     for write in writes:
-        names = {write.table, write.table.rpartition(".")[2]}
-        if not any(pattern.match(name) for pattern in patterns for name in names):
+        whole, alone = _names(write, has_schema=write.service not in without_schemas)
+        if "*" not in allowed and not any(one.match(whole if dotted else alone) for one, dotted in patterns):
             found.add(_sentence(write))
     return found.result()
+
+
+def _names(write: TableWrite, *, has_schema: bool) -> tuple[str, str]:
+    """With its schema, to be compared with `schema.table`, and without it, with `table`. Where a schema or a table has
+    a dot in its own name, nobody can tell the two apart: only the whole name counts."""
+    table = write.table
+    if not has_schema:
+        return table, table
+    return table, table.rpartition(".")[2] if table.count(".") < 2 else ""
 
 
 def _sentence(write: TableWrite) -> str:
