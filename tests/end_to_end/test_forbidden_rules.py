@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.audit import audit_lines
 from support.command_line import Called, keystone
 from support.images import BASE
 from support.model_agents import CLIENT, REAL_KEY, behind, run, says
@@ -57,12 +58,6 @@ def test_the_line_of_a_rule_is_known_and_junit_fails_there(tmp_path: Path) -> No
     assert "forbidden rule file_writes_outside was violated" in called.out + called.err
 
 
-def audit_lines(called: Called, kind: str) -> list[dict[str, Any]]:
-    (path,) = called.output.glob("cells/*/audit.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line["details"] for line in lines if line["type"] == kind]
-
-
 WORKSPACE = {"src/a.py": "a = 1\n", "docs/b.md": "b\n", "tool.sh": "true\n"}
 
 
@@ -98,7 +93,7 @@ def test_a_file_outside_is_a_violation(tmp_path: Path, script: str, told: str) -
     assert found["violated"]
     first = next(line for line in found["details"].splitlines() if line.startswith(told))
     assert first.endswith("seen by comparing the workspace before and after the agent")
-    kinds = {line["path"]: line["kind"] for line in audit_lines(called, "file_change")}
+    kinds = {line["path"]: line["kind"] for line in audit_lines(called.output, "file_change")}
     assert told.partition(":")[0] in kinds
 
 
@@ -366,7 +361,7 @@ def test_what_is_asked_for_outside_is_a_violation(
     if " at " in told and "http://" not in told:
         done = "let through by" if egress.get("allow") else "refused by"
         assert found["details"].endswith(f"{done} the egress proxy")
-    assert all(set(line) >= {"host", "port", "allowed"} for line in audit_lines(called, "connect"))
+    assert all(set(line) >= {"host", "port", "allowed"} for line in audit_lines(called.output, "connect"))
 
 
 @pytest.mark.docker
@@ -396,3 +391,35 @@ def test_what_checks_and_setup_reach_is_not_the_agent_s(tmp_path: Path, image: A
         invariants={"reached": {"check": {"type": "command_exit", "command": command}}},
     )
     assert not judged(run(tmp_path, spec, {}))["violated"]
+
+
+SEED_SCRIPT = Path(__file__).parent.parent / "data" / "seed_checks" / "validate_api_responses.py.txt"
+
+
+@pytest.mark.parametrize("audit", [{}, {"http_calls": True, "file_changes": True}])
+def test_the_source_s_script_reads_an_audit_log_with_all_else_in_it(tmp_path: Path, audit: dict[str, bool]) -> None:
+    """`validate_api_responses.py` as it is, with the gateway on, and with rules."""
+    script = f"{CLIENT}\nask([user('hello')])\nopen('made', 'w')\nurllib.request.urlopen(MOCK + '/x')\nprint('done')"
+    script = script.replace("MOCK", "os.environ['KEYSTONE_SERVICE_API_URL']")
+    answer = {"name": "api", "type": "http_mock", "routes": [{"path": "/x", "json": {"id": 1, "status": "ok"}}]}
+    (tmp_path / "validate_api_responses.py").write_text(SEED_SCRIPT.read_text())
+    valid = {"check": {"type": "custom", "script": "validate_api_responses.py"}}
+    rules = {"secrets_in_logs": "deny", "file_writes_outside": ["made"], "tools": ["execute"]}
+    spec = spec_of(script, rules, audit=audit, services=[answer], gateway={}, invariants={"valid": valid})
+    with behind(says("hello")) as (_, environ):
+        called = run(tmp_path, spec, environ)
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"], cell["invariants"][0]["message"]) == (0, "pass", "1/1 responses valid")
+    assert [one["rule"] for one in cell["forbidden"]] == ["secrets_in_logs", "file_writes_outside", "tools"]
+    assert {line["type"] for line in audit_lines(called.output)} == {"http_call", "model_request", "file_change"}
+
+
+def test_audit_alone_switches_collection_on(tmp_path: Path) -> None:
+    script = "import os; os.remove('docs/b.md'); open('new', 'w').write('abc'); os.chmod('tool.sh', 0o700)"
+    called = run(tmp_path, spec_of(script, {}, audit={"file_changes": True}, **with_workspace(tmp_path)), {})
+    assert called.code == 0
+    assert audit_lines(called.output, "file_change") == [
+        {"path": "docs/b.md", "kind": "removed", "entry": "file", "size_before": 2, "size_after": None},
+        {"path": "new", "kind": "added", "entry": "file", "size_before": None, "size_after": 3},
+        {"path": "tool.sh", "kind": "mode", "entry": "file", "size_before": 5, "size_after": 5},
+    ]

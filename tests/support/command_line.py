@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.audit import require_valid_audit
 from support.fork_server import IMPORTED, ForkServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,6 +63,7 @@ def keystone(*words: object, directory: Path, environ: dict[str, str] | None = N
         done = server(judges="ANTHROPIC_API_KEY" in environment).run(called, directory, environment, timeout=600)
     else:
         done = started(called, directory, environment)
+    require_valid_audit(directory / "out")
     return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
 
 
