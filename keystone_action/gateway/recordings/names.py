@@ -23,9 +23,9 @@ _TOKEN = rf"\{{=*(?:{KNOWN}{_FORM}|{_ID})\}}"
 _PARTS = re.compile(rf"\{{(=*)(?:({KNOWN})({_FORM})|({_ID}))\}}")
 _NUMBER = "number"
 _KIND = re.compile(r"[A-Za-z]{1,20}[_-]")
-_ID_IN_TEXT = re.compile(r"[A-Za-z0-9_-]{6,200}")
-"""Ids that are replaced within longer texts. Shorter ones, and those with other characters, only where they are all of
-a text."""
+_DISTINCT = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{12,200}")
+"""Ids of providers that get numbers. Others, such as `1` or `call_1`, could be meant as something else where they stand
+in a text, so they stay: a replay gives them out again as they are."""
 _OF_PROGRAM = re.compile(r"[A-Za-z0-9_-]{6,200}")
 
 
@@ -57,7 +57,7 @@ class Names:
     def number(self, ids: Iterable[str]) -> None:
         """Ids that a provider made, in the order in which they were seen. Known ones keep their numbers."""
         for one in ids:
-            if one and one not in self._ids:
+            if one not in self._ids and _DISTINCT.fullmatch(one):
                 self._know(one, max(self._by_number, default=0) + 1)
 
     def number_of_program(self, ids: Iterable[str]) -> None:
@@ -96,8 +96,6 @@ class Names:
         return value if port is None or isinstance(value, bool) else f"{{{port}:{_NUMBER}}}"
 
     def _named_text(self, text: str) -> str:
-        if token := self._ids.get(text):
-            return token
         pieces, end, start = [], 0, 0
         while found := self._search.search(text, start):
             token = self._token(found)
@@ -110,9 +108,10 @@ class Names:
 
     def _token(self, found: re.Match[str]) -> str | None:
         text = found[0]
-        if found.lastgroup == "token":
+        token = self._tokens.get(text) or self._ids.get(text)
+        if token is None and text[0] == "{":
             return f"{{={text[1:]}" if self._is_escaped(text) else text
-        return self._tokens[text] if found.lastgroup == "value" else self._ids.get(text)
+        return token
 
     def _is_escaped(self, text: str) -> bool:
         """A name that this run has no value for (a fork has no secrets) stands for itself, both ways."""
@@ -160,15 +159,14 @@ class Names:
         self._ids[id_] = f"{{id:{number}{':' if kind else ''}{kind}}}"
         self._by_number[number] = id_
         lengths = self._lengths.setdefault(kind, set())
-        if _ID_IN_TEXT.fullmatch(id_) and len(id_) not in lengths:
+        if len(id_) not in lengths:
             lengths.add(len(id_))
             self._search = self._compiled()
 
     def _compiled(self) -> re.Pattern[str]:
-        values = "|".join(self._patterns)
-        ids = "|".join(_id_pattern(kind, lengths) for kind, lengths in sorted(self._lengths.items()) if lengths)
-        groups = {"token": _TOKEN, "value": values, "id": ids}
-        return re.compile("|".join(f"(?P<{group}>{pattern})" for group, pattern in groups.items() if pattern))
+        ids = [_id_pattern(kind, lengths) for kind, lengths in sorted(self._lengths.items())]
+        # Without groups around them: so a search goes by the letters with which these begin.
+        return re.compile("|".join([_TOKEN, *self._patterns, *ids]))
 
 
 def without_forms(value: str) -> str:

@@ -91,7 +91,7 @@ def _differences(place: str, recorded: Any, asked: Any) -> Iterator[str]:
         return
     if isinstance(recorded, dict) and isinstance(asked, dict):
         for name in dict.fromkeys([*recorded, *asked]):
-            here = f"{place}.{name[:60]}"
+            here = f"{place}.{_name(name)}"
             if name not in recorded:
                 yield f"{here}: not recorded, asked {_shown(asked[name])}"
             elif name not in asked:
@@ -119,6 +119,11 @@ def _common(one: str, other: str) -> int:
     return low
 
 
+def _name(name: str) -> str:
+    """The beginning of a field's name, on one line."""
+    return name if name.isidentifier() and len(name) <= _AROUND else _window(name, 0)
+
+
 def _window(text: str, at: int) -> str:
     end = at + 2 * _AROUND
     return json.dumps(f"{'…' if at else ''}{text[at:end]}{'…' if end < len(text) else ''}", ensure_ascii=False)
@@ -136,5 +141,5 @@ def _bounded(value: Any) -> str:
     if isinstance(value, list):
         return f"{len(value):,} items" if value else "an empty list"
     if isinstance(value, dict):
-        return f"an object with {', '.join(name[:20] for name in list(value)[:_NAMES_SHOWN])}" if value else "{}"
+        return f"an object with {', '.join(map(_name, list(value)[:_NAMES_SHOWN]))}" if value else "{}"
     return json.dumps(value)[: 2 * _AROUND + 1]

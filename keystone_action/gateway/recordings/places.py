@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from keystone_action.files.openat import open_directory
+from keystone_action.gateway.recordings.recording import ANEW, RecordingError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -39,6 +43,24 @@ def make_folder(folder: Path, below: Path | None) -> int:
             os.close(here)
         here = deeper
     return here
+
+
+def open_regular(path: Path, descriptor: int) -> BinaryIO:
+    """What a descriptor is of, to be read. Raises RecordingError, and closes it, where that is no regular file."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise RecordingError(f"{path}: expected a regular file, found another kind", help=f"remove it and {ANEW}")
+
+
+def place_problem(path: Path, error: OSError, what: str) -> RecordingError:
+    """Why a recording can't be reached. what: what failed ("can't be read")."""
+    if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EXDEV}:
+        return RecordingError(
+            f"{path} {what}: expected folders and a file, found a link, or a file where a folder should be",
+            help="put the recordings themselves there: no link is followed",
+        )
+    return RecordingError(f"{path} {what}: {error.strerror or error}")
 
 
 def _enter(above: int, name: str) -> int:

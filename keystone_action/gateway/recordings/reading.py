@@ -3,17 +3,16 @@ what stands there is checked before it is used."""
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import stat
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from keystone_action.gateway.recordings.lines import OF_HEADER, digest_of, whole_request
-from keystone_action.gateway.recordings.places import open_folder
+from keystone_action.gateway.recordings.places import open_folder, open_regular, place_problem
 from keystone_action.gateway.recordings.planted import planted_key
 from keystone_action.gateway.recordings.recording import ANEW, FORMAT, SIZE_LIMIT, Entry, Recording, RecordingError
 from keystone_action.gateway.recordings.request_key import Keys
@@ -21,8 +20,10 @@ from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
 from keystone_action.spec.limits import MOST_COUNTED
 
 LINES_LIMIT = 20_000
-MESSAGES_LIMIT = 4_000_000
+MESSAGES_LIMIT = 2_000_000
 """Of all requests together, each with all that was said before it."""
+TEXT_LIMIT = 300
+"""Characters of each text in the first line."""
 COUNTS = ("uncached", "cache_read", "cache_write", "output")
 """Of tokens, as `exchange.Tokens` has them."""
 _OF_ENTRY = {
@@ -63,22 +64,15 @@ def _content(path: Path, below: Path | None) -> bytes:
             )
         finally:
             os.close(folder)
-        with os.fdopen(descriptor, "rb") as file:
+        with open_regular(path, descriptor) as file:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise RecordingError(f"{path}: expected a regular file", help=f"remove it and {ANEW}")
             if status.st_size > SIZE_LIMIT:
                 raise _too_large(path, status.st_size)
             content = file.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EXDEV}:
-            raise RecordingError(
-                f"{path}: expected a file without links on its way, found a link or what is not a folder",
-                help="put the recordings themselves there: nothing is read through links",
-            ) from None
-        raise RecordingError(f"{path} can't be read: {error.strerror or error}") from None
+        raise place_problem(path, error, "can't be read") from None
     if len(content) > SIZE_LIMIT:
         raise _too_large(path, len(content))
     return content
@@ -121,7 +115,9 @@ class _Reader:
         if not line.endswith(b"\n"):
             self._refuse("a line with its end", "the end of the file: it is cut" if whole else "a cut line")
         try:
-            found = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+            found = json.loads(
+                line.decode("utf-8"), parse_constant=_refuse, parse_float=_float, object_pairs_hook=_unique
+            )
         except UnicodeDecodeError as error:
             self._refuse("UTF-8", f"the byte 0x{line[error.start]:02x} at column {error.start + 1:,}")
         except json.JSONDecodeError as error:
@@ -145,6 +141,10 @@ class _Reader:
         self._names(header, set(OF_HEADER), set(OF_HEADER))
         for name in ("product", "spec", "cell", "date", "sha256"):
             self._is(header, name, str, "a text")
+            if len(header[name]) > TEXT_LIMIT:
+                self._refuse(f"at most {TEXT_LIMIT} characters under `{name}`", f"{len(header[name]):,}")
+        if not _is_date(header["date"]):
+            self._refuse("a date and a time under `date`", _short(header["date"]))
         self._is(header, "lines", int, "a whole number")
         self._is(header, "providers", dict, "an object")
         if not all(isinstance(api, str) for api in header["providers"].values()):
@@ -230,6 +230,13 @@ def _lines(content: bytes) -> list[bytes]:
     return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
+def _is_date(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED
 
@@ -238,8 +245,14 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"the number {name}")
+def _refuse(number: str) -> NoReturn:
+    raise ValueError(f"the number {number:.40}")
+
+
+def _float(text: str) -> float:
+    """Python would read 1e999 as infinity."""
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Keys:
     def key_of(self, api: str, model: str, normal: Mapping[str, Any]) -> str:
         """See `key_of`."""
         request = {
-            name: [self._digest(one) for one in value] if isinstance(value, list) else self._digest(value)
+            name: _joined(map(self._digest, value)) if isinstance(value, list) else self._digest(value)
             for name, value in normal.items()
         }
         return _sha256({"api": api, "model": model, "request": request})[:KEY_LENGTH]
@@ -212,6 +212,10 @@ def canonical(value: Any, **options: Any) -> str:
 
 def _digest(value: Any) -> bytes:
     return hashlib.sha256(canonical(value, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
+def _joined(digests: Iterable[str]) -> str:
+    return f"list {hashlib.sha256(''.join(digests).encode()).hexdigest()}"
 
 
 def _sha256(value: Any) -> str:

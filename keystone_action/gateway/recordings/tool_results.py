@@ -11,52 +11,73 @@ from typing import Any
 
 from keystone_action.gateway.recordings.walking import with_texts
 
-# Some programs send results as JSON in a text: a line ends with a backslash and a letter there.
-_WORD = r"(?:(?<!\w)|(?<=\\[nrt]))"
-_NUMBER = r"(?:(?<![\w.])|(?<=\\[nrt]))"
-_LINE = r"(?:(?m:^)|(?<=\\n)|(?<=\": \")|(?<=\nOutput: )|(?<=\\nOutput: ))"
-_END = r"(?:(?m:$)|(?=\\n|\"))"
-_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},?\s{1,2})?"
-_ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{3,4}|[+-]\d\d(?::?\d\d)?)\b)?"
+# Each pattern begins with letters or digits, and looks back from there, since a search goes by how patterns begin. What
+# a tool printed may be megabytes of one letter, so every repetition is bounded.
+
+
+def _word(begins: str) -> str:
+    """Not within a word. Some programs send results as JSON in a text: there a line ends with a backslash and a letter.
+    begins: a pattern of fixed length."""
+    return rf"{begins}(?:(?<!\w{begins})|(?<=\\[nrt]{begins}))"
+
+
+def _number(begins: str) -> str:
+    """Not within a number or a version either."""
+    return rf"{begins}(?:(?<![\w.]{begins})|(?<=\\[nrt]{begins}))"
+
+
+def _line(begins: str) -> str:
+    """At the beginning of a line, or of what a program says is the output."""
+    places = [r"\\n", r"\": \"", r"\nOutput: ", r"\\nOutput: "]
+    return rf"{begins}(?:(?<![^\n]{begins})|{'|'.join(f'(?<={place}{begins})' for place in places)})"
+
+
+_OPEN = r"\["
+_LINE_END = r"(?:(?m:$)|(?=\\n|\"))"
+_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{1,3}[SD]T|[CEW]ES?T|[+-]\d\d(?::?\d\d)?)\b)?"
 _YEAR = r"(?:\s\d{4}\b)?(?:\s[+-]\d{4}\b)?"
-_CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
+_CLOCK = r":\d\d:\d\d(?:[.,]\d{1,9})?"
 _UNIT = (
     r"(?:ns|µs|μs|us|ms|s|msecs?|secs?|mins?|hrs?|h|nanoseconds?|microseconds?|milliseconds?|seconds?|minutes?|hours?)"
 )
-_NAMES = "(?<=duration)|(?<=elapsed)|(?<=_seconds)|(?<=_ms)|(?<=_time)|(?<=took)"
+_NAMES = "(?:duration|Duration|elapsed|Elapsed|_seconds|_ms|_time|took|Took)"
 """How names of figures without a unit end."""
-# Every repetition is bounded: what a tool printed may be megabytes of one letter.
 _TIMES = (
-    rf"(?<!\d)\d{{4}}-\d\d-\d\d[T _]\d\d[:-]\d\d(?:[:-]\d\d(?:[.,]\d{{1,9}})?)?{_ZONE}(?!\d)",
-    rf"{_WORD}{_DAY}{_MONTH}\s{{1,2}}\d{{1,2}}\s{{1,2}}(?:\d{{4}}\s)?\d\d:\d\d(?::\d\d)?{_ZONE}{_YEAR}",
-    rf"{_WORD}{_DAY}\d{{1,2}}[\s/-]{_MONTH}[\s/-]\d{{4}}[\s:]{_CLOCK}{_ZONE}",
-    r"(?<!\d)\d{1,2}/\d{1,2}/\d{4},?\s\d{1,2}:\d\d(?::\d\d)?(?:\s?[AaPp][Mm]\b)?",
-    rf"(?<![\d:.]){_CLOCK}(?:\s?[AaPp][Mm]\b)?(?![\d:])",
+    rf"\d{{4}}(?<!\d\d{{4}})-\d\d-\d\d[T _]\d\d[:-]\d\d(?:[:-]\d\d(?:[.,]\d{{1,9}})?)?{_ZONE}(?!\d)",
+    rf"{_word(_MONTH)}\s{{1,2}}\d{{1,2}}\s{{1,2}}(?:\d{{4}}\s)?\d\d:\d\d(?::\d\d)?{_ZONE}{_YEAR}",
+    rf"{_word('[0-9]')}\d?[\s/-]{_MONTH}[\s/-]\d{{4}}[\s:]\d{{1,2}}{_CLOCK}{_ZONE}",
+    r"\d(?<!\d\d)\d?/\d{1,2}/\d{4},?\s\d{1,2}:\d\d(?::\d\d)?(?:\s?[AaPp][Mm]\b)?",
+    rf"\d(?<![\d:.]\d)\d?{_CLOCK}(?:\s?[AaPp][Mm]\b)?(?![\d:])",
+    rf"{_word(_DAY)}[a-z]{{0,6}},?\s{{1,2}}\{{time\}}",
 )
 _DURATIONS = (
-    rf"{_NUMBER}(?:\d{{1,6}}h\s?)?\d{{1,6}}m\s?\d{{1,6}}(?:\.\d{{1,9}})?s\b",
-    rf"{_NUMBER}\d{{1,12}}(?:\.\d{{1,12}})?\s?{_UNIT}\b",
-    rf"(?i:{_NAMES})(?P<keep>\\?[\"']?\s?[:= ]\s?)\d{{1,12}}(?:\.\d{{1,12}})?(?![\w.])",
+    rf"{_number('[0-9]')}\d{{0,5}}(?:h\s?\d{{1,6}})?m\s?\d{{1,6}}(?:\.\d{{1,9}})?s\b",
+    rf"{_number('[0-9]')}\d{{0,11}}(?:\.\d{{1,12}})?\s?{_UNIT}\b",
+    rf"(?P<keep>{_NAMES}\\?[\"']?\s?[:= ]\s?)\d{{1,12}}(?:\.\d{{1,12}})?(?![\w.])",
 )
 _PROCESSES = (
-    r"(?i:(?<=\bpid)|(?<=\\npid)|(?<=\bprocess id))(?P<keep>\\?[\"']?\s{0,3}[:=# ]\s{0,3})\d{1,7}\b",
-    r"(?i:(?<=process))(?P<keep>\s?[\[(#])\d{1,7}\b",
-    rf"{_LINE}(?P<keep>\[\d{{1,3}}\][ +-]{{1,3}})\d{{2,7}}{_END}",
-    rf"{_LINE}\s{{0,6}}\d{{1,7}}(?=\s{{1,3}}(?:pts/\d|\?|tty\d))",
+    rf"(?P<keep>(?:{_word('pid')}|{_word('PID')}|ppid|PPID)\\?[\"']?\s{{0,3}}[:=# ]\s{{0,3}})\d{{1,7}}\b",
+    r"(?P<keep>[Pp]rocess (?:id|ID) ?[:=#]? ?)\d{1,7}\b",
+    r"(?P<keep>[Pp]rocess\s?[\[(#])\d{1,7}\b",
+    rf"(?P<keep>{_line(_OPEN)}\d{{1,3}}\][ +-]{{1,3}})\d{{2,7}}{_LINE_END}",
+    rf"{_line('[ 0-9]')}\s{{0,5}}\d{{0,7}}(?<=\d)(?=\s{{1,3}}(?:pts/\d|\?|tty\d))",
 )
 _ADDRESSES = (
-    rf"{_WORD}0x[0-9a-fA-F]{{8,16}}\b",
-    r"(?P<keep>(?:(?<!\w)localhost|(?<![\d.])(?:127\.0\.0\.1|0\.0\.0\.0)|\[::1?\]):)\d{4,5}\b",
+    rf"{_word('0x')}[0-9a-fA-F]{{8,16}}\b",
+    r"(?P<keep>(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::\]|\[::1\]):)\d{4,5}\b",
 )
 _OWNERS = (
-    rf"{_LINE}(?P<keep>[-dlbcps][rwxsStT-]{{9}}[+.@]?\s{{1,6}}\d{{1,6}}\s)[\w.-]{{1,32}}\s{{1,16}}[\w.-]{{1,32}}(?=\s)",
-    r"(?:(?<=\b[ug]id=)|(?<=\\n[ug]id=))\d{1,10}(?:\([\w.-]{0,32}\))?",
-    r"(?<=\bgroups=)\d{1,10}(?:\([\w.-]{0,32}\))?(?:,\d{1,10}(?:\([\w.-]{0,32}\))?){0,64}",
+    rf"(?P<keep>{_line('[-dlbcps]')}[rwxsStT-]{{9}}[+.@]?\s{{1,6}}\d{{1,6}}\s)[\w.-]{{1,32}}\s{{1,16}}[\w.-]{{1,32}}(?=\s)",
+    rf"(?P<keep>{_word('[ug]id=')})\d{{1,10}}(?:\([\w.-]{{0,32}}\))?",
+    rf"(?P<keep>{_word('groups=')})\d{{1,10}}(?:\([\w.-]{{0,32}}\))?(?:,\d{{1,10}}(?:\([\w.-]{{0,32}}\))?){{0,64}}",
 )
 """As `ls -l` and `id` show the sandbox's user, who is another one in each run."""
 _KINDS = {"time": _TIMES, "duration": _DURATIONS, "pid": _PROCESSES, "address": _ADDRESSES, "owner": _OWNERS}
-_PATTERNS = [(f"{{{kind}}}", re.compile(pattern)) for kind, patterns in _KINDS.items() for pattern in patterns]
+_PATTERNS = [
+    (f"{{{kind}}}", re.compile(pattern, re.ASCII)) for kind, patterns in _KINDS.items() for pattern in patterns
+]
 
 
 def with_equal_results(message: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from keystone_action.evidence.masking import Masker
 from keystone_action.gateway.recordings.lines import documents_of, header_line, line_of
-from keystone_action.gateway.recordings.places import give_to_owner_of, make_folder
+from keystone_action.gateway.recordings.places import give_to_owner_of, make_folder, place_problem
 from keystone_action.gateway.recordings.planted import planted_key
 from keystone_action.gateway.recordings.recording import SIZE_LIMIT, Recording, RecordingError
 
@@ -45,9 +45,7 @@ def write_recording(path: Path, recording: Recording, masker: Masker | None, *, 
         finally:
             os.close(folder)
     except OSError as error:
-        raise RecordingError(
-            f"{path} can't be written: {error.strerror or error}; what was there before is unchanged"
-        ) from None
+        raise place_problem(path, error, "can't be written, and what was there before is unchanged") from None
 
 
 def _content(recording: Recording, masker: Masker | None) -> bytes:
@@ -55,7 +53,10 @@ def _content(recording: Recording, masker: Masker | None) -> bytes:
     lines, size = [], 0
     for number, document in enumerate(documents_of(entries), 1):
         _require_no_secret(document, number, masker)
-        lines.append(line_of(document))
+        try:
+            lines.append(line_of(document))
+        except ValueError as error:
+            raise RecordingError(f"request {number:,} of {recording.cell} is not JSON: {error}") from None
         size += len(lines[-1])
         if size > SIZE_LIMIT:
             raise RecordingError(
@@ -125,4 +126,5 @@ def _replace(name: str, folder: int, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
         raise
-    os.fsync(folder)
+    with contextlib.suppress(OSError):  # it is there, and only a crash of the machine could undo it
+        os.fsync(folder)

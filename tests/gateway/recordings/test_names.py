@@ -43,7 +43,7 @@ ELSEWHERE = {
     "gateway.key": "keystone-ffffffffffffffffffffffffffffffff",
     "secret.TOKEN": "correct horse",
 }
-IDS = ["toolu_01ABCDEFGHJKLMNPQRSTUVWX", "call_7", "functions.bash:0", "1", "q8Fh2kLm9ZxW4v0T"]
+IDS = ["toolu_01ABCDEFGHJKLMNPQRSTUVWX", "call_7abcdef0", "q8Fh2kLm9ZxW4v0T", "functions.bash:0", "1", "no-digits-here"]
 
 
 def names_here() -> Names:
@@ -187,14 +187,14 @@ def test_values_nested_without_end_are_refused() -> None:
 
 def test_ids_have_numbers_in_the_order_in_which_they_came() -> None:
     names = names_here()
-    assert names.named([*IDS, "see toolu_01ABCDEFGHJKLMNPQRSTUVWX.txt, bash__call_7", "call_70 and 1"]) == [
+    texts = ["see toolu_01ABCDEFGHJKLMNPQRSTUVWX.txt, bash__call_7abcdef0", "call_7abcdef09 and 1"]
+    assert names.named([*IDS[:3], *texts, *IDS[3:]]) == [
         "{id:1:toolu_}",
         "{id:2:call_}",
         "{id:3}",
-        "{id:4}",
-        "{id:5}",
         "see {id:1:toolu_}.txt, bash__{id:2:call_}",
-        "call_70 and 1",
+        "call_7abcdef09 and 1",
+        *IDS[3:],
     ]
 
 
@@ -206,8 +206,8 @@ def test_an_id_that_nobody_made_is_made_up_and_known_from_then_on() -> None:
     assert made["id"].replace("_", "").isalnum()
     assert names.named(made) == {"id": "{id:3:toolu_}", "text": "{id:12}, {id:3:toolu_}"}
     assert Names({}).filled("{id:3:toolu_}") == made["id"]
-    names.number(["call_new"])
-    assert names.named("call_new") == "{id:13:call_}"
+    names.number(["call_new_one_1"])
+    assert names.named("call_new_one_1") == "{id:13:call_}"
 
 
 ANSWERS = {
