@@ -12,6 +12,7 @@ from keystone_action.gateway.exchange import Assembler
 
 _TEXTS = ("reasoning", "reasoning_content", "content", "refusal")
 """What a message says, in the order in which it is streamed."""
+_IN_EACH_CHUNK = ("id", "created", "model", "service_tier", "system_fingerprint")
 _WRITTEN = {"function": "arguments", "custom": "input"}
 """Kinds of calls, and under which name of theirs stands what the model wrote."""
 
@@ -69,21 +70,24 @@ class _Choice:
 
 
 def completion_events(document: Mapping[str, Any], *, with_usage: bool) -> Iterator[dict[str, Any]]:
-    """The completion as its stream tells it. with_usage: whether the request asked for the event about usage."""
+    """The completion as its stream tells it; the first chunk has all fields that nobody knows. with_usage: whether the
+    request asked for the chunk about usage."""
     usage = document.get("usage") if with_usage else None
-    head = {name: value for name, value in document.items() if name != "usage"}
-    head |= {"object": "chat.completion.chunk", **({} if usage is None else {"usage": None})}
-    choices = objects(document, "choices")
-    for number, choice in enumerate(choices):
-        told = {"index": choice.get("index", number)}
-        for delta in _deltas(choice.get("message")):
-            yield {**head, "choices": [{**told, "delta": delta, "finish_reason": None}]}
-        ended = {name: value for name, value in choice.items() if name not in {"index", "message"}}
-        yield {**head, "choices": [{**told, "delta": {}, **ended}]}
-    if not choices:
-        yield {"choices": [], **head}
+    chunk = {"object": "chat.completion.chunk", **({} if usage is None else {"usage": None})}
+    head = {name: document[name] for name in _IN_EACH_CHUNK if name in document} | chunk
+    first = {name: value for name, value in document.items() if name != "usage"} | chunk
+    choices = [one for number, choice in enumerate(objects(document, "choices")) for one in _pieces(number, choice)]
+    yield {"choices": [], **first, **({"choices": choices[:1]} if choices else {})}
+    yield from ({**head, "choices": [choice]} for choice in choices[1:])
     if usage is not None:
         yield {**head, "choices": [], "usage": usage}
+
+
+def _pieces(number: int, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A choice as chunks have it."""
+    place = {"index": choice.get("index", number)}
+    yield from ({**place, "delta": delta, "finish_reason": None} for delta in _deltas(choice.get("message")))
+    yield {**place, "delta": {}, **{name: value for name, value in choice.items() if name not in {"index", "message"}}}
 
 
 def _deltas(message: Any) -> Iterator[dict[str, Any]]:
