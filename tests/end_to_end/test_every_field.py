@@ -3,6 +3,7 @@ by the runner's own command line, on a live engine."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.action_job import ActionJob
+from support.audit import require_valid_audit
 from support.every_field import FOLDER, SPECS
 from support.fake_runner import StepResult
 from support.hostile import POSTGRES_CLIENT
@@ -18,6 +20,13 @@ from support.images import MARIADB, POSTGRES, PYTHON
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
+OBSERVED = {
+    "answers": {"http_call", "db_write"},
+    "containers": {"connect", "model_request", "file_change"},
+    "known-agent": {"known_agent", "model_request"},
+    "talk": {"model_request"},
+}
+"""What the audit logs of each spec's cells tell; those of all others are empty."""
 REPLAYED = FOLDER / "replayed.keystone.yaml"
 KEY = "sk-every-field-0123456789"
 SKIPPED = {"said_in_other_words"}
@@ -68,8 +77,18 @@ def run(job: ActionJob, *specs: Path) -> StepResult:
     assert step.exit_code != 2, step.raw_log
     assert unlike_expected(job.document) == []
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (0, "pass", []), step.raw_log
+    require_valid_audit(job.runner.workspace / "keystone-results")
     assert [one for one in job.left() if "/recordings" not in one] == []
     return step
+
+
+def observed(job: ActionJob, cells: list[dict[str, Any]]) -> set[str]:
+    """The types of the lines in the audit logs of these cells, each of which has the same."""
+    folders = [job.runner.workspace / "keystone-results" / "cells" / cell["id"] for cell in cells]
+    logs = [(folder / "audit.jsonl").read_text("utf-8").splitlines() for folder in folders]
+    first, *others = ({json.loads(line)["type"] for line in lines} for lines in logs)
+    assert all(one == first for one in others)
+    return first
 
 
 def test_every_field_runs(checkout: ActionJob) -> None:
@@ -79,6 +98,8 @@ def test_every_field_runs(checkout: ActionJob) -> None:
     assert len(cells) == len(SPECS) - 1
     several = {name: len(found) for name, found in cells.items() if len(found) > 1}
     assert several == {"answers": 4, "scenarios": 2}
+    logged = {name: observed(checkout, found) for name, found in cells.items()}
+    assert {name: types for name, types in logged.items() if types} == OBSERVED
     (recorded,) = cells["talk"]
 
     del checkout.env["ANTHROPIC_API_KEY"]
