@@ -117,6 +117,11 @@ def test_what_a_provider_says_in_each_chunk_is_said_once():
     assert OpenAiChat().whole(kept) == read(OpenAiChat(), events)
 
 
+def test_noise_that_hides_lengths_is_left_out():
+    noisy = [{**event, "obfuscation": "kfu8"} for event in rendered_events(OpenAiChat(), COMPLETION)]
+    assert assembled(OpenAiChat(), noisy) == COMPLETION
+
+
 def test_several_calls_may_come_at_once_or_in_turn():
     at_once = [
         {"index": n, "id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for n in (0, 1)

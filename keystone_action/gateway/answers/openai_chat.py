@@ -12,6 +12,8 @@ from keystone_action.gateway.exchange import Assembler
 
 _TEXTS = ("reasoning", "reasoning_content", "content", "refusal")
 """What a message says, in the order in which it is streamed."""
+_NOT_KEPT = {"choices", "obfuscation"}
+"""Of a chunk: what is put together elsewhere, and noise that hides the lengths of texts from who listens."""
 _IN_EACH_CHUNK = ("id", "created", "model", "service_tier", "system_fingerprint")
 _WRITTEN = {"function": "arguments", "custom": "input"}
 """Kinds of calls, and under which name of theirs stands what the model wrote."""
@@ -25,7 +27,7 @@ class CompletionAssembler(Assembler):
         self._choices: dict[int, _Choice] = {}
 
     def event(self, data: Mapping[str, Any]) -> None:
-        replace(self._completion, {name: value for name, value in data.items() if name != "choices"})
+        replace(self._completion, {name: value for name, value in data.items() if name not in _NOT_KEPT})
         for choice in objects(data, "choices"):
             number = _number(choice, 0)
             self._choices.setdefault(number, _Choice(number)).add(choice)

@@ -114,6 +114,8 @@ class Replay:
         provider = provider_for(api)
         if body is not None:
             document = provider.counted(-(-len(body) // CHARACTERS_A_TOKEN))
+        elif name := request.path.partition("/models/")[2]:
+            document = provider.one_model(name)
         else:
             models = dict.fromkeys(entry.model for entry in self._recording.entries if entry.api == api)
             document = provider.models(tuple(models))

@@ -223,7 +223,9 @@ def test_counts_of_tokens_and_lists_of_models_are_estimates_and_marked() -> None
         models = one.world.ask("/anthropic/v1/models", method="GET")
         assert ASK["model"] in models.text
         assert models.headers["x-keystone-estimated"] == "true"
-        assert one.replay.estimates == 2
+        model = one.world.ask("/anthropic/v1/models/some-model", method="GET")
+        assert (model.json()["type"], model.json()["id"]) == ("model", "some-model")
+        assert one.replay.estimates == 3
         assert one.world.ledger.spent.all_tokens == 0
 
 
