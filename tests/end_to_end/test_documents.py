@@ -58,8 +58,9 @@ def spec_of(name: str) -> str:
 
 
 def test_every_spec_is_run():
-    """Those of three pages by test_agents_page.py, test_gateway_page.py and test_forbidden_page.py."""
-    elsewhere = "".join(DOCUMENTS[Path("docs") / name] for name in ("agents.md", "gateway.md", "forbidden.md"))
+    """Those of four pages by tests of their own: test_agents_page.py, test_gateway_page.py and so on."""
+    pages = ("agents", "gateway", "forbidden", "recordings")
+    elsewhere = "".join(DOCUMENTS[Path("docs") / f"{name}.md"] for name in pages)
     shown = [block for block in blocks("yaml") if "jobs:" not in block and "uses:" not in block]
     shown = [block for block in shown if f"```yaml\n{block}```" not in elsewhere]
     assert sorted(shown) == sorted(map(spec_of, ("changelog", "greeting", "in-containers", "with-a-key")))
