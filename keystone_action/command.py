@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 CAPTURE_HEAD = 1 << 20
 CAPTURE_TAIL = 1 << 20
@@ -71,7 +72,8 @@ class Command:
     env is complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where env lacks them.
     cwd is relative to the workspace ("." = the workspace itself). as_root: as the root user of a container, for the
     author's setup; a sandbox without containers ignores it. stdout_to, stderr_to: files of ours that get all of these
-    streams as it comes; without one, what is between head and tail is lost.
+    streams as it comes; without one, what is between head and tail is lost. lists_processes: which processes it had is
+    wanted; containers can't tell.
     """
 
     argv: tuple[str, ...]
@@ -82,6 +84,7 @@ class Command:
     as_root: bool = False
     stdout_to: KeptWhole | None = None
     stderr_to: KeptWhole | None = None
+    lists_processes: bool = False
 
     @property
     def kept_whole(self) -> tuple[KeptWhole | None, KeptWhole | None]:
@@ -97,6 +100,8 @@ class Completed:
     limit: the sentence for the limit it was stopped at ("memory: 2.1 GiB used, 2.0 GiB allowed"), else None.
     leftovers: how many of its processes were still there when it ended and were killed.
     advice: what of the sandbox may explain that it failed, in a sentence.
+    processes: those that were seen, where the command asks for that (`sandbox.seen_processes`), and how many more there
+    were.
     """
 
     exit_code: int | None
@@ -109,6 +114,8 @@ class Completed:
     stderr: Capture
     leftovers: int = 0
     advice: str = ""
+    processes: tuple[Mapping[str, Any], ...] = ()
+    processes_left_out: int = 0
 
     @property
     def succeeded(self) -> bool:

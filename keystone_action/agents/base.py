@@ -53,6 +53,7 @@ class AgentCall:
     memory; None = only its head and tail are kept, and what is longer can't be judged. transcript: whether stdout is
     the declared trace, which is kept as a file of any length. stop: ends the agent once it is set. gateways: where
     models are reached, by the names of providers. deny_provider_tools: whether tools that a provider runs are refused.
+    lists_processes: whether the run says which processes there were.
     """
 
     prompt: str
@@ -66,6 +67,7 @@ class AgentCall:
     stop: asyncio.Event | None = None
     gateways: Mapping[str, ModelAddress] = field(default_factory=dict)
     deny_provider_tools: bool = False
+    lists_processes: bool = False
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""
@@ -79,6 +81,7 @@ class AgentCall:
             stdin=stdin,
             stdout_to=self._stream_file(STDOUT, transcript=self.transcript),
             stderr_to=self._stream_file(STDERR),
+            lists_processes=self.lists_processes,
         )
 
     def _stream_file(self, name: str, *, transcript: bool = False) -> KeptWhole | None:

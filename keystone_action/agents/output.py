@@ -35,6 +35,8 @@ def record_run(completed: Completed, private: Path | None) -> AgentRun:
         stderr_bytes=completed.stderr.total,
         leftovers=completed.leftovers,
         advice=completed.advice,
+        processes=completed.processes,
+        processes_left_out=completed.processes_left_out,
         long_stdout=_long(completed.stdout, private and private / STDOUT),
         long_stderr=_long(completed.stderr, private and private / STDERR),
     )

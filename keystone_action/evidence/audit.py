@@ -25,7 +25,12 @@ _dumps = json.JSONEncoder(check_circular=False).encode
 
 def now() -> str:
     """The time in UTC as ISO 8601 with microseconds, as evidence has it."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return shown_time(datetime.now(UTC))
+
+
+def shown_time(moment: datetime) -> str:
+    """A moment in UTC in that form."""
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class LineFile:

@@ -68,7 +68,8 @@ class AgentRun:
     one of the texts ask for `whole_output()`, `whole_stdout()` or `whole_stderr()`, never for what is shown.
     transcript: all of stdout as a file, where it is the declared trace. reported: what else its AgentResult document
     says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked. stopped: the sentence of the limit of its budget
-    that ended it (`stopped at $0.52 of $0.50`); None when none did."""
+    that ended it (`stopped at $0.52 of $0.50`); None when none did. processes: those that were seen, where that is
+    wanted, and how many more there were."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -92,6 +93,8 @@ class AgentRun:
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
     token_usage: Mapping[str, Any] | None = None
     reported: Mapping[str, Any] = field(default_factory=dict)
+    processes: tuple[Mapping[str, Any], ...] = ()
+    processes_left_out: int = 0
 
     def whole_output(self) -> str:
         """All of the answer. Raises TooMuchPrinted, OSError."""

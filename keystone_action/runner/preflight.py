@@ -123,6 +123,8 @@ def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:
             f"{loaded.path}: resources.readable shows folders of this machine, and this spec runs in an image",
             help="install what the agent needs in the image (`base`), or by setup.packages and setup.commands",
         )
+    if loaded.spec.audit.processes:
+        raise NotSupportedYet(f"{loaded.path}: audit.processes in containers")
     if resources.strict and resources.disk is not None:
         raise UsageError(
             f"{loaded.path}: resources.strict: true can't be kept for disk: a container is stopped once it is seen"

@@ -83,6 +83,7 @@ def test_fields_of_the_contract_that_are_not_there_yet(tmp_path):
         "determinism": '{clock: "2026-01-01T00:00:00Z"}',
         "network": "{dns_overrides: {a.example: api}}",
         "audit": "{processes: true}",
+        "base": "x",
         "services": "[{name: api, type: http_mock}]",
     }
     called = run_spec(tmp_path, spec(**fields))

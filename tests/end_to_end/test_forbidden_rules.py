@@ -423,3 +423,35 @@ def test_audit_alone_switches_collection_on(tmp_path: Path) -> None:
         {"path": "new", "kind": "added", "entry": "file", "size_before": None, "size_after": 3},
         {"path": "tool.sh", "kind": "mode", "entry": "file", "size_before": 5, "size_after": 5},
     ]
+
+
+PROCESSES = """
+import os, subprocess, sys, time
+subprocess.run([sys.executable, "-c", "import time; time.sleep(0.5)", "first", os.environ["TOKEN"]])
+child = subprocess.Popen(["sleep", "30"])
+time.sleep(0.3)
+subprocess.Popen(["sh", "-c", "sleep 0.4; exit 7"], start_new_session=True)
+os.execv(sys.executable, [sys.executable, "-c", "import sys, time; time.sleep(0.8); sys.exit(3)", "another"])
+"""
+
+
+def test_processes_are_written_down_as_they_were_seen(tmp_path: Path) -> None:
+    spec = spec_of(PROCESSES, {}, audit={"processes": True}, secrets=["TOKEN"])
+    spec["agent"]["env"] = {"TOKEN": "{{ secrets.TOKEN }}"}
+    called = run(tmp_path, spec, {"TOKEN": TOKEN})
+    assert called.code == 0, called.err
+    found = audit_lines(called.output, "process")
+    (own,) = [one for one in found if one["how_known"] == "started"]
+    assert (own["argv"], own["exit"]) == (["python3", "-c", PROCESSES], 3)
+    assert own["start"] < own["end"]
+    by_word = {one["argv"][-1] if one["argv"][-1] != "***" else one["argv"][-2]: one for one in found}
+    assert by_word["first"]["argv"][-1] == "***"
+    assert by_word["first"]["start"] < by_word["first"]["end"]
+    assert by_word["another"]["exit"] == 3
+    assert (by_word["30"]["argv"], by_word["30"]["exit"]) == (["sleep", "30"], -9)
+    assert by_word["sleep 0.4; exit 7"]["argv"][:2] == ["sh", "-c"]
+
+
+def test_without_audit_processes_there_are_none(tmp_path: Path) -> None:
+    called = run(tmp_path, spec_of("import time; time.sleep(0.1)", {}), {})
+    assert audit_lines(called.output, "process") == []

@@ -150,7 +150,7 @@ def test_invariants(errors_of: Errors, invariants: str, expected: str) -> None:
         ("network: {dns_overrides: {a.b: db}}\nservices: [{name: db, type: postgres}]", "network.dns_overrides is not"),
         ("determinism: {clock: '2026-01-01T00:00:00Z'}", "determinism.clock is not supported yet"),
         ("audit: {db_writes: true}", "audit.db_writes is not supported yet"),
-        ("audit: {processes: true}", "audit.processes is not supported yet"),
+        ("audit: {processes: true}\nbase: x", "audit.processes in containers is not supported yet"),
         (
             "forbidden: {db_writes_outside: []}\nservices: [{name: a, type: postgres}]",
             "forbidden.db_writes_outside is not supported yet",

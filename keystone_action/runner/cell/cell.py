@@ -150,6 +150,7 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
         stop=under_way.budget_spent,
         gateways={} if gateway is None else gateway.addresses_of_apis,
         deny_provider_tools=gateway is not None and gateway.configuration.deny_provider_tools,
+        lists_processes=under_way.spec.audit.processes,
     )
     await record_version(under_way)
     if under_way.recording is not None:

@@ -200,6 +200,7 @@ class ProcessSandbox:
             whole=[None if one is None else (one.above, one.limit) for one in command.kept_whole],
             unix_sockets=self._unix_sockets,
             service=False,
+            lists_processes=command.lists_processes,
         )
 
     def written_folders(self) -> tuple[Path, ...] | None:
@@ -299,4 +300,6 @@ def read_report(report: Message, blob: bytes) -> Completed:
         stdout=out,
         stderr=err,
         leftovers=report["leftovers"],
+        processes=tuple(report.get("processes", ())),
+        processes_left_out=report.get("processes_left_out", 0),
     )

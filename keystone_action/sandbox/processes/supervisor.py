@@ -20,6 +20,7 @@ from keystone_action.files.head_and_tail import Stream
 from keystone_action.sandbox.processes import confine, killing, process_cap, system_v, wire
 from keystone_action.sandbox.processes.credentials import User
 from keystone_action.sandbox.processes.wire import CommandRequest, Message
+from keystone_action.sandbox.seen_processes import PAUSE, SeenProcesses
 from keystone_action.sandbox.watching import FIRST_LOOK, ProcessWatch
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -97,6 +98,7 @@ class Supervisor:
         uid, guard = request["uid"], request["guard"]
         self._user = User(uid, guard) if uid is not None and guard is not None else None
         self._watch = ProcessWatch(request, self._user)
+        self._seen = SeenProcesses() if request["lists_processes"] else None
         self._streams: list[Stream] = []
         self._pid = 0
         self._status: int | None = None
@@ -162,6 +164,8 @@ class Supervisor:
                 time.sleep(_PAUSE)
                 continue
             self._start_time = time.monotonic()
+            if self._seen is not None and self._refusal is None:
+                self._seen.start(self._pid, self._request["argv"])
             return
 
     def _has_hung_up(self) -> bool:
@@ -183,6 +187,7 @@ class Supervisor:
         timeout = self._request["timeout"]
         deadline = self._start_time + timeout if timeout is not None else None
         next_look = self._start_time + FIRST_LOOK if self._watch.active else None
+        next_list = self._start_time if self._seen is not None else None
         self.reap()
         while self._is_going():
             now = time.monotonic()
@@ -194,8 +199,13 @@ class Supervisor:
                     self._limit = self._watch.look()
                 next_look = time.monotonic() + self._watch.interval
                 continue
+            if self._seen is not None and next_list is not None and now >= next_list:
+                with contextlib.suppress(OSError):
+                    self._seen.look()
+                next_list = time.monotonic() + PAUSE
             self._trim_log(now)
-            self._wait(now, min((when for when in (deadline, next_look, self._log_check()) if when), default=None))
+            times = (deadline, next_look, next_list, self._log_check())
+            self._wait(now, min((when for when in times if when), default=None))
         gone = self.end()
         if gone and self._request["service"]:
             system_v.remove_made_by(self._pid, self._user)
@@ -252,6 +262,8 @@ class Supervisor:
                 return True
             if pid == 0:
                 return False
+            if self._seen is not None:
+                self._seen.reaped(pid, status)
             if pid == self._pid:
                 self._status = status
                 self._end_time = time.monotonic()
@@ -285,4 +297,6 @@ class Supervisor:
             "totals": [stream.kept.total for stream in self._streams],
             "parts": [len(part) for part in parts],
         }
+        if self._seen is not None:
+            report["processes"], report["processes_left_out"] = self._seen.found, self._seen.left_out
         return report, b"".join(parts)

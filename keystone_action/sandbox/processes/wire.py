@@ -30,7 +30,7 @@ class CommandRequest(TypedDict):
     trees whose size is watched. head, tail: how much of each stream is kept. whole: for stdout and for stderr, above
     how many bytes and up to how many all of it goes to one of the last of the descriptors that came with the order;
     None = to none. unix_sockets: whether it may make Unix sockets. service: report the start, take signals, and write
-    to the log that came with the order instead of keeping streams.
+    to the log that came with the order instead of keeping streams. lists_processes: the report says which there were.
     """
 
     argv: list[str]
@@ -52,6 +52,7 @@ class CommandRequest(TypedDict):
     whole: list[tuple[int, int] | None]
     unix_sockets: bool
     service: bool
+    lists_processes: bool
 
 
 LastingPart = tuple[int | None, int | None, bool, bool, bool, bool]

@@ -263,6 +263,7 @@ def find_unsupported(scope: Scope) -> Iterator[Problem]:
     for index, service in enumerate(spec.services):
         yield from _unsupported_service(service, ("services", index))
     yield from _unsupported_policies(spec)
+    yield from _audit_in_containers(spec)
 
 
 def _unsupported_agent(spec: Spec) -> Iterator[Problem]:
@@ -294,8 +295,14 @@ def _unsupported_policies(spec: Spec) -> Iterator[Problem]:
         yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
     for name in sorted(_given_fields(spec.audit)):
         # Requests to mocks are collected always, and `audit.jsonl` has them.
-        if name not in ("http_calls", "file_changes") and getattr(spec.audit, name):
+        if name not in ("http_calls", "file_changes", "processes") and getattr(spec.audit, name):
             yield _not_yet(("audit", name), f"audit.{name}", "leave it out", on_key=True)
+
+
+def _audit_in_containers(spec: Spec) -> Iterator[Problem]:
+    if spec.audit.processes and spec.base is not None:
+        advice = "leave it out, or leave `base` out: the process sandbox can tell"
+        yield _not_yet(("audit", "processes"), "audit.processes in containers", advice, on_key=True)
 
 
 def _given_fields(model: BaseModel) -> set[str]:
