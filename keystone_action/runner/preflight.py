@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import UsageError
+from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
