@@ -43,7 +43,7 @@ CHECKS = {
 def write_in(request: Any) -> Says:
     """A call with the agent's own folder in its arguments, as models make them."""
     folder = request.document["messages"][0]["content"].split(" ")[2]
-    return calls(("toolu_9", "Bash", {"command": f"echo made > {folder}/made.txt; pwd"}))
+    return calls(("toolu_01R5x8kQ2mWv", "Bash", {"command": f"echo made > {folder}/made.txt; pwd"}))
 
 
 def spec(**fields: Any) -> dict[str, Any]:
