@@ -1,0 +1,61 @@
+"""Answers of each API, with all there is in them, recorded in one form and replayed in the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.api_answers import COMPLETION, GENERATION, MESSAGE, RESPONSE, assembled, events_of, streamed
+from support.recorded_world import recorded, replayed
+from support.scripted_provider import Says, document
+
+from keystone_action.gateway.exchange import Provider
+from keystone_action.gateway.providers.anthropic import Anthropic
+from keystone_action.gateway.providers.gemini import Gemini
+from keystone_action.gateway.providers.openai_chat import OpenAiChat
+from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+
+ASKED = {"content": "x", "role": "user"}
+EACH: dict[str, tuple[Provider, dict[str, Any], str, dict[str, Any]]] = {
+    "anthropic": (Anthropic(), MESSAGE, "/anthropic/v1/messages", {"model": "m", "messages": [ASKED]}),
+    "responses": (OpenAiResponses(), RESPONSE, "/openai/v1/responses", {"model": "m", "input": [ASKED]}),
+    "chat": (OpenAiChat(), COMPLETION, "/openai/v1/chat/completions", {"model": "m", "messages": [ASKED]}),
+    "gemini": (
+        Gemini(),
+        GENERATION,
+        "/gemini/v1beta/models/m:",
+        {"contents": [{"role": "user", "parts": [{"text": "x"}]}]},
+    ),
+}
+
+
+def asked(api: str, *, streams: bool) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request."""
+    _, _, path, body = EACH[api]
+    if api == "gemini":
+        return path + ("streamGenerateContent?alt=sse" if streams else "generateContent"), body
+    more = {"stream_options": {"include_usage": True}} if api == "chat" else {}
+    return path, {**body, "stream": True, **more} if streams else body
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("api", list(EACH))
+def test_it_is_replayed_as_it_is_asked_for(api: str, streams: bool) -> None:
+    provider, answer, *_ = EACH[api]
+    as_stream = streamed(provider, answer)
+    told = Says(pieces=as_stream.pieces, headers=[("content-type", as_stream.content_type)])
+    with recorded(told if streams else document(answer)) as one:
+        path, body = asked(api, streams=streams)
+        one.world.ask(path, body)
+        (exchange,) = one.world.settled()
+        recording = one.recording()
+    with replayed(recording) as one:
+        path, body = asked(api, streams=False)
+        assert one.world.ask(path, body).json() == answer
+    with replayed(recording) as one:
+        path, body = asked(api, streams=True)
+        found = one.world.ask(path, body)
+        assert found.headers["content-type"].startswith("text/event-stream")
+        assert assembled(provider, events_of(found.content)) == answer
+        (again,) = one.world.settled()
+    assert again.answer == exchange.answer == provider.whole(answer)
