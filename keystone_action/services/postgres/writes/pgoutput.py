@@ -65,7 +65,7 @@ def _new_values(message: bytes, at: int) -> Iterator[str]:
     kind = message[at : at + 1]
     if kind in (b"K", b"O"):
         *_, at = _row(message, at + 1)
-        if at == len(message):
+        if message[:1] == b"D":
             return
         kind = message[at : at + 1]
     if kind != b"N":
