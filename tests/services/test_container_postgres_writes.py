@@ -19,6 +19,9 @@ from keystone_action.services.postgres.writes.test_decoding import TestDecoding
 
 pytestmark = pytest.mark.docker
 
+MORE = {"a materialized view": {log("public.mine", "insert", 1)}}
+"""What this plugin tells besides: rows that a statement put where no agent can."""
+
 
 @pytest.fixture(scope="module")
 def server(shared_containers: ContainerWorld) -> RunningService:
@@ -40,7 +43,7 @@ def test_each_way_of_writing_is_told_as_what_it_was(
     cell = start(shared_containers, server)
     answers = work(cell, statements)
     assert [answer for answer in answers if answer[5:6] == ":"] == []
-    assert written(cell) == expected
+    assert written(cell) == expected | MORE.get(way, set())
     cell.close()
 
 

@@ -38,8 +38,7 @@ CREATE TABLE {schema}.log (
     class oid, object oid, name text, of_table text,
     is_logged boolean DEFAULT true);
 
-CREATE FUNCTION {schema}.table_of(class oid, object oid) RETURNS oid
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
+CREATE FUNCTION {schema}.table_of(class oid, object oid) RETURNS text LANGUAGE plpgsql STABLE AS $body$
 DECLARE
     its oid := CASE class
         WHEN 'pg_class'::regclass THEN COALESCE(
@@ -59,35 +58,30 @@ BEGIN
     LOOP
         SELECT i.inhparent INTO above FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
          WHERE i.inhrelid = its LIMIT 1;
-        IF above IS NULL THEN
-            RETURN its;
-        END IF;
+        EXIT WHEN above IS NULL;
         its := above;
     END LOOP;
+    RETURN (SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             WHERE c.oid = its);
 END $body$;
-
-CREATE FUNCTION {schema}.written(relation oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
-    SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.oid = relation
-$body$;
 
 CREATE FUNCTION {schema}.note() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
     INSERT INTO {schema}.log (tag, kind, class, object, name, of_table, is_logged)
     SELECT d.command_tag, d.object_type, d.classid, d.objid,
-           COALESCE({schema}.written(CASE WHEN d.classid = 'pg_class'::regclass THEN d.objid END),
+           COALESCE((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                      WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid),
                     (SELECT n.nspname || '.' || p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                       WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid),
                     d.object_identity),
-           {schema}.written({schema}.table_of(d.classid, d.objid)),
+           t.of_table,
            NOT EXISTS (SELECT FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
                         AND c.relkind = 'r' AND c.relpersistence = 'u')
       FROM pg_event_trigger_ddl_commands() d
+           CROSS JOIN LATERAL (SELECT {schema}.table_of(d.classid, d.objid) AS of_table OFFSET 0) t
      WHERE d.schema_name IS DISTINCT FROM 'pg_temp' AND NOT d.in_extension
-       AND d.command_tag <> ALL ({no_writes}::text[])
-       AND COALESCE({schema}.written({schema}.table_of(d.classid, d.objid)), '') NOT LIKE 'pg\_temp%';
+       AND d.command_tag <> ALL ({no_writes}::text[]) AND COALESCE(t.of_table, '') NOT LIKE 'pg\_temp%';
     {identify}
 END $body$;
 
@@ -115,8 +109,7 @@ CREATE EVENT TRIGGER {drops} ON sql_drop EXECUTE PROCEDURE {schema}.note_drop();
 # for are columns that are computed when they are read: such a table needs a primary key.
 _IDENTIFY = """
 CREATE TABLE {schema}.identities (relation oid, was "char");
-CREATE FUNCTION {schema}.identify(changed oid) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+CREATE FUNCTION {schema}.identify(changed oid) RETURNS void LANGUAGE plpgsql AS $body$
 DECLARE
     wanted "char" := 'f';
 BEGIN
@@ -130,8 +123,7 @@ BEGIN
         PERFORM FROM pg_index WHERE indrelid = changed AND indisprimary AND indisvalid AND indimmediate;
         IF NOT FOUND THEN
             INSERT INTO {schema}.log (tag, kind, class, object, name, of_table)
-            VALUES ('{unwatched}', 'table', 'pg_class'::regclass, changed, {schema}.written(changed),
-                    {schema}.written(changed));
+            VALUES ('{unwatched}', 'table', 'pg_class'::regclass, changed, changed::regclass::text, '');
         END IF;
     END IF;
     UPDATE pg_class SET relreplident = wanted WHERE oid = changed AND relreplident <> wanted;
