@@ -256,7 +256,7 @@ def test_what_others_wrote_is_masked_and_escaped(tmp_path: Path) -> None:
         "type": "message",
         "content": [{"type": "text", "text": EVIL}, {"type": "tool_use", "name": EVIL, "input": {}}],
     }
-    path = keep(tmp_path / "kept", entry(request, said), product=EVIL, date=EVIL)
+    path = keep(tmp_path / "kept", entry(request, said), product=EVIL)
     (path.parent / f"{EVIL[:12]}.jsonl").write_text("x")
     environ = {"SOME_API_KEY": "hunter22-hunter22"}
     for what, kind in (("list", "plain"), ("check", "plain"), ("show", "plain"), ("list", "json"), ("show", "json")):
@@ -322,7 +322,7 @@ def _planted(path: Path) -> None:
         (_cut, "cut"),
         (_edited, "edited"),
         (_other_request, "it was edited"),
-        (_link, "expected a file without links"),
+        (_link, "found a link"),
         (_copied, "it is of the cell 'repair.r0', and a file of that cell is repair.r0.jsonl"),
         (_other_version, "expected a recording of version 1, found version 2"),
         (_folder, "expected a recording, found an empty file"),
@@ -349,7 +349,10 @@ def test_a_check_names_each_file_that_can_not_be_replayed(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"date": "yesterday"}, "the date 'yesterday' is none; expected one such as 2026-11-23T14:05:00Z"),
+        (
+            {"date": "yesterday"},
+            'line 1: expected a date and a time under `date`, found "yesterday"; record anew with --gateway record',
+        ),
         ({"spec": "other"}, "the cell 'repair.r0' is none of the spec 'other'"),
     ],
 )
