@@ -24,6 +24,7 @@ OBSERVED = {
     "answers": {"http_call", "db_write"},
     "containers": {"connect", "model_request", "file_change"},
     "known-agent": {"known_agent", "model_request"},
+    "project": {"process"},
     "talk": {"model_request"},
 }
 """What the audit logs of each spec's cells tell; those of all others are empty."""
