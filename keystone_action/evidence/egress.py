@@ -13,6 +13,8 @@ from keystone_action.spec.models.hosts import WEB_PORTS, AllowedHost, IPAddress,
 LAST_RECORD = 256 << 20
 """Bytes of decisions above which nothing is let through any more. Refusals cost an agent nothing: it must not be able
 to make them our error, so they are no longer written down one by one."""
+FULL = "nothing is let through any more"
+"""How the reason of the last line begins, which is about no request."""
 _SHOWN = 300
 """Characters of a client's text that are kept: a host name has 253 at most."""
 _METADATA: frozenset[IPAddress] = frozenset(
@@ -133,7 +135,7 @@ class EgressLog:
             self._write(egress)
         if self.full is None and self._bytes > LAST_RECORD:
             self.full = f"more than {LAST_RECORD >> 20} MiB of decisions; those to deny are no longer recorded"
-            self._write(EgressRecord("", None, "", "deny", f"nothing is let through any more: {self.full}"))
+            self._write(EgressRecord("", None, "", "deny", f"{FULL}: {self.full}"))
 
     def _write(self, egress: EgressRecord) -> None:
         details = asdict(egress)

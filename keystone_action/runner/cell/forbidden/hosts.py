@@ -8,6 +8,7 @@ from typing import Any
 
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.audit import AuditLine
+from keystone_action.evidence.egress import FULL
 from keystone_action.runner.cell.forbidden.findings import Findings
 from keystone_action.scoring.results import ForbiddenResult
 from keystone_action.spec.models.hosts import parse_allowed, parse_host
@@ -53,7 +54,7 @@ def judge_hosts(
 
 def _is_attempt(details: Mapping[str, Any]) -> bool:
     """Whether a line of the proxy is about a request, not about the proxy itself."""
-    return bool(details["host"] or details["method"])
+    return not details["reason"].startswith(FULL)
 
 
 def _is_meant(meant: Iterable[Any], host: str, port: int | None) -> bool:
