@@ -120,7 +120,7 @@ class Recordings:
             recording = self._recording(path)
         except (RecordingError, OSError) as error:
             said = self._said(error, path).removeprefix(shown)
-            return LookedAt(shown, problem=_LINE.sub(r"line \1: ", said).removeprefix(": "))
+            return LookedAt(shown, problem=_LINE.sub(r"line \1: ", said).lstrip(": "))
         return LookedAt(shown, _row(recording), _contradiction(path, recording))
 
     def _said(self, error: RecordingError | OSError, path: Path) -> str:

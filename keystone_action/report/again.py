@@ -28,6 +28,8 @@ def command_again(run: RunResult) -> str:
     words += [part for param in params for part in ("--param", param)]
     thresholds = {spec.pass_threshold for spec in bad if spec.threshold_source == "input"}
     words += ["--threshold", f"{thresholds.pop():g}"] if len(thresholds) == 1 else []
+    replayed = any(cell.trace.replayed is not None for spec in bad for cell in spec.cells)
+    words += ["--gateway", "replay"] if replayed else []
     narrowed = _filter(bad) or (filters[0] if filters else "")
     words += ["--filter", narrowed] if narrowed else []
     command = shlex.join(words)

@@ -80,6 +80,7 @@ def _suite(spec: SpecResult, cell: CellResult, run: RunResult) -> Element:
     suite.set("timestamp", _text(run.started_at))
     properties = SubElement(suite, "properties")
     facts = {"verdict": cell.verdict, "composite": words.score(cell.composite), "replica": str(cell.replica)}
+    facts |= {} if cell.trace.replayed is None else {"replayed": cell.trace.replayed}
     facts |= {f"params.{name}": str(value) for name, value in cell.params.items()}
     for name, value in facts.items():
         SubElement(properties, "property", name=_text(name), value=_text(first_line(value, MAX_MESSAGE)))

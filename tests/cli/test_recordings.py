@@ -257,6 +257,7 @@ def test_what_others_wrote_is_masked_and_escaped(tmp_path: Path) -> None:
         "content": [{"type": "text", "text": EVIL}, {"type": "tool_use", "name": EVIL, "input": {}}],
     }
     path = keep(tmp_path / "kept", entry(request, said), product=EVIL)
+    keep(tmp_path / "kept", product=EVIL, date=EVIL, cell="repair.r1")
     (path.parent / f"{EVIL[:12]}.jsonl").write_text("x")
     environ = {"SOME_API_KEY": "hunter22-hunter22"}
     for what, kind in (("list", "plain"), ("check", "plain"), ("show", "plain"), ("list", "json"), ("show", "json")):
@@ -358,7 +359,7 @@ def test_a_check_names_each_file_that_can_not_be_replayed(
 )
 def test_a_first_line_that_was_made_up_is_a_problem(tmp_path: Path, more: dict[str, Any], said: str) -> None:
     keep(tmp_path / "kept", **more)
-    assert call(tmp_path, "check").out.splitlines()[0] == f"repair.r0.jsonl: {said}"
+    assert call(tmp_path, "check").out.startswith(f"repair.r0.jsonl: {said}")
 
 
 def test_a_check_of_good_ones(tmp_path: Path) -> None:

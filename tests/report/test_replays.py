@@ -9,11 +9,13 @@ import pytest
 from support.sample_parts import cell, check, run, spec
 
 from keystone_action.github.pull_request.status import description_of
+from keystone_action.report.again import command_again
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.console import print_verdict
 from keystone_action.report.headline import headline
 from keystone_action.report.html import render_html
+from keystone_action.report.junit import render_junit
 from keystone_action.report.replays import replay_note
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.results import RunResult, TraceInfo
@@ -95,6 +97,14 @@ def test_a_line_of_its_own(traces: tuple[TraceInfo, ...], note: str) -> None:
     assert replay_note(found) == note
     for text in (render_summary(found), render_html(found), on_terminal(found)):
         assert ("Replayed" in text) == bool(note)
+
+
+def test_a_replay_is_replayed_again_and_junit_knows_of_it() -> None:
+    found = replayed(STALE, EXACT)
+    assert command_again(found).endswith(" --gateway replay")
+    assert render_junit(found).count('<property name="replayed" value="stale"') == 1
+    assert "--gateway" not in command_again(replayed(LIVE))
+    assert "replayed" not in render_junit(replayed(LIVE))
 
 
 def test_words_of_a_recording_are_text() -> None:
