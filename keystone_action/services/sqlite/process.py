@@ -1,4 +1,4 @@
-"""The process that asks a SQLite file, confined as the author's scripts on the host are: every byte of the file may be
+"""The process that asks SQLite files, confined as the author's scripts on the host are: every byte of the file may be
 the agent's, so a defect of SQLite would run what the agent wrote.
 
 It has a user of its own where we are root, no capabilities, Landlock, seccomp, nothing of our environment, and of all
@@ -57,13 +57,13 @@ class SqliteProcess:
         with contextlib.suppress(FileExistsError):
             self.directory.mkdir(mode=0o700)
 
-    def ask(self, order: Mapping[str, Any], timeout: float) -> tuple[bytes, bool]:
-        """What the program printed, and whether it ended by itself, before the time limit. Blocking. Raises
+    def ask(self, order: Mapping[str, Any], timeout: float, program: Path = _PROGRAM) -> tuple[bytes, bool]:
+        """What a program of ours printed, and whether it ended by itself, before the time limit. Blocking. Raises
         QueryFailed, SandboxError."""
         document = json.dumps(order).encode("ascii")
-        return asyncio.run_coroutine_threadsafe(self._ask(document, timeout), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._ask(document, timeout, program), self._loop).result()
 
-    async def _ask(self, document: bytes, timeout: float) -> tuple[bytes, bool]:
+    async def _ask(self, document: bytes, timeout: float, program: Path) -> tuple[bytes, bool]:
         # One at a time: at the end of a command everything that its user runs is killed.
         async with self._turn:
             if self._closed:
@@ -72,7 +72,7 @@ class SqliteProcess:
                 self._sandbox = await self.host.open_host(self.directory, limits=_LIMITS)
             python, whole = await self.host.host_python(), KeptWhole(self.private / "answer", limit=TRANSCRIPT_LIMIT)
             try:
-                completed = await self._sandbox.run(_command(python, document, timeout, whole))
+                completed = await self._sandbox.run(_command(python, program, document, timeout, whole))
                 return _output(completed, whole), not completed.timed_out
             finally:
                 whole.path.unlink(missing_ok=True)
@@ -87,11 +87,11 @@ class SqliteProcess:
         await anyio.to_thread.run_sync(remove_tree, self.directory)
 
 
-def _command(python: OwnPython, document: bytes, timeout: float, whole: KeptWhole) -> Command:
+def _command(python: OwnPython, program: Path, document: bytes, timeout: float, whole: KeptWhole) -> Command:
     """The program as text: what an earlier question may have changed in the directory is never run."""
     libraries = {} if python.libraries is None else {"LD_LIBRARY_PATH": str(python.libraries)}
     return Command(
-        (python.program, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8")),
+        (python.program, "-I", "-S", "-c", program.read_text(encoding="utf-8")),
         env={"LC_ALL": "C.UTF-8", **libraries},
         timeout=timeout,
         stdin=document,

@@ -29,7 +29,7 @@ _SCHEMA = "main"
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Copy:
     """A database with what was not folded into it yet. size: in bytes, of the file as it was copied."""
 
     file: Path
@@ -44,17 +44,23 @@ class SqliteReader:
     workspace: Path
     path: str
     process: SqliteProcess
-    _copy: _Copy | None = field(default=None)
-    _before: _Copy | None = field(default=None)
+    copy_before: Copy | None = None
+    """Of the file as it stood before the agent; None where there was none, or one that can't be copied."""
+    problem_before: str = ""
+    """Why it could not be copied, where there was one."""
+    _copy: Copy | None = field(default=None)
     _indexes_are_ours: bool = field(default=False)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def seal(self) -> None:
         """Keep the file as it stands before the agent, if it is there. Raises OSError."""
+        self.copy_before, self.problem_before = None, ""
         try:
-            self._before = self._open_copy()
-        except PathProblem:
-            self._before = None
+            self.copy_before = self._open_copy()
+        except PathMissing:
+            pass
+        except PathProblem as problem:
+            self.problem_before = str(problem)
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises SandboxError, and QueryFailed; `by_agent` for a missing table, column or file, for a file
@@ -76,20 +82,24 @@ class SqliteReader:
         except (AttributeError, KeyError, TypeError, ValueError):
             raise QueryFailed(f"{self.path}: what SQLite answered can't be read", by_agent=theirs) from None
 
-    def _current(self) -> _Copy:
+    def copy_now(self) -> Copy:
+        """Of the file as the agent left it, made at the first call. Raises PathProblem, OSError."""
+        if self._copy is None:
+            self._copy = self._open_copy()
+            self._indexes_are_ours = self.copy_before is not None and _same(self.copy_before.file, self._copy.file)
+        return self._copy
+
+    def _current(self) -> Copy:
         try:
-            if self._copy is None:
-                self._copy = self._open_copy()
-                self._indexes_are_ours = self._before is not None and _same(self._before.file, self._copy.file)
+            return self.copy_now()
         except PathProblem as problem:
             raise QueryFailed(str(problem), by_agent=True) from None
         except OSError as error:
             raise QueryFailed(f"{self.path} can't be opened: {error}") from None
-        return self._copy
 
-    def _ask(self, copy: _Copy, sql: str, timeout: float) -> tuple[list[Mapping[str, Any]], bool]:
+    def _ask(self, copy: Copy, sql: str, timeout: float) -> tuple[list[Mapping[str, Any]], bool]:
         """The lines of our program, and whether it ended by itself."""
-        before = str(self._before.file) if self._before else None
+        before = str(self.copy_before.file) if self.copy_before else None
         order = {"file": str(copy.file), "before": before, "sql": sql, "rows": ROWS_LIMIT}
         output, ended = self.process.ask({**order, "reindex": not self._indexes_are_ours}, timeout)
         try:
@@ -101,7 +111,7 @@ class SqliteReader:
         """What the agent made and redefined, and what the query reads."""
         if not lines or "reads" not in lines[0]:
             return NOTHING, frozenset()
-        sizes = (copy.size if copy else 0 for copy in (self._before, self._copy))
+        sizes = (copy.size if copy else 0 for copy in (self.copy_before, self._copy))
         before, now = (_entries(lines[0][key] or {}, size) for key, size in zip(("before", "now"), sizes, strict=True))
         changes, reads = CatalogueChanges(before, now, (_SCHEMA,)), lines[0]["reads"]
         return changes, changes.names_in(sql) if reads is None else {(_SCHEMA, name.lower()) for name in reads}
@@ -121,7 +131,7 @@ class SqliteReader:
         theirs |= text.startswith(("no such table", "no such column")) or "not a database" in text
         raise QueryFailed(f"{self.path}: {text}", by_agent=theirs or "malformed" in text)
 
-    def _open_copy(self) -> _Copy:
+    def _open_copy(self) -> Copy:
         self.process.make_directory()
         target = self.process.directory / f"{secrets.token_hex(8)}.sqlite"
         copy_in(self.workspace, self.path, target)
@@ -131,7 +141,7 @@ class SqliteReader:
             except PathMissing:
                 continue
         _refuse_super_journal(Path(f"{target}-journal"), self.path)
-        return _Copy(target, target.stat().st_size)
+        return Copy(target, target.stat().st_size)
 
 
 def _lines(output: bytes) -> list[Mapping[str, Any]]:

@@ -17,6 +17,7 @@ from keystone_action.files.paths import PathMissing, PathProblem, write_inside
 from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.sqlite.process import SqliteProcess
 from keystone_action.services.sqlite.reader import SqliteReader, copy_in
+from keystone_action.services.sqlite.writes import SqliteWrites
 from keystone_action.spec.models.services import SqliteService
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class SqlitePlace(Place):
         self._scope, self._path = scope, path
         self._reader = SqliteReader(scope.workspace, path, process)
         address = Address(url=f"sqlite:///{path}", database=path)
-        super().__init__(name, address, address, database=self._reader)
+        self._watched = SqliteWrites(name, self._reader, process) if scope.watches_writes else None
+        super().__init__(name, address, address, database=self._reader, writes=self._watched)
 
     async def run_sql(self, script: str) -> None:
         """See Place. Run before the agent starts, on a copy that then takes the file's place: what was copied into the
@@ -98,6 +100,13 @@ class SqlitePlace(Place):
             await anyio.to_thread.run_sync(self._reader.seal)
         except OSError as error:
             raise ServiceError(f"service {self.name}: {self._path} can't be kept: {error}") from None
+        if self._watched is not None:
+            await anyio.to_thread.run_sync(self._watched.seal)
+
+    def settle(self) -> None:
+        """See Place. The file as the agent left it is kept, and compared, where its writes are wanted."""
+        if self._watched is not None:
+            self._watched.settle()
 
 
 def _execute(file: Path, script: str) -> None:
