@@ -6,23 +6,21 @@ from typing import Any
 
 from keystone_action.services.redefinitions import ROUTINE, CatalogueEntry, Column, Name
 
-_SYSTEM = "('mysql', 'information_schema', 'performance_schema', 'sys')"
+SYSTEM = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _KINDS = {"VIEW": "view", "SEQUENCE": "sequence"}
-_OWN_ENGINES = frozenset(
-    {"", "innodb", "myisam", "aria", "memory", "archive", "csv", "rocksdb", "tokudb", "ndbcluster"}
-)
+OWN_ENGINES = frozenset({"", "innodb", "myisam", "aria", "memory", "archive", "csv", "rocksdb", "tokudb", "ndbcluster"})
 """Storage engines whose tables have their own rows. Others read another table, another server or a file."""
 _TABLES = f"""
     SELECT table_schema, table_name, table_type, engine, data_length
-      FROM information_schema.tables WHERE table_schema NOT IN {_SYSTEM}
+      FROM information_schema.tables WHERE table_schema NOT IN {SYSTEM}
 """  # noqa: S608 - a list of ours
 _VIEWS = f"""
     SELECT table_schema, table_name, view_definition
-      FROM information_schema.views WHERE table_schema NOT IN {_SYSTEM}
+      FROM information_schema.views WHERE table_schema NOT IN {SYSTEM}
 """  # noqa: S608 - as above
 _COLUMNS = f"""
     SELECT table_schema, table_name, column_name, data_type, collation_name, generation_expression
-      FROM information_schema.columns WHERE table_schema NOT IN {_SYSTEM}
+      FROM information_schema.columns WHERE table_schema NOT IN {SYSTEM}
 """  # noqa: S608 - as above
 _ALIKE = {
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), "integer"),
@@ -32,7 +30,7 @@ _ALIKE = {
 """Types whose values compare alike, but for their collation."""
 _ROUTINES = f"""
     SELECT routine_schema, routine_name, routine_definition
-      FROM information_schema.routines WHERE routine_type = 'FUNCTION' AND routine_schema NOT IN {_SYSTEM}
+      FROM information_schema.routines WHERE routine_type = 'FUNCTION' AND routine_schema NOT IN {SYSTEM}
 """  # noqa: S608 - as above
 
 
@@ -54,7 +52,7 @@ def look(cursor: Any) -> dict[Name, CatalogueEntry]:
         its = sorted(traits.get(name, ()))
         whole = "\n".join([texts.get(name, ""), *(text for _, text in its)])
         phrases = {trait for trait, _ in its}
-        if kind not in _KINDS and str(engine or "").lower() not in _OWN_ENGINES:
+        if kind not in _KINDS and str(engine or "").lower() not in OWN_ENGINES:
             phrases.add(f"the storage engine {engine}")
         own = {} if kind in _KINDS else columns.get(name, {})
         found[name] = CatalogueEntry(_KINDS.get(kind, "table"), whole, frozenset(phrases), int(size or 0), own)

@@ -93,15 +93,20 @@ class CellDatabase:
         """Keywords of `pymysql.connect` for checks."""
         return self.server.address(self.reader, self.reader_password, self.database)
 
+    def has_sessions(self) -> bool:
+        """Whether the agent still has some, which could not be ended. Raises pymysql's errors."""
+        with self.server.admin() as admin:
+            return bool(self._sessions(admin))
+
+    def _sessions(self, admin: Any) -> list[int]:
+        admin.execute("SELECT id FROM information_schema.processlist WHERE user IN (%s, %s)", self._users)
+        return [row[0] for row in admin.fetchall()]
+
     def _end_sessions(self, admin: Any) -> None:
         from pymysql.err import MySQLError
 
         deadline = time.monotonic() + _END_SECONDS
-        while time.monotonic() < deadline:
-            admin.execute("SELECT id FROM information_schema.processlist WHERE user IN (%s, %s)", self._users)
-            running = [row[0] for row in admin.fetchall()]
-            if not running:
-                return
+        while time.monotonic() < deadline and (running := self._sessions(admin)):
             for session in running:
                 try:
                     admin.execute("KILL CONNECTION %s", (session,))

@@ -157,6 +157,10 @@ class MysqlInContainer:
         with self._session(self._superuser, self._password, _SECONDS) as session, session.cursor() as cursor:
             yield cursor
 
+    def reads_all(self) -> dict[str, Any]:
+        """Keywords of `pymysql.connect`, for what must see all that is there, and the server's log."""
+        return self.address(self._superuser, self._password, "")
+
     def _session(self, user: str, password: str, seconds: int) -> Any:
         import pymysql
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql.cells import CellDatabase
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.mysql.server_in_container import MysqlCredentials, MysqlInContainer
+from keystone_action.services.mysql.writes.watch import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
 from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of
 
@@ -74,6 +76,8 @@ class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
             for_host = _address(seat.server.container.address, self._port, wanted)
             for_agent = _address(self.name, self._port, wanted) if scope.in_network else for_host
             place = MysqlPlace(self.name, for_agent, for_host, seat.server, wanted)
+            if scope.watches_writes:
+                place.watch_writes(self._credentials.database, scope.private)
             async with undoing(place.drop) if seat.shared else nullcontext():
                 await place.create()
                 yield place
@@ -94,6 +98,13 @@ class MysqlPlace(Place):
         self._watch = CatalogueWatch(self._cell.look)
         reader = MysqlReader(self._cell.reader_connection(), self._watch.changes)
         super().__init__(name, for_agent, for_host, database=reader)
+        self._watched: MysqlWrites | None = None
+
+    def watch_writes(self, shown: str, private: Path) -> None:
+        """From `seal` on. shown: the database's name in the spec. private: a directory of ours."""
+        directory = private / f"writes-{secrets.token_hex(6)}"
+        self._watched = MysqlWrites(self.name, self._server.reads_all(), self._cell.database, shown, directory)
+        self.writes = self._watched
 
     async def create(self) -> None:
         """Make it, with what the image filled its own database with. Raises ServiceError."""
@@ -112,6 +123,8 @@ class MysqlPlace(Place):
     async def seal(self) -> None:
         """See Place."""
         await self._run("went away", self._watch.seal)
+        if self._watched is not None:
+            await self._run("went away", self._watched.seal)
 
     def settle(self) -> None:
         """See Place. Ends the agent's sessions."""
@@ -119,8 +132,12 @@ class MysqlPlace(Place):
 
         try:
             self._cell.settle()
+            if self._watched is not None and self._cell.has_sessions():
+                raise self._server.container.failure("goes on with what the agent's clients have left there")
         except (pymysql.err.MySQLError, OSError) as error:
             raise self._server.container.failure(f"went away: {one_line(error)}") from None
+        if self._watched is not None:
+            self._watched.settle()
 
     async def _run(self, what: str, call: Callable[[], None]) -> None:
         import anyio.to_thread

@@ -1,0 +1,288 @@
+"""A look at databases of MySQL or MariaDB: definitions as the server writes them, rows as it sends them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from keystone_action.errors import ServiceError
+from keystone_action.services.comparison.looks import Look, Thing
+from keystone_action.services.mysql.catalogue import OWN_ENGINES, SYSTEM
+from keystone_action.services.mysql.cells import quote_name
+
+_AUTO_INCREMENT = re.compile(r"(\n\) ENGINE=\S+) AUTO_INCREMENT=\d+")
+_NOT_ITS_OWN = frozenset({"CREATED", "LAST_ALTERED", "LAST_EXECUTED", "IS_UPDATABLE"})
+"""Columns that say when something was done, or what the tables of a view are, not what it is."""
+_MERGE = "mrg_myisam"
+_NULL = 0xFB
+_LENGTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+_ENCODINGS = {
+    "utf8mb4": "utf-8", "utf8mb3": "utf-8", "utf8": "utf-8", "latin1": "cp1252", "binary": "",
+    "utf16": "utf-16-be", "ucs2": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be",
+    "koi8r": "koi8_r", "koi8u": "koi8_u", "ujis": "euc_jp", "eucjpms": "euc_jp", "euckr": "euc_kr", "sjis": "cp932",
+}  # fmt: skip
+"""Those that Python calls otherwise."""
+_OTHERS = (
+    ("triggers", "EVENT_OBJECT_TABLE", "trigger", " ORDER BY trigger_name"),
+    ("routines", "ROUTINE_NAME", "ROUTINE_TYPE", ""),
+    ("parameters", "SPECIFIC_NAME", "ROUTINE_TYPE", " ORDER BY specific_name, routine_type, ordinal_position"),
+    ("events", "EVENT_NAME", "event", ""),
+)
+"""Where to look, the columns with the name and with what it is, and in which order."""
+_READ_SECONDS = 300
+"""For a server that hangs: rows come as they are found."""
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What asking a server raises, and what it sends that can't be read."""
+    import pymysql
+
+    return pymysql.err.MySQLError, OSError, RuntimeError, ValueError
+
+
+class MysqlLook:
+    """A `Look` by a connection of its own. named: a database → the name that people know it by; only these are looked
+    at, and all but the server's own where it is None. service: for errors."""
+
+    def __init__(self, connection: Any, named: Mapping[str, str] | None, service: str) -> None:
+        self._connection = connection
+        self._service = service
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT IN {SYSTEM}")  # noqa: S608
+            found = sorted(_text(row[0]) for row in cursor.fetchall())
+        self._schemas = {one: one if named is None else named[one] for one in found if named is None or one in named}
+        self._sources: dict[Thing, tuple[str, str, list[tuple[str, str]]]] = {}
+        self._encodings: list[str] = []
+
+    def definitions(self) -> Mapping[Thing, str]:
+        """See Look. Triggers go by the names of their tables. When something was made or run last does not count, nor
+        from where AUTO_INCREMENT goes on."""
+        found: dict[Thing, str] = {}
+        for schema, shown in self._schemas.items():
+            for name, kind in self._tables_of(schema):
+                found[Thing(kind, f"{shown}.{name}")] = self._definition(schema, name, kind)
+            for what, name, text in self._others_of(schema):
+                thing = Thing(what, f"{shown}.{name}")
+                found[thing] = found.get(thing, "") + text
+            found[Thing("database", shown)] = self._defaults_of(schema)
+        return found
+
+    def tables(self) -> Mapping[Thing, str]:
+        """See Look. Without generated columns, which are made of the others, and without sequences that number the
+        rows of a table, as AUTO_INCREMENT does. Raises ServiceError for a table whose rows are elsewhere."""
+        found: dict[Thing, str] = {}
+        for schema, shown in self._schemas.items():
+            columns, counters = self._columns_of(schema), self._defaults_of_columns(schema)
+            for name, kind, engine in self._rows(
+                "SELECT table_name, table_type, engine FROM information_schema.tables WHERE table_schema = %s", schema
+            ):
+                if _kind(kind) == "view" or engine.lower() == _MERGE:  # their rows are those of other tables
+                    continue
+                if _kind(kind) == "sequence" and f"{quote_name(schema)}.{quote_name(name)}" in counters:
+                    continue
+                if engine.lower() not in OWN_ENGINES:
+                    raise ServiceError(
+                        f"service {self._service}: what is written through {shown}.{name} can't be told: the rows of "
+                        f"its storage engine, {engine}, are elsewhere",
+                        help="Leave the table out of this database, or the rule.",
+                    )
+                thing = Thing(_kind(kind), f"{shown}.{name}")
+                self._sources[thing] = schema, name, columns.get(name, [])
+                found[thing] = repr(columns.get(name, []))
+        return found
+
+    def rows(self, table: Thing) -> Iterator[bytes]:
+        """See Look. As the server sends them."""
+        from pymysql.cursors import SSCursor
+
+        schema, name, columns = self._sources[table]
+        selected = ", ".join(column for column, _ in columns) or "1"
+        self._encodings = [encoding for _, encoding in columns] or [""]
+        history = " FOR SYSTEM_TIME ALL" if self._is_versioned(schema, name) else ""
+        connection = self._connection
+        cursor = connection.cursor(SSCursor)
+        cursor.execute(f"SELECT {selected} FROM {quote_name(schema)}.{quote_name(name)}{history}")  # noqa: S608 - quoted
+        result = cursor._result
+        try:
+            # Not by the cursor: it would make values of them.
+            while not result._check_packet_is_eof(packet := connection._read_packet()):
+                yield packet.get_all_data()
+        finally:
+            result.unbuffered_active = False
+
+    def text_of(self, table: Thing, row: bytes) -> str:  # noqa: ARG002
+        """See Look."""
+        return "\n".join(
+            decode(value, encoding) for value, encoding in zip(_values(row), self._encodings, strict=True) if value
+        )
+
+    def foreign_keys_that_cascade(self) -> list[str]:
+        """Tables whose rows the server changes with those of others."""
+        query = (
+            "SELECT table_name FROM information_schema.referential_constraints WHERE constraint_schema = %s"
+            " AND (delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')"
+            " OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))"
+        )
+        return [name for schema in self._schemas for (name,) in self._rows(query, schema)]
+
+    def tables_of_triggers(self) -> dict[str, str]:
+        """Trigger → its table."""
+        query = "SELECT trigger_name, event_object_table FROM information_schema.triggers WHERE trigger_schema = %s"
+        return {name: table for schema in self._schemas for name, table in self._rows(query, schema)}
+
+    def merge_tables(self) -> list[str]:
+        """Tables that are made of others."""
+        query = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND engine = 'MRG_MYISAM'"
+        return [name for schema in self._schemas for (name,) in self._rows(query, schema)]
+
+    def _tables_of(self, schema: str) -> list[tuple[str, str]]:
+        query = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = %s"
+        return [(name, _kind(kind)) for name, kind in self._rows(query, schema)]
+
+    def _definition(self, schema: str, name: str, kind: str) -> str:
+        if kind == "view":
+            # SHOW CREATE VIEW would need more rights; of a view that is broken it says nothing.
+            return self._described("views", "table_schema", schema, "table_name", name)
+        with self._connection.cursor() as cursor:
+            what = "SEQUENCE" if kind == "sequence" else "TABLE"
+            cursor.execute(f"SHOW CREATE {what} {quote_name(schema)}.{quote_name(name)}")
+            text = _text(cursor.fetchone()[1])
+        return text if kind == "sequence" else _AUTO_INCREMENT.sub(r"\1", text, count=1)
+
+    def _defaults_of(self, schema: str) -> str:
+        return self._described("schemata", "schema_name", schema)
+
+    def _others_of(self, schema: str) -> Iterator[tuple[str, str, str]]:
+        """What is in a database besides tables: what it is, its name, what it is made of."""
+        for view, name_column, kind_column, order in _OTHERS:
+            prefix = view.removesuffix("s") if view != "parameters" else "specific"
+            query = f"SELECT * FROM information_schema.{view} WHERE {prefix}_schema = %s{order}"  # noqa: S608 - ours
+            for one in self._described_rows(query, schema):
+                what = one.get(kind_column, kind_column).lower()
+                yield what, one[name_column], _said(one)
+
+    def _described(self, view: str, *conditions: str) -> str:
+        columns, values = conditions[::2], conditions[1::2]
+        query = f"SELECT * FROM information_schema.{view} WHERE {' AND '.join(f'{one} = %s' for one in columns)}"  # noqa: S608
+        return "".join(_said(one) for one in self._described_rows(query, *values))
+
+    def _described_rows(self, query: str, *values: str) -> list[dict[str, str]]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(query, values)
+            names = [column[0].upper() for column in cursor.description]
+            return [dict(zip(names, map(_text, row), strict=True)) for row in cursor.fetchall()]
+
+    def _columns_of(self, schema: str) -> dict[str, list[tuple[str, str]]]:
+        """Table → what is selected of it, each with how it is encoded."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for table, column, kind, extra, charset in self._rows(
+            "SELECT table_name, column_name, data_type, extra, character_set_name FROM information_schema.columns"
+            " WHERE table_schema = %s ORDER BY table_name, ordinal_position",
+            schema,
+        ):
+            own = found.setdefault(table, [])
+            if not re.search(r"(?i)\b(virtual|stored|persistent) generated\b|^(virtual|persistent)$", extra):
+                # As text a FLOAT has fewer digits than it has.
+                quoted = quote_name(column)
+                selected = f"{quoted} + 0E0" if kind.lower() == "float" else quoted
+                own.append((selected, python_encoding(charset)))
+        return found
+
+    def _defaults_of_columns(self, schema: str) -> str:
+        query = (
+            "SELECT column_default FROM information_schema.columns WHERE table_schema = %s AND column_default LIKE %s"
+        )
+        return "\n".join(default for (default,) in self._rows(query, schema, "%nextval%"))
+
+    def _is_versioned(self, schema: str, name: str) -> bool:
+        query = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        return self._rows(query, schema, name) == [("SYSTEM VERSIONED",)]
+
+    def _rows(self, query: str, *values: str) -> list[tuple[str, ...]]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(query, values)
+            return [tuple(map(_text, row)) for row in cursor.fetchall()]
+
+
+def looking(
+    connection: Mapping[str, Any], named: Mapping[str, str] | None, service: str
+) -> Callable[[], AbstractContextManager[Look]]:
+    """Opens looks. connection: keywords of `pymysql.connect`, of a user that may read it all. What it raises is
+    pymysql's, and ServiceError."""
+
+    @contextmanager
+    def look() -> Iterator[MysqlLook]:
+        import pymysql
+
+        fields = {
+            "connect_timeout": 10,
+            "read_timeout": _READ_SECONDS,
+            **connection,
+            "autocommit": True,
+            "local_infile": False,
+        }
+        session: Any = pymysql.connect(**fields)
+        try:
+            with session.cursor() as cursor:
+                cursor.execute("SET SESSION time_zone = '+00:00', sql_mode = '', character_set_results = NULL")
+                if "mariadb" in session.get_server_info().lower():
+                    cursor.execute("SET SESSION max_statement_time = 0, sql_select_limit = DEFAULT")
+                else:
+                    cursor.execute("SET SESSION information_schema_stats_expiry = 0, sql_select_limit = DEFAULT")
+                    cursor.execute("SET SESSION max_execution_time = 0")
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            yield MysqlLook(session, named, service)
+        finally:
+            # Without a goodbye: an unread result would be read to its end first.
+            session._force_close()
+
+    return look
+
+
+def python_encoding(charset: str) -> str:
+    """Of a character set of the server's; empty for none."""
+    return _ENCODINGS.get(charset, charset)
+
+
+def decode(value: bytes, encoding: str) -> str:
+    """A value as text. encoding: of Python, empty for bytes."""
+    try:
+        return value.decode(encoding or "utf-8", "backslashreplace")
+    except LookupError:  # a character set that Python does not know; ASCII in it still shows
+        return value.decode("utf-8", "backslashreplace")
+
+
+def _kind(table_type: str) -> str:
+    return {"VIEW": "view", "SYSTEM VIEW": "view", "SEQUENCE": "sequence"}.get(table_type, "table")
+
+
+def _said(described: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in described.items() if name not in _NOT_ITS_OWN)
+
+
+def _values(row: bytes) -> Sequence[bytes | None]:
+    """The values of a row of a text result."""
+    found: list[bytes | None] = []
+    at = 0
+    while at < len(row):
+        first = row[at]
+        at += 1
+        if first == _NULL:
+            found.append(None)
+            continue
+        size = first
+        if extra := _LENGTHS.get(first):
+            size = int.from_bytes(row[at : at + extra], "little")
+            at += extra
+        found.append(row[at : at + size])
+        at += size
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return "" if value is None else str(value)
