@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
 from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
+from keystone_action.services.comparison.external import WatchedWrites, compared
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.egress.relay import Relays, RelayTarget
 from keystone_action.services.error_text import one_line
@@ -78,6 +80,8 @@ class External(ServiceKind[ExternalService]):
         """See RunningService. Several cells at a time share it, which is said. After the cell it stays as it is,
         without roles of ours; then the way there closes."""
         place = ExternalPlace(self.name, self._target, exclusive=scope.exclusive)
+        if scope.watches_writes:
+            place.watch_writes(scope)
         await place.look()
         async with AsyncExitStack() as way:
             if scope.network is not None and scope.in_network and await self._is_behind_us(scope.network):
@@ -123,6 +127,15 @@ class ExternalPlace(Place):
         self._watch, self._role = target.watch_and_role()
         notices = () if exclusive else (shared,)
         super().__init__(name, target.address, target.address, database=self._reader(), notices=notices)
+        self._compared: WatchedWrites | None = None
+        self._exclusive = exclusive
+
+    def watch_writes(self, scope: CellScope) -> None:
+        """From `seal` on, where it is a database."""
+        if self.database is None:
+            return
+        directory = scope.private / f"writes-{secrets.token_hex(6)}"
+        self._compared = self.writes = compared(self.name, self._target.kind, self._target.keywords, directory)
 
     def _reader(self) -> Database | None:
         watch, role, keywords = self._watch, self._role, self._target.keywords
@@ -160,6 +173,19 @@ class ExternalPlace(Place):
         await self.look()
         if self._role is not None:
             await anyio.to_thread.run_sync(self._role.try_out)
+        if self._compared is not None:
+            if not self._exclusive:
+                raise ServiceError(
+                    f"service {self.name}: what is written into it can't be told: it is external, and cells that run "
+                    "at once share it",
+                    help="Let one cell run at a time: --max-concurrency 1.",
+                )
+            await anyio.to_thread.run_sync(self._compared.seal)
+
+    def settle(self) -> None:
+        """See Place. What its clients left running on the server is not ended: others may have the same user."""
+        if self._compared is not None:
+            self._compared.settle()
 
     def notices_once_sealed(self) -> tuple[str, ...]:
         """See Place. Where checks ask as the URL's user, for want of a role of ours."""
