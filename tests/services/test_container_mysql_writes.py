@@ -422,6 +422,8 @@ def test_a_dropped_database_is_told(cell: ServedCell, kind: str) -> None:
     found = short(told(cell))
     assert ("", "drop", None) in found
     assert kind == LOG or ("plain", "drop", None) in found
+    with cell.place._server.admin() as admin:  # type: ignore[attr-defined]
+        admin.execute(f"CREATE DATABASE {database}")
 
 
 def test_what_stood_before_and_goes_elsewhere_is_refused(shared_containers: ContainerWorld, kind: str) -> None:
