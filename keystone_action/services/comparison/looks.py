@@ -18,7 +18,7 @@ NET_CHANGES = "it compares what stood before the agent with what stands after it
 
 
 class Thing(NamedTuple):
-    """Something in a database. what: `table`, `view`, `trigger` …; name: as people write it; of a trigger its table's."""
+    """Something in a database. what: `table`, `view` …, name: as people write it; a trigger has that of its table."""
 
     what: str
     name: str
