@@ -149,12 +149,13 @@ def test_invariants(errors_of: Errors, invariants: str, expected: str) -> None:
         ("network: {egress: {default: deny, allow: ['https://a.example']}}", "allow[0]: expected a host like"),
         ("network: {dns_overrides: {a.b: db}}\nservices: [{name: db, type: postgres}]", "network.dns_overrides is not"),
         ("determinism: {clock: '2026-01-01T00:00:00Z'}", "determinism.clock is not supported yet"),
-        ("audit: {db_writes: true}", "audit.db_writes is not supported yet"),
         ("audit: {processes: true}\nbase: x", "audit.processes in containers is not supported yet"),
+        ("forbidden: {db_writes_outside: []}", "forbidden.db_writes_outside needs a database"),
         (
-            "forbidden: {db_writes_outside: []}\nservices: [{name: a, type: postgres}]",
-            "forbidden.db_writes_outside is not supported yet",
+            "forbidden: {db_writes_outside: []}\nservices: [{name: a, image: mongo}, {name: b, type: http_mock}]",
+            "forbidden.db_writes_outside needs a database",
         ),
+        ("forbidden: {db_writes_outside: ['']}\nservices: [{name: a, type: sqlite, path: x}]", "[0] is empty"),
         ("forbidden: {http_except: []}", "forbidden.http_except can't be kept by the process sandbox"),
         (
             "forbidden: {http_except: [apy]}\nservices: [{name: api, type: http_mock}]\nbase: x",

@@ -263,7 +263,6 @@ def find_unsupported(scope: Scope) -> Iterator[Problem]:
     for index, service in enumerate(spec.services):
         yield from _unsupported_service(service, ("services", index))
     yield from _unsupported_policies(spec)
-    yield from _audit_in_containers(spec)
 
 
 def _unsupported_agent(spec: Spec) -> Iterator[Problem]:
@@ -289,26 +288,11 @@ def _unsupported_service(service: Any, path: KeyPath) -> Iterator[Problem]:
 def _unsupported_policies(spec: Spec) -> Iterator[Problem]:
     if spec.network.dns_overrides:
         yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
-    for name in sorted(_given_fields(spec.forbidden) & {"db_writes_outside"}):
-        yield _not_yet(("forbidden", name), f"forbidden.{name}", "leave it out", on_key=True)
     if spec.determinism.clock is not None:
         yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
-    for name in sorted(_given_fields(spec.audit)):
-        # Requests to mocks are collected always, and `audit.jsonl` has them.
-        if name not in ("http_calls", "file_changes", "processes") and getattr(spec.audit, name):
-            yield _not_yet(("audit", name), f"audit.{name}", "leave it out", on_key=True)
-
-
-def _audit_in_containers(spec: Spec) -> Iterator[Problem]:
     if spec.audit.processes and spec.base is not None:
         advice = "leave it out, or leave `base` out: the process sandbox can tell"
         yield _not_yet(("audit", "processes"), "audit.processes in containers", advice, on_key=True)
-
-
-def _given_fields(model: BaseModel) -> set[str]:
-    """The fields of a section that differ from what holds without them."""
-    defaults = type(model)()
-    return {name for name in model.model_fields_set if getattr(model, name) != getattr(defaults, name)}
 
 
 def _not_yet(path: KeyPath, what: str, advice: str, *, on_key: bool = False) -> Problem:
