@@ -1,0 +1,81 @@
+"""Known agents, recorded once in front of a model that follows a script, and replayed elsewhere: the provider is gone,
+there is no key, and folder, commit, date and kernel are others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent_clients import CLIENTS, Client, image_with
+from support.hostile import everything_written
+from support.images import BASE
+from support.model_agents import REAL_KEY
+from support.replayed_agents import CONTEXT, Project, observed
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+KINDS = ("claude-code", "codex", "gemini", "mini-swe-agent")
+AGAIN = {"codex": 10}
+"""How often it is replayed, where not twice: the quickest one."""
+
+
+def require_equal_replays(folder: Path, client: Client, base: str = "") -> None:
+    """Recorded once, replayed again and again elsewhere."""
+    project = Project(folder / "here" / "project", client, base)
+    project.write()
+    first = project.record()
+    elsewhere = project.elsewhere(folder / "another" / "place" / "clone")
+    expected = observed(client.kind, first)
+    assert expected["verdict"] == "pass"
+    assert "+hello" in expected["diff"]
+    for _ in range(AGAIN.get(client.kind, 2)):
+        again = elsewhere.replay()
+        assert again.code == 0, again.err + again.out
+        (cell,) = again.cells
+        assert (cell["trace"]["source"], cell["trace"]["replayed"]) == ("gateway", "exact"), cell
+        assert observed(client.kind, again) == expected
+        assert cell["usage"]["spent_usd"] == 0
+    recordings = {str(path): path.read_bytes() for path in (project.folder / "recordings").rglob("*.jsonl")}
+    assert len(recordings) == 1
+    assert [
+        name for name, data in {**recordings, **everything_written(first)}.items() if REAL_KEY.encode() in data
+    ] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_process_sandbox(tmp_path: Path, kind: str) -> None:
+    require_equal_replays(tmp_path, CLIENTS[kind])
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_container_that_reaches_nothing(tmp_path: Path, kind: str, image: Callable[[str], str]) -> None:
+    base = image_with([client.kind for client in CLIENTS.values() if client.command], image(BASE))
+    require_equal_replays(tmp_path, CLIENTS[kind], base)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_prompt_misses_by_content_and_runs_by_turn(tmp_path: Path, kind: str) -> None:
+    """What changes is the file of the project that the agent takes its instructions from, or else the task."""
+    project = Project(tmp_path / "project", CLIENTS[kind])
+    project.write()
+    expected = observed(kind, project.record())
+    changed: dict[str, Any] = {} if kind in CONTEXT else {"task": {"prompt": "Write hello.txt in verse."}}
+    files = {CONTEXT[kind]: "Answer in verse.\n"} if kind in CONTEXT else {}
+    elsewhere = project.elsewhere(tmp_path / "clone", files)
+    elsewhere.change(**changed)
+    missed = elsewhere.replay()
+    (cell,) = missed.cells
+    assert (missed.code, cell["verdict"]) == (3, "error")
+    assert "no recording for request 1 of recordings/project/project.r0.jsonl: nearest differs at " in cell["error"]
+    assert "verse" in cell["error"]
+    assert "record anew with --gateway record" in cell["error"]
+    elsewhere.change(**changed, gateway={"match": "turn"})
+    again = elsewhere.replay()
+    assert again.code == 0, again.err + again.out
+    (cell,) = again.cells
+    assert cell["trace"]["replayed"] == "stale"
+    assert any("request 1 differs (turn): " in notice and "verse" in notice for notice in cell["notices"])
+    assert observed(kind, again) == expected
+    assert elsewhere.replay("--fail-on-stale").code == 1
