@@ -167,6 +167,16 @@ def test_on_the_command_line_a_stale_replay_fails_where_it_must(
     assert replayed(tmp_path, "--fail-on-stale").code == 0, "one that fits exactly"
 
 
+def test_a_replay_that_missed_is_neither_exact_nor_stale(tmp_path: Path, edited: str) -> None:
+    put(tmp_path, {FILE: edited})
+    other = spec_of(SCRIPT, agent={"env": {"SYSTEM": "You help a lot."}})
+    called = replayed(tmp_path, "--fail-on-stale", spec=other)
+    assert (called.code, called.cells[0]["verdict"]) == (3, "error")
+    assert called.cells[0]["trace"]["replayed"] is None
+    assert "Keystone: models ended with an error: no recording for request 1 of" in called.err
+    assert "Replayed" not in called.err
+
+
 def test_a_replay_goes_on_with_the_same_recordings_only(tmp_path: Path, base: dict[str, str], edited: str) -> None:
     put(tmp_path, {FILE: edited})
     assert replayed(tmp_path).code == 0

@@ -266,7 +266,9 @@ def _trace_info(under_way: CellUnderWay) -> TraceInfo:
     if recording is None or recording.replay is None:
         return TraceInfo(source)
     replay, differs = recording.replay, under_way.run.masker.text("; ".join(recording.replay.stale))
-    fit: Literal["changed", "stale", "exact"] = "stale" if replay.stale else "exact"
+    fit: Literal["changed", "stale", "exact"] | None = "stale" if replay.stale else "exact"
+    if replay.miss or replay.problem:
+        fit = None  # it did not fit at all, which the cell's error says
     return TraceInfo(source, "changed" if recording.is_changed else fit, recorded_at=replay.date, differs=differs)
 
 
