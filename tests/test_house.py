@@ -159,3 +159,9 @@ def test_the_table_on_that_page_is_the_one_that_is_held() -> None:
             assert (above if said & {"all above", "the above"} else said) >= ROOMS[room], room
             above.add(room)
     assert above == set(ROOMS)
+
+
+def test_each_file_of_tests_has_a_name_of_its_own() -> None:
+    """pytest takes two of one name in folders that are no packages for the same module, and runs neither."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []

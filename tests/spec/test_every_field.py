@@ -1,5 +1,5 @@
-"""tests/data/every_field: specs that together use every field of the contract. end_to_end/test_every_field.py runs
-them; here is held that no field is left out, so that a new one needs a spec."""
+"""tests/data/every_field: specs that together use every field of the contract, which end_to_end runs in the image. Here
+is held that no field is left out, so that a new one needs a spec."""
 
 from __future__ import annotations
 
