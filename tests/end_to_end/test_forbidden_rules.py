@@ -517,6 +517,7 @@ def test_a_table_outside_is_a_violation(tmp_path: Path, statements: list[str], a
     first = found["details"].splitlines()[:1]
     assert [line for line in first if not line.startswith(told)] == []
     assert all(line.endswith((SURE, NET)) for line in first)
+    assert [one for one in called.cells[0]["notices"] if one.startswith("forbidden.db_writes_outside, db: of unlogged")]
     writes = audit_lines(called.output, "db_write")
     assert all(write["service"] == "db" for write in writes)
     if told:

@@ -32,6 +32,9 @@ def _table_writes(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
     from keystone_action.runner.cell.forbidden.table_writes import judge_table_writes
 
     logs = write_logs(under_way, "forbidden.db_writes_outside")
+    for name, log in logs.items():
+        if log.not_seen:
+            under_way.notices.append(f"forbidden.db_writes_outside, {name}: {'; '.join(log.not_seen)}")
     writes = (write for log in logs.values() for write in log.writes())
     allowed = under_way.spec.forbidden.db_writes_outside or ()
     without_schemas = [service.name for service in under_way.spec.services if service.kind == "sqlite"]
