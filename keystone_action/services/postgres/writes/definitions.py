@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from keystone_action.evidence.audit import shown_time
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.services.postgres.writes.comparison import LARGE_OBJECTS, merged
 from keystone_action.services.postgres.writes.names import OF_USERS, Relation, relations
@@ -227,7 +228,7 @@ def definitions_written(entries: list[Entry], before: Look, now: Look, service: 
             continue  # it came, or went, with its table
         for name in _told(entry, before, made):
             what = _what(entry, name, before)
-            found.append(TableWrite(service, name, _operation(entry), None, "log", entry.at.isoformat(), what))
+            found.append(TableWrite(service, name, _operation(entry), None, "log", shown_time(entry.at), what))
     if any(entry.tag in _RIGHTS for entry in entries):
         found += _rights_written(entries, before, now, service)
     return merged(found)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
+from keystone_action.evidence.audit import shown_time
 from keystone_action.services.postgres.writes.changes import Commit, RowChange, Wanted
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -54,7 +55,7 @@ class PgOutput:
             return [RowChange(*self._tables[number], "truncate") for number in numbers]
         if kind == b"C":
             (since,) = struct.unpack_from(">q", message, 18)
-            return (Commit((_EPOCH + timedelta(microseconds=since)).isoformat()),)
+            return (Commit(shown_time(_EPOCH + timedelta(microseconds=since))),)
         if not kind or kind not in _SKIPPED:
             raise ValueError(f"pgoutput printed {message[:40]!r}")
         return ()

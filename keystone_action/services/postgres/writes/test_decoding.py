@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import ClassVar
 
+from keystone_action.evidence.audit import shown_time
 from keystone_action.services.postgres.writes.changes import Commit, RowChange, Wanted
 
 _PART = rb'(?:"(?:[^"]|"")*"|[^".,: ]+)'
@@ -44,7 +45,8 @@ class TestDecoding:
             names = _NAMES.findall(emptied[1])
             return [RowChange(_plain(schema), _plain(table), "truncate") for schema, table in names]
         if committed := _COMMIT.fullmatch(message):
-            return (Commit(datetime.fromisoformat(committed[1].decode()).isoformat()),)
+            at = datetime.fromisoformat(committed[1].decode()).astimezone(UTC)
+            return (Commit(shown_time(at)),)
         if message != b"BEGIN" and not message.startswith(b"message: "):
             raise ValueError(f"test_decoding printed {message[:80]!r}")
         return ()
