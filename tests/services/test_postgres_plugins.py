@@ -33,8 +33,18 @@ def test_test_decoding_tells_names_and_values_apart_whatever_stands_in_them(
     [change] = TestDecoding(ALL).read(line.encode())
     assert isinstance(change, RowChange)
     assert (change.schema, change.table, change.operation) == (schema, table, operation.lower())
-    assert value in change.values[0]
+    assert value in change.values[0] if operation != "DELETE" else change.values == ()
     assert TestDecoding(NONE).read(line.encode()) == (RowChange(schema, table, operation.lower()),)
+
+
+@given(VALUES, VALUES)
+def test_what_a_key_was_is_left_out_and_never_what_it_is(old: str, new: str) -> None:
+    old, new = (one.replace("'", "''") for one in (old, new))
+    line = f"table a.b: UPDATE: old-key: id[text]:'was {old}' new-tuple: id[text]:'is {new}'"
+    [change] = TestDecoding(ALL).read(line.encode())
+    assert isinstance(change, RowChange)
+    assert change.values[0].endswith(f"'is {new}'".replace("''", "'"))
+    assert "was " not in change.values[0] or " new-tuple: " in old or "was " in new
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=4))

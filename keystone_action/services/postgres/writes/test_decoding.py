@@ -14,6 +14,8 @@ from keystone_action.services.postgres.writes.changes import Commit, RowChange, 
 _PART = rb'(?:"(?:[^"]|"")*"|[^".,: ]+)'
 _NAME = rb"(?:" + _PART + rb"\." + _PART + rb")"
 _ROW = re.compile(rb"table (" + _PART + rb")\.(" + _PART + rb"): (INSERT|UPDATE|DELETE): ")
+_OLD_KEY = re.compile(rb"\Aold-key: .*? new-tuple: ", re.DOTALL)
+"""What a key was before; it was not written now."""
 _TRUNCATE = re.compile(rb"table (" + _NAME + rb"(?:, " + _NAME + rb")*): TRUNCATE: ")
 _NAMES = re.compile(rb"(" + _PART + rb")\.(" + _PART + rb")(?:, |$)")
 _COMMIT = re.compile(rb"COMMIT \(at (.+)\)")
@@ -39,7 +41,9 @@ class TestDecoding:
         if row is not None:
             schema = _plain(row[1])
             # A value stands between quotes, with its own doubled: undone in the whole line, each is there as it is.
-            text = message[row.end() :].decode("utf-8", "replace").replace("''", "'") if schema in self._wanted else ""
+            is_wanted = schema in self._wanted and row[3] != b"DELETE"
+            new = _OLD_KEY.sub(b"", message[row.end() :], count=1) if is_wanted else b""
+            text = new.decode("utf-8", "replace").replace("''", "'")
             return (RowChange(schema, _plain(row[2]), row[3].decode().lower(), (text,) if text else ()),)
         if emptied := _TRUNCATE.match(message):
             names = _NAMES.findall(emptied[1])

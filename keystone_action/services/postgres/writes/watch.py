@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,13 @@ _NOT_SEEN = (
     "writes that were rolled back do not count, but the numbers that they took from sequences stay taken, and count",
     "what went through a foreign table into another server is not seen here",
 )
+_END_SECONDS = 30
+_POLL_SECONDS = 0.02
+_READING = {"search_path": "pg_catalog", "default_transaction_read_only": "on", "lock_timeout": "10000"}
+_SESSIONS = """
+    SELECT count(*) FROM pg_stat_activity
+     WHERE (datname = %(database)s OR usename = %(owner)s) AND backend_type = 'client backend'
+"""
 _STATE = """
     SELECT d.datacl::text, d.datconnlimit, d.datallowconn, shobj_description(d.oid, 'pg_database'),
            ARRAY(SELECT concat_ws(' ', r.rolname, a.rolpassword, r.rolconnlimit, r.rolvaliduntil)
@@ -115,6 +123,7 @@ class WriteWatch:
         before, self._before = self._before, None
         state = self._state()
         self.cell.restore_access()
+        self._await_end_of_sessions()
         with self._admin() as admin:
             admin.execute("SET synchronous_commit = on")
             self._mark(admin, "end")
@@ -232,6 +241,15 @@ class WriteWatch:
                 for (message,) in copy.rows():
                     yield message
 
+    def _await_end_of_sessions(self) -> None:
+        """What a session that was told to end commits meanwhile must stand before our mark."""
+        until = time.monotonic() + _END_SECONDS
+        with self.cell.server.admin() as admin:
+            while int(_one(admin, _SESSIONS, {"database": self.cell.database, "owner": self.cell.owner})):
+                if time.monotonic() > until:
+                    raise self.failure(f"has sessions of the agent that did not end in {_END_SECONDS} s")
+                time.sleep(_POLL_SECONDS)
+
     def _mark(self, admin: psycopg.Connection[Any], word: str) -> None:
         admin.execute(f"INSERT INTO {self._schema}.marks VALUES (%s)".encode(), (f"{word} {self._slot}",))  # noqa: S608
 
@@ -259,7 +277,7 @@ class WriteWatch:
         cell = self.cell
         with psycopg.connect(
             **cell.server.address(cell.reader, cell.reader_password, cell.database),
-            options=session_options({"search_path": "pg_catalog", "default_transaction_read_only": "on"}),
+            options=session_options(_READING),
             autocommit=True,
             application_name="keystone",
         ) as session:
@@ -280,7 +298,7 @@ def _of_rows(writes: list[TableWrite]) -> list[TableWrite]:
     return [one for one in writes if one.operation not in ("create", "drop", "alter")]
 
 
-def _one(session: psycopg.Connection[Any], query: str) -> str:
-    row = session.execute(query.encode()).fetchone()
+def _one(session: psycopg.Connection[Any], query: str, values: dict[str, str] | None = None) -> str:
+    row = session.execute(query.encode(), values).fetchone()
     assert row is not None
     return str(row[0])
