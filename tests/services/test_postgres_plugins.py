@@ -16,7 +16,9 @@ from keystone_action.services.postgres.writes.test_decoding import TestDecoding
 ALL = Wanted(everything=True, schema="")
 NONE = Wanted(everything=False, schema="ours")
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=12)
-VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
+VALUES = st.text(
+    st.sampled_from("'\"[]:, \\\n") | st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30
+)
 
 
 def quoted(name: str) -> str:
