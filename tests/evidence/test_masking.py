@@ -55,6 +55,21 @@ def test_a_value_inside_of_longer_base64(user: str) -> None:
     assert len(left) <= len(encoded) - len(token)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"<{SECRET}>", True),
+        (json.dumps(json.dumps(SECRET)), True),
+        (quote(SECRET, safe=""), True),
+        (base64.b64encode(f"user:{SECRET}".encode()).decode(), True),
+        (f"{SECRET[:-1]}…", False),  # part of it is not it
+        ("", False),
+    ],
+)
+def test_whether_a_value_is_there(text: str, found: bool) -> None:
+    assert Masker({"A": SECRET, "B": "abc"}).finds(text) is found
+
+
 def test_every_line_of_a_value_counts() -> None:
     key = "-----BEGIN KEY-----\nMIIEabcd\r\n  abc  \nxyzw==\n-----END KEY-----\n"
     masked = Masker([key]).text("log: MIIEabcd\nlog: xyzw==\nlog: abc\n" + key)

@@ -46,13 +46,11 @@ def ids_in(document: Any) -> list[str]:
 
 
 def _answer_ids(document: Any) -> Iterator[str]:
-    if isinstance(document, dict):
-        yield from _ids(document)
-        # The items of an answer of the Responses API; elsewhere `output` is what a tool gave back.
-        yield from _ids(document.get("output"))
-    elif isinstance(document, list):
-        for one in document:
-            yield from _answer_ids(one)
+    for one in document if isinstance(document, list) else [document]:
+        if isinstance(one, dict):
+            yield from _ids(one)
+            # The items of an answer of the Responses API; elsewhere `output` is what a tool gave back.
+            yield from _ids(one.get("output"))
 
 
 def ids_of_request(body: Mapping[str, Any]) -> list[str]:

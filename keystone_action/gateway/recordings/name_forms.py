@@ -97,7 +97,7 @@ def _of_path(name: str, path: str) -> Iterator[Form]:
         prefix = f"{name}:{infix}-" if infix else f"{name}:"
         # Claude Code names folders so, and Gemini CLI by the digest.
         dashed = re.sub("[^A-Za-z0-9]", "-", one)
-        yield Form(f"{{{prefix}dashed}}", dashed, _alone(dashed) if len(dashed) >= _DASHED_LEAST else "")
+        yield Form(f"{{{prefix}dashed}}", dashed, _as_dashed(dashed) if len(dashed) >= _DASHED_LEAST else "")
         digest = hashlib.sha256(one.encode("utf-8", "surrogateescape")).hexdigest()
         yield Form(f"{{{prefix}sha256}}", digest, _alone(digest))
 
@@ -135,6 +135,11 @@ def _ended(pattern: str) -> str:
 def _alone(text: str) -> str:
     escaped = re.escape(text)
     return rf"{escaped}(?<![\w.~-]{escaped})(?![\w-])(?!\.\w)"
+
+
+def _as_dashed(text: str) -> str:
+    """The names of what is below follow after another dash."""
+    return rf"{text}(?<![\w.~-]{text})(?![A-Za-z0-9])"
 
 
 def _as_path(text: str) -> str:

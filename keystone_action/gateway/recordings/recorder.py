@@ -75,7 +75,12 @@ class Recorder:
             self.problem = self.problem or f"request {known.number}: {what}, so there is nothing to replay"
             return
         names = self._requests.names
-        names.number(ids_in(document))
+        try:
+            names.number(ids_in(document))
+            answer = names.named(document)
+        except HarnessError as error:
+            self.problem = self.problem or f"request {known.number}: {error.sentences}"
+            return
         turn = known.conversation.answered
         self._requests.answered(known, document)
         self._count(known, document)
@@ -89,7 +94,7 @@ class Recorder:
             with_tools=known.conversation.with_tools,
             request=known.normal,
             status=status,
-            answer=names.named(document),
+            answer=answer,
             usage=_usage(copy.answer().tokens if copy.is_answer else Tokens()),
             seconds=round(seconds, 3),
         )

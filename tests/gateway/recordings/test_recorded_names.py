@@ -140,6 +140,8 @@ def test_recordings_go_from_run_to_run(template: str) -> None:
         ("http://127.0.0.1:47110/", "http://127.0.0.1:47110/"),
         ("the app of the happy user app", "the app of the happy user app"),
         ("-tmp-keystone-1a2b-cell-workspace", "{workspace:dashed}"),
+        ("-tmp-keystone-1a2b-cell-workspace-lib/x", "{workspace:dashed}-lib/x"),
+        ("--tmp-keystone-1a2b-cell-workspace1", "--tmp-keystone-1a2b-cell-workspace1"),
         ("%2Ftmp%2Fkeystone-1a2b%2Fcell%2Fworkspace%2Fa", "{workspace:url}%2Fa"),
         ('{"path":"\\/tmp\\/keystone-1a2b\\/cell\\/workspace\\/a"}', '{"path":"{workspace:slashed}\\/a"}'),
         (json.dumps({"in": json.dumps('hunter2/é"x')}), '{"in": "\\"hunter2/\\\\u00e9\\\\\\"x\\""}'),
@@ -264,6 +266,15 @@ def test_the_ids_of_an_answer_are_found_and_no_others(api: str) -> None:
 @pytest.mark.parametrize("document", [None, 7, "x", [], {}, {"id": 7}, {"output": "text"}, {"output": [None, "x"]}])
 def test_odd_answers_have_no_ids(document: Any) -> None:
     assert ids_in(document) == []
+
+
+def test_an_answer_nested_without_end_is_refused() -> None:
+    value: Any = []
+    for _ in range(900):
+        value = [value]
+    assert ids_in(value) == []
+    with pytest.raises(RecordingError, match="more than 200"):
+        ids_in({"content": value})
 
 
 def test_megabytes_of_what_looks_like_names_are_read() -> None:

@@ -85,6 +85,12 @@ def test_a_recording_is_read_as_it_was_written(path: Path) -> None:
     assert read_recording(path, spec_id="repair") == recording(entry(0), *others)
 
 
+def test_a_cell_that_asked_nothing_has_a_recording(path: Path) -> None:
+    nothing = replace(recording(), entries=())
+    write_recording(path, nothing, None)
+    assert read_recording(path) == nothing
+
+
 def test_a_conversation_is_written_once(path: Path) -> None:
     write_recording(path, recording(), None)
     first, *lines = [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]

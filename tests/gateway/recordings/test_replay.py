@@ -265,3 +265,15 @@ def test_a_request_that_can_not_be_recorded_is_the_run_s_problem() -> None:
         assert refused.status_code == 400
         assert "more than 200 lists and objects" in one.recorder.problem
         assert one.world.spent == [True]
+
+
+def test_an_answer_that_can_not_be_recorded_is_the_run_s_problem() -> None:
+    nested: Any = "x"
+    for _ in range(300):
+        nested = {"a": nested}
+    answer = call("toolu_1")
+    answer["content"][0]["input"] = nested
+    with recorded(document(answer)) as one:
+        assert ask(one, user("x")) == answer
+        assert one.recorder.entries == ()
+        assert "request 1: a request or an answer has more than 200 lists and objects" in one.recorder.problem
