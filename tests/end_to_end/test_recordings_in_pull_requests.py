@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.attacks import honest, hostile
 from support.command_line import Called, keystone
 from support.event_steps import HEAD
 from support.fake_github import FakeGitHub
@@ -25,6 +26,11 @@ print(answer["content"][0]["text"] if status == 200 else answer["error"]["messag
 """
 SPEC = spec_of(SCRIPT)
 FILE = "recordings/models/models.r0.jsonl"
+FAMILY = "pull request"
+EDITS, DELETES = (
+    "a change that edits what a model is said to have answered",
+    "a change that deletes one replica's recording",
+)
 ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 
 
@@ -73,6 +79,7 @@ def step(
     return done, results["specs"][0]["cells"][0]
 
 
+@honest(FAMILY, EDITS, DELETES)
 @pytest.mark.parametrize("event", ["pull_request_fork", "pull_request_dependabot"])
 def test_a_run_without_secrets_replays(tmp_path: Path, base: dict[str, str], edited: str, event: str) -> None:
     good = {**base, FILE: edited}
@@ -90,6 +97,7 @@ def test_a_live_run_of_a_fork_is_told_that_a_replay_needs_no_secrets(tmp_path: P
     assert "`--gateway replay` needs none" in cell["error"]
 
 
+@hostile(FAMILY, EDITS, held_by="recordings are compared with the base commit, and stand in the first line")
 def test_an_edited_recording_stands_in_every_first_line(
     tmp_path: Path, base: dict[str, str], edited: str, github: FakeGitHub
 ) -> None:
@@ -121,6 +129,7 @@ def test_spec_from_base_replays_the_recording_of_the_base(tmp_path: Path, base: 
     assert "had no effect" in done.summary
 
 
+@hostile(FAMILY, DELETES, held_by="recordings are compared with the base commit, and stand in the first line")
 def test_a_recording_that_went_leaves_no_other_in_its_place_unseen(
     tmp_path: Path, base: dict[str, str], edited: str
 ) -> None:
