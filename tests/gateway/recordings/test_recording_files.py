@@ -348,9 +348,10 @@ def test_on_a_full_disk_the_old_file_stays(path: Path) -> None:
     """The limit of a process on the size of its files stands for the disk: what is written after it fails."""
     before = b"".join(written(path))
     code = f"""
-import resource, signal
+import resource, signal, sys
 from pathlib import Path
-from tests.gateway.recordings.test_files import entry, recording
+sys.path.append({str(Path(__file__).parent)!r})
+from {Path(__file__).stem} import entry, recording
 from keystone_action.errors import HarnessError
 from keystone_action.gateway.recordings.writing import write_recording
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
