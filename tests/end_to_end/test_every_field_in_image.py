@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 OBSERVED = {
     "answers": {"http_call", "db_write"},
-    "containers": {"connect", "model_request", "file_change"},
+    "containers": {"connect", "db_write", "model_request", "file_change"},
     "known-agent": {"known_agent", "model_request"},
-    "project": {"process"},
+    "project": {"db_write", "process"},
     "talk": {"model_request"},
 }
 """What the audit logs of each spec's cells tell; those of all others are empty."""

@@ -26,7 +26,6 @@ WITHOUT_A_SPEC: Mapping[str, set[str]] = {
         *(f"AnthropicAgent.{name}" for name in ("type: anthropic", "type: paragon", "model", "max_turns", "tools")),
         *(f"HttpAgent.{name}" for name in ("type", "url", "method", "headers", "body", "output_path")),
         *("Determinism.clock", "Network.dns_overrides"),
-        *("Audit.db_writes", "Forbidden.db_writes_outside"),
     },
     "end_to_end/test_known_agents.py runs the real programs": {
         f"PresetAgent.type: {name}" for name in ("claude-code", "gemini", "mini-swe-agent", "opencode", "aider")
