@@ -20,6 +20,7 @@ from keystone_action.gateway.recordings.walking import RecordingError
 from keystone_action.report import words
 from keystone_action.report.cost import money, short_count
 from keystone_action.report.escape import log_line
+from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.runner.secrets import is_key
 from keystone_action.spec.walking import walk
 
@@ -30,6 +31,8 @@ _SUFFIX = ".jsonl"
 _COLUMNS = ("CELL", "SPEC", "DATE", "PROVIDER", "MODEL", "REQUESTS", "TOKENS", "COST")
 _NUMBERS = frozenset({"REQUESTS", "TOKENS", "COST"})
 _WIDEST = 60
+_NEVER = frozenset({".git", ".keystone"})
+"""Folders that are not looked into."""
 _LINE = re.compile(r"^:(\d+): ")
 _ADVICE = "name a file, or the folder of a spec's recordings, such as recordings/my-spec"
 
@@ -145,12 +148,18 @@ def _problems(looked_at: Iterable[LookedAt]) -> list[dict[str, str]]:
 
 
 def _files(top: Path) -> Iterator[Path]:
-    """The file itself, or all below a folder."""
+    """The file itself, or all below a folder, but for results of runs, which are lines of JSON too. Raises UsageError
+    for what can't be looked into."""
     if not top.is_dir():
         yield top
         return
-    found = (Path(folder) / name for folder, _, names in walk(top) for name in names)
-    yield from (path for path in found if path.name.endswith(_SUFFIX) and not path.name.startswith("."))
+    for place, folders, names in walk(top, _raise_unlisted):
+        yield from (Path(place) / name for name in names if name.endswith(_SUFFIX) and not name.startswith("."))
+        folders[:] = [name for name in folders if name not in _NEVER and not holds_results(Path(place) / name)]
+
+
+def _raise_unlisted(error: OSError) -> None:
+    raise UsageError(f"{error.filename} can't be listed: {error.strerror}", help="check its permissions")
 
 
 def _contradiction(path: Path, recording: Recording) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,12 @@ from hypothesis import strategies as st
 from keystone_action.cli.main import main
 from keystone_action.cli.recordings import Recordings
 from keystone_action.errors import UsageError
+from keystone_action.files.removal import remove_tree
 from keystone_action.gateway.recordings.recording import Entry, Recording, recording_path
 from keystone_action.gateway.recordings.request_key import key_of
 from keystone_action.gateway.recordings.writing import write_recording
+from keystone_action.runner.parts.identity import Identity
+from keystone_action.runner.parts.journal import write
 
 EVIL = "\x1b[31mred\x1b[0m \u202eevil ::error::x hunter22-hunter22"
 MESSAGES = [
@@ -369,6 +373,32 @@ def test_a_check_of_good_ones(tmp_path: Path) -> None:
     found = call(tmp_path, "check")
     assert (found.code, found.out) == (0, "1 recording, all can be replayed\n")
     assert call(tmp_path, "check", "json").document == {"recordings": 1, "problems": []}
+
+
+def test_results_of_runs_are_no_recordings(tmp_path: Path) -> None:
+    top = tmp_path / "kept"
+    keep(top / "evals" / "recordings" / "repair")
+    for folder in (top / ".keystone" / "runs" / "one", top / "keystone-results"):
+        (folder / "cells" / "repair.r0").mkdir(parents=True)
+        (folder / "cells" / "repair.r0" / "trace.jsonl").write_text("{}\n")
+        write(folder, Identity(), "run", [])
+    assert call(tmp_path, "check").out == "1 recording, all can be replayed\n"
+
+
+def test_a_folder_that_can_not_be_listed_is_not_passed_over(tmp_path: Path) -> None:
+    """Here: below a path that the system finds too long."""
+    keep(tmp_path / "kept")
+    deep = os.open(tmp_path / "kept", os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=deep)
+        above, deep = deep, os.open("d" * 250, os.O_RDONLY, dir_fd=deep)
+        os.close(above)
+    os.close(deep)
+    try:
+        with pytest.raises(UsageError, match="can't be listed: File name too long"):
+            call(tmp_path, "check")
+    finally:
+        remove_tree(tmp_path / "kept")
 
 
 def test_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
