@@ -6,6 +6,7 @@ value that is broken over lines, indented or printed letter by letter is that va
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -16,6 +17,8 @@ MINIMUM = 8
 """Characters of a secret that is looked for, white space not counted (spec.md 5.6)."""
 _CHUNK = 1 << 20
 _WHITE = b" \t\r\n\v\f"
+_WORD = re.compile(rb"[0-9A-Za-z]+")
+"""What most shapes leave as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,12 @@ class SecretSearch:
     """values: name → value. Immutable, for any number of threads."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        self._shapes = {name: _patterns(value) for name, value in values.items() if is_long_enough(value)}
-        self._longest = max((len(shape) for shapes in self._shapes.values() for shape in shapes), default=1)
+        self._patterns = {name: _Patterns(value) for name, value in values.items() if is_long_enough(value)}
+        self._longest = max((one.longest for one in self._patterns.values()), default=1)
 
     def __bool__(self) -> bool:
         """Whether there is something to look for."""
-        return bool(self._shapes)
+        return bool(self._patterns)
 
     def in_stream(self, pieces: Iterable[bytes]) -> dict[str, Found]:
         """What is in a stream, by name, in memory for two pieces."""
@@ -44,12 +47,12 @@ class SecretSearch:
         tail, lines = b"", 0
         for piece in pieces:
             window = tail + piece.translate(None, _WHITE)
-            for name, shapes in self._shapes.items():
-                if (ends := [window.find(shape) + len(shape) for shape in shapes if shape in window]) and (
-                    times := _count(window, shapes) - _count(tail, shapes)
-                ) > 0:
+            for name, patterns in self._patterns.items():
+                there = patterns.found_in(window)
+                if there and (times := _count(window, there) - _count(tail, there)) > 0:
                     before = found.get(name)
-                    at = max(min(ends), len(tail) + 1) - len(tail)
+                    end = min(window.find(shape) + len(shape) for shape in there)
+                    at = max(end, len(tail) + 1) - len(tail)
                     line = 1 + lines + _lines_up_to(piece, at) if before is None else before.line
                     found[name] = Found(line, times + (before.times if before is not None else 0))
             lines += piece.count(b"\n")
@@ -58,7 +61,7 @@ class SecretSearch:
 
     def in_text(self, text: str) -> dict[str, Found]:
         """What is in a text, by name."""
-        return self.in_stream([text.encode(*ENCODING)]) if self._shapes else {}
+        return self.in_stream([text.encode(*ENCODING)]) if self else {}
 
 
 def is_long_enough(value: str) -> bool:
@@ -72,10 +75,23 @@ def pieces_of(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _patterns(value: str) -> tuple[bytes, ...]:
-    text = value.strip()
-    found = {shape.encode(*ENCODING).translate(None, _WHITE) for shape in (*printed_shapes(text), *spelled_out(text))}
-    return tuple(sorted(shape for shape in found if len(shape) >= MINIMUM))
+class _Patterns:
+    """The shapes of one value. Those that hold its longest word are looked for only where that word is: with a few
+    quotes in it a value has a thousand of them."""
+
+    def __init__(self, value: str) -> None:
+        text = value.strip()
+        shapes = {one.encode(*ENCODING).translate(None, _WHITE) for one in (*printed_shapes(text), *spelled_out(text))}
+        self._word = max(_WORD.findall(text.encode(*ENCODING)), key=len, default=b"")
+        found = sorted(shape for shape in shapes if len(shape) >= MINIMUM)
+        self._with_word = [shape for shape in found if self._word in shape]
+        self._others = [shape for shape in found if self._word not in shape]
+        self.longest = max(map(len, found))
+
+    def found_in(self, window: bytes) -> list[bytes]:
+        """Those that are in it."""
+        shapes = self._with_word + self._others if self._word in window else self._others
+        return [shape for shape in shapes if shape in window]
 
 
 def _count(window: bytes, shapes: Iterable[bytes]) -> int:

@@ -286,6 +286,23 @@ def test_at_the_end_open_tunnels_are_cut_and_have_their_line(world: World, by_st
         connect(port)
 
 
+def test_once_it_is_settled_all_that_a_client_asked_for_is_written_down_and_others_are_served(world: World) -> None:
+    with stage.serving(stage.echo) as server:
+        world.outside.serve("api.example.com", 443, server)
+        with connect(world.port) as client:
+            client.sendall(b"CONNECT api.example.com:443 HTTP/1.1\r\n\r\n")
+            assert client.recv(39).startswith(b"HTTP/1.1 200")
+            for _ in range(20):  # it hangs up at once
+                with connect(world.port) as hasty:
+                    hasty.sendall(b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n")
+            asyncio.run(world.cell.settle())
+            assert read_all(client) == b""
+        hosts = [line["host"] for line in decisions(world.audit_log)]
+        assert sorted(hosts) == ["api.example.com", *["evil.example"] * 20]
+        assert b" 403 " in exchange(world.port, b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n")
+    assert len(world.close()) == 22
+
+
 def test_decisions_that_can_t_be_recorded_are_a_failure_and_nothing_gets_out_after_it(world: World) -> None:
     world.close()
     world.cell = world.open(ALLOW, audit=AuditLog(Path("/dev/full")))

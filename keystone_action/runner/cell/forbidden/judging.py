@@ -123,7 +123,8 @@ def _real_keys(under_way: CellUnderWay) -> Sequence[str]:
 
 def _secrets_of(under_way: CellUnderWay, keys: Sequence[str]) -> dict[str, str]:
     values = {f"the secret {name}": value for name, value in under_way.secrets.values.items() if value.strip()}
-    values |= {f"the real key {number} of the gateway": key for number, key in enumerate(keys, 1)}
+    others = [key for key in keys if key not in values.values()]
+    values |= {f"the real key {number} of the gateway": key for number, key in enumerate(others, 1)}
     stated = [leaf.value for leaf in leaves(under_way.spec)]
     return {name: value for name, value in values.items() if not any(value.strip() in text for text in stated)}
 

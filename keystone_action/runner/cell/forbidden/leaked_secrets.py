@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FILE_LIMIT = 512 << 20
 """Bytes of one changed file that is looked through."""
+_BATCH = 1 << 20
 _ENDS = 64 << 10
 """Bytes at the end of one stream and at the beginning of the other that are looked at together."""
 
@@ -146,13 +147,12 @@ class LeakSearch:
         for write in log.writes():
             known[write.table] = HOW_KNOWN[write.how_known]
             self._tell(self._search.in_text(write.table), f"a name in {service}", known[write.table])
-        seen: set[tuple[str, str]] = set()
-        for table, text in log.texts():
-            for name in self._search.in_text(text):
-                if (table, name) not in seen:
-                    seen.add((table, name))
-                    where = f"{service}: {'a table' if self._search.in_text(table) else table}"
-                    self._tell([name], f"rows written into {where}", known.get(table, HOW_KNOWN["comparison"]))
+        seen: dict[str, set[str]] = {}
+        for table, texts in _batches(log.texts()):
+            leaks = self._search.in_stream([texts]).keys() - seen.setdefault(table, set())
+            seen[table] |= leaks
+            where = f"{service}: {'a table' if leaks and self._search.in_text(table) else table}"
+            self._tell(leaks, f"rows written into {where}", known.get(table, HOW_KNOWN["comparison"]))
 
     def _tell(self, names: Iterable[str], where: str, how: str) -> None:
         for name in sorted(names):
@@ -161,6 +161,21 @@ class LeakSearch:
     def _tell_lines(self, leaks: Mapping[str, Found], where: str, how: str) -> None:
         for name, found in sorted(leaks.items()):
             self._findings.add(f"{name} is in {where}, line {found.line:,}, {how}")
+
+
+def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
+    """Many values of one table at once, told apart by what stands in none of them: rows are short, and there can be ten
+    million."""
+    waiting: dict[str, list[bytes]] = {}
+    size = 0
+    for table, text in texts:
+        value = text.encode(*ENCODING)
+        waiting.setdefault(table, []).append(value)
+        size += len(value) + 1
+        if size > _BATCH:
+            yield from ((name, b"\0".join(values)) for name, values in waiting.items())
+            waiting, size = {}, 0
+    yield from ((name, b"\0".join(values)) for name, values in waiting.items())
 
 
 class _Stream:

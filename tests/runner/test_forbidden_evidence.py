@@ -1,0 +1,77 @@
+"""Where the evidence of a rule is missing, nothing is said of the cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keystone_action.errors import HarnessError, OutputError, ServiceError
+from keystone_action.evidence.audit import AuditLog, now, read_lines
+from keystone_action.evidence.secret_search import SecretSearch
+from keystone_action.evidence.writes import TableWrite
+from keystone_action.runner.cell.forbidden.judging import write_logs
+from keystone_action.runner.cell.forbidden.leaked_secrets import LeakSearch
+
+
+def test_a_database_that_can_t_be_watched_is_an_error() -> None:
+    places = {"db": SimpleNamespace(database=object(), writes=None), "api": SimpleNamespace(database=None, writes=None)}
+    cell: Any = SimpleNamespace(places=places)
+    with pytest.raises(HarnessError, match=r"forbidden\.x: what is written into db can't be seen"):
+        write_logs(cell, "forbidden.x")
+
+
+@pytest.mark.parametrize("line", [b"no JSON\n", b"{}\n", b"[1]\n", b'{"ts": "x"'])
+def test_an_audit_log_that_can_t_be_read_is_an_error(tmp_path: Path, line: bytes) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    log.write("connect", {"host": "a"}, ts=now())
+    start = log.size()
+    log.write("connect", {"host": "b"}, ts=now())
+    assert [one.details["host"] for one in read_lines(log.path, start)] == ["b"]
+    log.path.write_bytes(log.path.read_bytes() + line)
+    with pytest.raises(OutputError, match="can't be read"):
+        list(read_lines(log.path, start))
+
+
+class Rows:
+    """A log of a million rows, or one that breaks off."""
+
+    not_seen: Sequence[str] = ()
+
+    def __init__(self, rows: Iterator[tuple[str, str]]) -> None:
+        self._rows = rows
+
+    def writes(self) -> Sequence[TableWrite]:
+        return [TableWrite("db", "public.a", "insert", 1, "log")]
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        return self._rows
+
+
+def test_rows_are_looked_through_in_large_pieces_and_no_value_runs_into_the_next() -> None:
+    def rows() -> Iterator[tuple[str, str]]:
+        for number in range(200_000):
+            yield "public.a", f"value {number}"
+            yield "public.b", "tok-01234"
+            yield "public.b", "56789"
+        yield "public.c", "it is tok-0123456789"
+        yield "public.a", "tok-0123456789"
+
+    search = LeakSearch(SecretSearch({"TOKEN": "tok-0123456789"}))
+    search.in_rows("db", Rows(rows()))
+    assert search.result().details.splitlines() == [
+        "TOKEN is in rows written into db: public.a, seen in the server's own log of changes",
+        "TOKEN is in rows written into db: public.c, by comparison before and after the agent: net changes only",
+    ]
+
+
+def test_rows_that_break_off_are_an_error() -> None:
+    def rows() -> Iterator[tuple[str, str]]:
+        yield "public.a", "x"
+        raise ServiceError("service db: the session was lost")
+
+    with pytest.raises(ServiceError, match="the session was lost"):
+        LeakSearch(SecretSearch({"TOKEN": "tok-0123456789"})).in_rows("db", Rows(rows()))
