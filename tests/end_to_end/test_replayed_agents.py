@@ -11,8 +11,8 @@ import pytest
 from support.agent_clients import CLIENTS, Client, image_with
 from support.hostile import everything_written
 from support.images import BASE
-from support.model_agents import REAL_KEY
-from support.replayed_agents import CONTEXT, Project, observed
+from support.model_agents import REAL_KEY, trace_events
+from support.replayed_agents import CONTEXT, LongOutputModel, Project, observed
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 KINDS = ("claude-code", "codex", "gemini", "mini-swe-agent")
@@ -79,3 +79,16 @@ def test_a_changed_prompt_misses_by_content_and_runs_by_turn(tmp_path: Path, kin
     assert any("request 1 differs (turn): " in notice and "verse" in notice for notice in cell["notices"])
     assert observed(kind, again) == expected
     assert elsewhere.replay("--fail-on-stale").code == 1
+
+
+@pytest.mark.parametrize("kind", ["claude-code", "gemini", "opencode"])
+def test_a_model_asks_for_the_file_in_which_this_run_has_a_long_output(tmp_path: Path, kind: str) -> None:
+    """Its path holds ids that the program makes anew in each run."""
+    project = Project(tmp_path / "project", CLIENTS[kind])
+    project.write()
+    project.record(LongOutputModel)
+    again = project.elsewhere(tmp_path / "clone").replay()
+    assert again.code == 0, again.err + again.out
+    assert again.cells[0]["trace"]["replayed"] == "exact"
+    results = [event["payload"]["output"] for event in trace_events(again) if event["type"] == "tool_result"]
+    assert "39999\n40000" in results[1]  # the file was there

@@ -55,6 +55,24 @@ class ProjectModel(ScriptedModel):
         return super().answer(asked)
 
 
+@dataclass
+class LongOutputModel(ScriptedModel):
+    """It has the agent print more than a model is shown, and look into the file in which the agent's program keeps
+    it."""
+
+    client: Client = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        commands = ("printf hello > hello.txt; seq 1 40000", "?")
+        self.turns = [*(self.client.runs(command) for command in commands), *self.client.ends]
+
+    def answer(self, asked: Asked) -> Any:
+        """See ScriptedModel."""
+        if found := re.search(r"(?:saved to|output see): (/[^\"\\\s]+)", asked.body.decode()):
+            self.turns = [self.turns[0], self.client.runs(f"tail -n 4 '{found[1]}'"), *self.client.ends]
+        return super().answer(asked)
+
+
 @dataclass(frozen=True)
 class Project:
     """A repository with a spec, an agent's context and some code. base: an image; empty = the process sandbox."""
@@ -108,13 +126,13 @@ class Project:
             spec["resources"] = {"readable": [str(place.folder)]}
         return spec
 
-    def record(self, *words: str) -> Called:
+    def record(self, model: type[ProjectModel | LongOutputModel] = ProjectModel) -> Called:
         """In front of a model that follows a script. The recording is committed."""
         key, base = VARIABLES[self.client.api]
-        model = ProjectModel((), client=self.client)
-        with provider(model.answer) as behind:
+        scripted = model((), client=self.client)
+        with provider(scripted.answer) as behind:
             url = behind.url + ("/v1" if self.client.api == "openai" else "")
-            called = self._run({**_HERE, key: REAL_KEY, base: url}, "--gateway", "record", *words)
+            called = self._run({**_HERE, key: REAL_KEY, base: url}, "--gateway", "record")
         assert called.code == 0, called.err + called.out
         commit(self.folder, {}, "a recording")
         return called
