@@ -1,4 +1,4 @@
-"""What is outside in these specs: pages at their path, and models that do as the last message says."""
+"""What is outside in these specs: pages at their path, and models that call the tools which the last message names."""
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,8 +13,10 @@ def messages(body):
     elif isinstance(last, list) and last[0]["type"] == "tool_result":
         content = [{"type": "text", "text": "twice"}]
     else:
-        say = json.loads(last)["say"] if last.startswith("{") else "book it"
-        content = [{"type": "tool_use", "id": "toolu_1", "name": "Book", "input": {"say": say}}]
+        calls = json.loads(last) if last.startswith("{") else {"Book": {"say": "book it"}}
+        content = [
+            {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": given} for name, given in calls.items()
+        ]
     stop = "tool_use" if content[0]["type"] == "tool_use" else "end_turn"
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "stop_sequence": None}
     return {**head, "content": content, "stop_reason": stop, "usage": {"input_tokens": 100, "output_tokens": 20}}

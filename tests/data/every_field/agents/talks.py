@@ -7,7 +7,7 @@ import secrets
 from models import ask, user
 
 url, key = os.environ["ANTHROPIC_BASE_URL"], os.environ["ANTHROPIC_API_KEY"]
-first = user(json.dumps({"say": "once", "nonce": secrets.token_hex(8)}))
+first = user(json.dumps({"Book": {"say": "once", "nonce": secrets.token_hex(8)}}))
 content = ask(url, key, "claude-opus-4-5", first)
 (call,) = (one for one in content if one["type"] == "tool_use")
 result = user([{"type": "tool_result", "tool_use_id": call["id"], "content": "booked"}])
