@@ -100,6 +100,21 @@ def test_an_image_without_that_plugin_is_read_by_the_other(
         cell.close()
 
 
+def test_a_table_that_goes_with_an_extension_of_the_agents_is_told(
+    shared_containers: ContainerWorld, server: RunningService
+) -> None:
+    cell = start(shared_containers, server)
+    statements = ["CREATE EXTENSION citext", "ALTER EXTENSION citext ADD TABLE notes", "DROP EXTENSION citext"]
+    assert work(cell, statements) == ["CREATE EXTENSION -1", "ALTER EXTENSION -1", "DROP EXTENSION -1"]
+    assert written(cell) == {
+        log("citext", "create", what="extension"),
+        log("citext", "alter", what="extension"),
+        log("citext", "drop", what="extension"),
+        log("public.notes", "drop"),
+    }
+    cell.close()
+
+
 @pytest.mark.parametrize(
     "command", ["postgres -c max_connections=40", ["postgres", "-c", "max_connections=40"], "-c max_connections=40"]
 )

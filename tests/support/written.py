@@ -201,6 +201,10 @@ WAYS: dict[str, tuple[Sequence[str], set[Told]]] = {
         ["DROP SCHEMA other CASCADE"],
         {log("other", "drop", what="schema"), log("other.users", "drop")},
     ),
+    "a table with its partitions": (
+        ["DROP TABLE events"],
+        {log("public.events", "drop")},
+    ),
     "a view, a type, a function": (
         ["CREATE VIEW mine AS SELECT 1 one", "CREATE TYPE mood AS ENUM ('good')", "DROP FUNCTION also()"],
         {

@@ -86,6 +86,7 @@ BEGIN
     {identify}
 END $body$;
 
+-- What goes with something else is left out, but for what holds data: a table can be made a part of an extension.
 CREATE FUNCTION {schema}.note_drop() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
@@ -96,7 +97,9 @@ BEGIN
                   OR d.object_type IN ('trigger', 'policy', 'rule', 'table constraint', 'default value')
                 THEN array_to_string(d.address_names[1:2], '.') END
       FROM pg_event_trigger_dropped_objects() d
-     WHERE (d.original OR d.normal) AND NOT d.is_temporary
+     WHERE (d.original OR d.object_type IN ('table', 'materialized view') OR d.normal AND NOT EXISTS (
+               SELECT FROM pg_event_trigger_dropped_objects() e WHERE e.object_type = 'extension'))
+       AND NOT d.is_temporary
        AND d.schema_name IS DISTINCT FROM 'pg_temp';
 END $body$;
 """
@@ -219,12 +222,12 @@ def definitions_written(entries: list[Entry], before: Look, now: Look, service: 
     """What was done to which table, or to what has no table. A thing that stood before is told under the name that it
     had, and under the one that it got."""
     made = {entry.oid: entry.of_table for entry in entries if entry.catalog == RELATION and entry.tag != "DROP"}
-    whole = {entry.of_table for entry in entries if _is_made_or_gone(entry)}
+    whole = {entry.name for entry in entries if _is_made_or_gone(entry, before)}
     found = []
     for entry in entries:
         if entry.name is None or entry.tag == UNWATCHED:
             continue
-        if _is_part(entry) and entry.of_table in whole:
+        if _table_of_part(entry, before) in whole:
             continue  # it came, or went, with its table
         for name in _told(entry, before, made):
             what = _what(entry, name, before)
@@ -243,12 +246,17 @@ def row_names(entries: list[Entry], before: Look) -> dict[str, str]:
     return {name: table for name, table in told.items() if name != table}
 
 
-def _is_made_or_gone(entry: Entry) -> bool:
-    return entry.kind == "table" and not _is_part(entry) and _operation(entry) in ("create", "drop")
+def _is_made_or_gone(entry: Entry, before: Look) -> bool:
+    is_whole = entry.kind == "table" and not _table_of_part(entry, before)
+    return is_whole and _operation(entry) in ("create", "drop")
 
 
-def _is_part(entry: Entry) -> bool:
-    return entry.of_table is not None and entry.of_table != entry.name
+def _table_of_part(entry: Entry, before: Look) -> str:
+    """The table that it belongs to; empty for what belongs to none."""
+    known = before.relations.get(entry.oid) if entry.catalog == RELATION else None
+    if known is not None and known.told != known.name:
+        return known.told
+    return entry.of_table if entry.of_table is not None and entry.of_table != entry.name else ""
 
 
 def _told(entry: Entry, before: Look, made: Mapping[int, str | None]) -> Iterator[str]:
