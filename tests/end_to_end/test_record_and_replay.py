@@ -284,3 +284,18 @@ def test_a_secret_is_a_name_in_a_recording_and_this_run_s_value_in_a_replay(tmp_
     again = run(tmp_path, spec(**fields), with_another, "--gateway", "replay")
     assert again.code == 0, again.err + again.out
     assert again.cells[0]["trace"]["replayed"] == "exact"
+
+
+def test_a_replay_gives_out_no_secret_that_the_agent_was_never_given(tmp_path: Path) -> None:
+    """The name of a secret that the recording run did not have is a text like any other, and stays one."""
+    script = 'status, answer = ask([user("say it")])\nprint("done", answer["content"][0]["text"])'
+    with behind(says("it is {secret.LATER}")) as (_, ours):
+        called = run(tmp_path, spec_of(script), ours, "--gateway", "record")
+    assert called.code == 0, called.err + called.out
+    (tmp_path / "out").rename(tmp_path / "out-before")
+    secret = "s3cret-0123456789"
+    checks = {"no": {"check": {"type": "regex", "pattern": r"done it is \{secret\.LATER\}"}}}
+    fields = {"secrets": [{"name": "LATER", "source": "env"}], "invariants": checks}
+    again = run(tmp_path, spec_of(script, **fields), {"LATER": secret}, "--gateway", "replay")
+    assert again.code == 0, again.err + again.out
+    assert secret not in json.dumps(again.cells)

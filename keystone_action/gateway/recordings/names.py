@@ -49,6 +49,8 @@ class Names:
         self._by_number: dict[int, str] = {}
         self._lengths: dict[str, set[int]] = {}
         """Of ids within texts, by how they begin."""
+        self._said: set[str] = set()
+        """Names of secrets whose values were replaced."""
         self._search = self._compiled()
 
     def _is_new(self, form: Form) -> bool:
@@ -72,7 +74,9 @@ class Names:
 
     def filled(self, value: Any) -> Any:
         """A recorded JSON value with this run's values in place of their names. A name without a value in this run
-        stays. An id that no provider made in this run is made up, and known from then on. Raises RecordingError."""
+        stays. An id that no provider made in this run is made up, and known from then on. The name of a secret stays
+        until `named` has found its value: a model can only repeat what an agent has told it, and a recording is not to
+        hand out what the agent was never given. Raises RecordingError."""
         return self._filled(value, 0)
 
     def _named(self, value: Any, depth: int) -> Any:
@@ -111,6 +115,8 @@ class Names:
         token = self._tokens.get(text) or self._ids.get(text)
         if token is None and text[0] == "{":
             return f"{{={text[1:]}" if self._is_escaped(text) else text
+        if token is not None and (parts := _PARTS.fullmatch(token)) and _is_secret(parts[2]):
+            self._said.add(parts[2])
         return token
 
     def _is_escaped(self, text: str) -> bool:
@@ -142,6 +148,8 @@ class Names:
             return f"{{{found[0][2:]}"
         if id_:
             return self._id(id_) or found[0]
+        if _is_secret(name) and name not in self._said:
+            return found[0]
         return self._texts.get(found[0], self._plain.get(name, found[0]))
 
     def _id(self, token: str) -> str:
@@ -167,6 +175,10 @@ class Names:
         ids = [_id_pattern(kind, lengths) for kind, lengths in sorted(self._lengths.items())]
         # Without groups around them: so a search goes by the letters with which these begin.
         return re.compile("|".join([_TOKEN, *self._patterns, *ids]))
+
+
+def _is_secret(name: str | None) -> bool:
+    return name is not None and name.startswith("secret.")
 
 
 def without_forms(value: str) -> str:

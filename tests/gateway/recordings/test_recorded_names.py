@@ -52,6 +52,22 @@ def names_here() -> Names:
     return names
 
 
+def names_elsewhere() -> Names:
+    names = Names(ELSEWHERE)
+    names.named(ELSEWHERE["secret.TOKEN"])  # the agent has said it
+    return names
+
+
+def test_a_secret_is_given_out_only_where_the_agent_has_said_it() -> None:
+    names = Names(ELSEWHERE)
+    planted = {"text": "{secret.TOKEN} {secret.TOKEN:url} {workspace}"}
+    assert names.filled(planted) == {"text": "{secret.TOKEN} {secret.TOKEN:url} /workspace"}
+    names.named({"content": "{secret.TOKEN}, {=secret.TOKEN}"})  # its name is not its value
+    assert names.filled("{secret.TOKEN}") == "{secret.TOKEN}"
+    names.named({"content": ["say correct horse"]})
+    assert names.filled(planted) == {"text": "correct horse correct%20horse /workspace"}
+
+
 def pieces() -> st.SearchStrategy[str]:
     """Texts that are made of what names are about, and of what stands between."""
     values = [*HERE.values(), *IDS, *(quote(value, safe="") for value in HERE.values())]
@@ -115,7 +131,7 @@ def test_what_was_recorded_here_is_what_would_be_recorded_elsewhere(template: st
     here, elsewhere = template.format(HERE), template.format(ELSEWHERE)
     recorded = Names(HERE).named(here)
     assert recorded == Names(ELSEWHERE).named(elsewhere)
-    assert Names(ELSEWHERE).filled(recorded) == elsewhere
+    assert names_elsewhere().filled(recorded) == elsewhere
     assert not any(value in recorded for value in HERE.values() if len(value) > 4)
 
 
@@ -123,7 +139,7 @@ def test_what_was_recorded_here_is_what_would_be_recorded_elsewhere(template: st
 @settings(max_examples=100, deadline=None)
 def test_recordings_go_from_run_to_run(template: str) -> None:
     recorded = Names(HERE).named({"text": [template.format(HERE)]})
-    there = Names(ELSEWHERE)
+    there = names_elsewhere()
     assert there.filled(recorded) == {"text": [template.format(ELSEWHERE)]}
     assert there.named(there.filled(recorded)) == recorded
 
