@@ -93,7 +93,7 @@ def _of_path(name: str, path: str) -> Iterator[Form]:
         return  # a HOME of `/` stands in every path
     for infix, one in (("", path), ("real", os.path.realpath(path))):
         for form in _written(name, one, anywhere=False, infix=infix):
-            yield Form(form.token, form.text, _as_path(form.text))
+            yield Form(form.token, form.text, path_pattern(form.text))
         prefix = f"{name}:{infix}-" if infix else f"{name}:"
         # Claude Code names folders so, and Gemini CLI by the digest.
         dashed = re.sub("[^A-Za-z0-9]", "-", one)
@@ -142,7 +142,7 @@ def _as_dashed(text: str) -> str:
     return rf"{text}(?<![\w.~-]{text})(?![A-Za-z0-9])"
 
 
-def _as_path(text: str) -> str:
+def path_pattern(text: str) -> str:
     """Not within a longer path. Before it may stand an escaped line end, a colour, or an option of one letter."""
     escaped = re.escape(text)
     allowed = rf"(?<![\w.~%-]{escaped})|(?<=\\[nrt]{escaped})|(?<=[\d\[][mK]{escaped})|(?<=[\s\"']-[A-Za-z]{escaped})"

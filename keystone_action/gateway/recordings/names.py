@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keystone_action.gateway.recordings.ids import ids_in
-from keystone_action.gateway.recordings.name_forms import KNOWN, Form, forms_of, is_known, is_port
+from keystone_action.gateway.recordings.name_forms import KNOWN, Form, forms_of, is_known, is_port, path_pattern
 from keystone_action.gateway.recordings.walking import check_depth
 
-__all__ = ["Names", "ids_in", "without_forms"]
+__all__ = ["Names", "comparable_text", "ids_in"]
 
 _FORM = r"(?::[a-z0-9-]+)?"
 _ID = r"id:(?:own-)?\d{1,9}(?::[A-Za-z]{1,20}[_-])?"
 _TOKEN = rf"\{{=*(?:{KNOWN}{_FORM}|{_ID})\}}"
 _PARTS = re.compile(rf"\{{(=*)(?:({KNOWN})({_FORM})|({_ID}))\}}")
+_SHARED_TEMPORARY = re.compile(path_pattern("/tmp"))  # noqa: S108 - as it stands in texts
 _NUMBER = "number"
 _KIND = re.compile(r"[A-Za-z]{1,20}[_-]")
 _DISTINCT = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{12,200}")
@@ -181,9 +182,11 @@ def _is_secret(name: str | None) -> bool:
     return name is not None and name.startswith("secret.")
 
 
-def without_forms(value: str) -> str:
-    """A named text with all forms of a value alike: whether a path has a form of its own depends on the path."""
-    return _PARTS.sub(_without_form, value)
+def comparable_text(text: str) -> str:
+    """A named text of a request, as it is compared: whether a path has a form of its own depends on the path, and
+    whether `/tmp` is this run's temporary folder depends
+    on the sandbox. Such a text can't be filled any more."""
+    return _SHARED_TEMPORARY.sub("{tmp}", _PARTS.sub(_without_form, text))
 
 
 def _without_form(found: re.Match[str]) -> str:

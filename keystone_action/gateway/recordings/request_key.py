@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.gateway.recordings.ids import CONVERSATIONS, ids_of_request, with_ids
-from keystone_action.gateway.recordings.names import Names, without_forms
+from keystone_action.gateway.recordings.names import Names, comparable_text
 from keystone_action.gateway.recordings.tool_results import with_equal_results
 from keystone_action.gateway.recordings.walking import RecordingError, check_depth, with_texts
 
@@ -78,7 +78,7 @@ class NormalForms:
         self._ids.begin()
         normal: dict[str, Any] = {}
         for name, value in kept.items():
-            shown = with_texts(self._names.named(name), without_forms)
+            shown = with_texts(self._names.named(name), comparable_text)
             if name in CONVERSATIONS and isinstance(value, list):
                 normal[shown] = [self._part(message, numbers, is_message=True) for message in value]
             else:
@@ -93,7 +93,7 @@ class NormalForms:
             self._names.number_of_program(self._ids.found(value))
             named = self._names.named(within)
             numbered = with_ids(named, own) if own else named
-            named = with_texts(numbered["messages"][0], without_forms)
+            named = with_texts(numbered["messages"][0], comparable_text)
             self._known[key] = self._varies.applied(with_equal_results(named) if is_message else named)
         return self._known[key]
 

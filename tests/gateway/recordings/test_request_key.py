@@ -218,6 +218,16 @@ def test_forms_of_a_value_are_equal() -> None:
     assert normal({"messages": "x {workspace:url}"}, plain) == {"messages": "x {=workspace:url}"}
 
 
+def test_the_temporary_folder_that_all_share_is_compared_as_this_run_s() -> None:
+    """In one sandbox it is the agent's own, in another it has one of its own beside it."""
+    shared, own = Names({"tmp": "/tmp"}), Names({"tmp": "/tmp/keystone-1/cell/tmp"})
+    body = {"messages": [{"role": "user", "content": "cp /tmp/a.txt '/tmp' && ls \\n/tmp/x /srv/tmp /tmpfs"}]}
+    assert normal(body, shared) == normal(body, own)
+    assert "cp {tmp}/a.txt '{tmp}' && ls \\\\n{tmp}/x /srv/tmp /tmpfs" in json.dumps(normal(body, own))
+    there = json.loads(json.dumps(body).replace("/tmp/a", "/tmp/keystone-1/cell/tmp/a"))
+    assert normal(there, own) == normal(body, shared)
+
+
 def test_what_varies_is_left_out_and_what_is_ignored_only_in_the_key() -> None:
     def body(date: str, name: str) -> dict[str, Any]:
         return {"system": f"Today is {date}. You are {name}.", "messages": []}
