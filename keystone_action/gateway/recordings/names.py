@@ -27,7 +27,10 @@ _KIND = re.compile(r"[A-Za-z]{1,20}[_-]")
 _DISTINCT = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{12,200}")
 """Ids of providers that get numbers. Others, such as `1` or `call_1`, could be meant as something else where they stand
 in a text, so they stay: a replay gives them out again as they are."""
-_OF_PROGRAM = re.compile(r"[A-Za-z0-9_-]{6,200}")
+_OF_PROGRAM = re.compile(r"[A-Za-z0-9_-]{6,200}|[0-9]{3,5}")
+_SHORT_NUMBER = re.compile(r"[0-9]{3,5}")
+"""Ids of programs that could be any number. They have their names only after the word `id`, as in `session ID 73187`
+and `"session_id": 73187`."""
 
 
 class Names:
@@ -52,6 +55,7 @@ class Names:
         """Of ids within texts, by how they begin."""
         self._said: set[str] = set()
         """Names of secrets whose values were replaced."""
+        self._short_numbers: list[str] = []
         self._search = self._compiled()
 
     def _is_new(self, form: Form) -> bool:
@@ -167,6 +171,10 @@ class Names:
         kind = found[0] if (found := _KIND.match(id_)) else ""
         self._ids[id_] = f"{{id:{number}{':' if kind else ''}{kind}}}"
         self._by_number[number] = id_
+        if _SHORT_NUMBER.fullmatch(id_):
+            self._short_numbers.append(id_)
+            self._search = self._compiled()
+            return
         lengths = self._lengths.setdefault(kind, set())
         if len(id_) not in lengths:
             lengths.add(len(id_))
@@ -175,7 +183,8 @@ class Names:
     def _compiled(self) -> re.Pattern[str]:
         ids = [_id_pattern(kind, lengths) for kind, lengths in sorted(self._lengths.items())]
         # Without groups around them: so a search goes by the letters with which these begin.
-        return re.compile("|".join([_TOKEN, *self._patterns, *ids]))
+        numbers = map(_after_id, self._short_numbers)
+        return re.compile("|".join([_TOKEN, *self._patterns, *ids, *numbers]))
 
 
 def _is_secret(name: str | None) -> bool:
@@ -198,6 +207,11 @@ def _without_form(found: re.Match[str]) -> str:
 
 def _by_length(forms: Iterable[Form]) -> list[str]:
     return [form.pattern for form in sorted(forms, key=lambda form: (-len(form.text), form.token))]
+
+
+def _after_id(number: str) -> str:
+    places = "|".join(rf"(?<=[iI][dD]{between}{number})" for between in (r"\W" * count for count in range(1, 5)))
+    return rf"{number}(?:{places})(?!\w)"
 
 
 def _id_pattern(kind: str, lengths: set[int]) -> str:

@@ -40,6 +40,26 @@ def test_a_short_one_could_be_anything_and_stays() -> None:
     assert names.named("b1") == "b1"
 
 
+SESSION = r"running with session ID (\d+)\n"
+
+
+def session(number: int, more: str = "") -> tuple[dict[str, Any], Names]:
+    result = {"type": "function_call_output", "call_id": "1", "output": f"running with session ID {number}\n{more}"}
+    names = Names({})
+    return NormalForms(names, Sameness(ids=(SESSION,))).of({"input": [result]}), names
+
+
+def test_a_short_number_is_one_after_the_word_id_alone() -> None:
+    (one, recorded), (other, replayed) = session(73187), session(2515)
+    assert one == other
+    for form in ('{{"session_id":{}}}', '{{"session_id": {}, "chars": ""}}', '"{{\\"session_id\\": {}}}"', "ID {}"):
+        answer = {"arguments": form.format(73187)}
+        assert replayed.filled(recorded.named(answer)) == {"arguments": form.format(2515)}
+    for text in ("73187", "port 73187", "id 731870", "id 7318.7", "the 73187th"):
+        assert recorded.named(text) == text
+    assert session(73187, "73187")[0] != session(2515, "2515")[0]
+
+
 @pytest.mark.parametrize("pattern", ["(", "[a"])
 def test_a_pattern_that_is_none_is_named(pattern: str) -> None:
     with pytest.raises(RecordingError, match="can't be used"):
