@@ -111,6 +111,7 @@ BACKGROUND = (
             f"For full output see: /home/a/.gemini/tmp/workspace/tool-outputs/session-{SESSION}/run_call_1_0.txt\n",
             {f"session-{SESSION}"},
         ),
+        ("codex", "Chunk ID: bebc18\nProcess running with session ID 73187\nOriginal token count: 0\n", {"73187"}),
         (
             "opencode",
             "saved to: /home/a/.local/share/opencode/tool-output/tool_208b5c667001y50wDHqA5RMRvK\n",

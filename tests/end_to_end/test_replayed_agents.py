@@ -12,7 +12,7 @@ from support.agent_clients import CLIENTS, Client, image_with
 from support.hostile import everything_written
 from support.images import BASE
 from support.model_agents import REAL_KEY, trace_events
-from support.replayed_agents import CONTEXT, LongOutputModel, Project, observed
+from support.replayed_agents import CONTEXT, LongCommandModel, LongOutputModel, Project, observed
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 KINDS = ("claude-code", "codex", "gemini", "mini-swe-agent")
@@ -92,3 +92,15 @@ def test_a_model_asks_for_the_file_in_which_this_run_has_a_long_output(tmp_path:
     assert again.cells[0]["trace"]["replayed"] == "exact"
     results = [event["payload"]["output"] for event in trace_events(again) if event["type"] == "tool_result"]
     assert "39999\n40000" in results[1]  # the file was there
+
+
+def test_a_model_asks_for_the_rest_of_a_long_command_by_the_number_of_this_run(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project", CLIENTS["codex"])
+    project.write()
+    project.record(LongCommandModel)
+    again = project.elsewhere(tmp_path / "clone").replay()
+    assert again.code == 0, again.err + again.out
+    assert again.cells[0]["trace"]["replayed"] == "exact"
+    results = [event["payload"]["output"] for event in trace_events(again) if event["type"] == "tool_result"]
+    assert len(results) == 2
+    assert results[1].endswith("\nOutput:\nlater\n")

@@ -18,7 +18,7 @@ from support.agent_clients import Client, installed
 from support.command_line import ENVIRONMENT, Called
 from support.model_agents import REAL_KEY, trace_events
 from support.repositories import commit, git
-from support.scripted_models import ScriptedModel
+from support.scripted_models import ScriptedModel, Turn
 from support.scripted_provider import Asked, provider
 
 from keystone_action.agents.presets.preset import load_preset
@@ -70,6 +70,24 @@ class LongOutputModel(ScriptedModel):
         """See ScriptedModel."""
         if found := re.search(r"(?:saved to|output see): (/[^\"\\\s]+)", asked.body.decode()):
             self.turns = [self.turns[0], self.client.runs(f"tail -n 4 '{found[1]}'"), *self.client.ends]
+        return super().answer(asked)
+
+
+@dataclass
+class LongCommandModel(ScriptedModel):
+    """It starts a command by Codex's tool, and asks for the rest of its output by the number that it was told."""
+
+    client: Client = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        command = {"cmd": "sleep 2; printf hello > hello.txt; echo later", "yield_time_ms": 300}
+        self.turns = [Turn(calls=[("exec_command", command)]), *self.client.ends]
+
+    def answer(self, asked: Asked) -> Any:
+        """See ScriptedModel."""
+        if len(self.turns) == 2 and (found := re.search(r"with session ID (\d+)", asked.body.decode())):
+            rest = {"session_id": int(found[1]), "chars": "", "yield_time_ms": 20_000}
+            self.turns = [self.turns[0], Turn(calls=[("write_stdin", rest)]), *self.client.ends]
         return super().answer(asked)
 
 
@@ -126,7 +144,7 @@ class Project:
             spec["resources"] = {"readable": [str(place.folder)]}
         return spec
 
-    def record(self, model: type[ProjectModel | LongOutputModel] = ProjectModel) -> Called:
+    def record(self, model: type[ProjectModel | LongOutputModel | LongCommandModel] = ProjectModel) -> Called:
         """In front of a model that follows a script. The recording is committed."""
         key, base = VARIABLES[self.client.api]
         scripted = model((), client=self.client)
