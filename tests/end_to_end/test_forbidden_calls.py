@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_a_call_that_a_rule_forbids_fails_the_cell(
         return
     assert (called.code, cell["verdict"], cell["composite"], rule["rule"]) == (1, "fail", 0.0, broken)
     assert rule["details"].startswith(f"call 2 of 2: {asked[1]} (")
-    assert rule["details"].endswith("seen by the gateway")
+    assert re.search(r" at 20\d\d-[\d:T.-]+Z, seen by the gateway$", rule["details"])
     assert cell["invariants"][0]["status"] == "pass"
     assert f"forbidden.{broken} was violated: call 2 of 2" in cell["reason"]
 

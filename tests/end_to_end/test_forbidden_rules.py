@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -568,3 +569,29 @@ def test_audit_db_writes_alone(tmp_path: Path) -> None:
         }
         for operation in ("insert", "delete")
     ]
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("open('src/a.py', 'a').write('b = 2')", []),
+        ("open('src/a.py', 'a').write('b'); open('docs/b.md', 'a').write('b')", ["file_writes_outside"]),
+        ("open('.git/hooks/pre-commit', 'w').write('x')", ["file_writes_outside"]),
+        ("open('src/a.py', 'a').write(os.environ['TOKEN'])", ["secrets_in_logs"]),
+        ("os.mkfifo('pipe'); os.write(2, os.environ['TOKEN'].encode())", ["secrets_in_logs", "file_writes_outside"]),
+    ],
+)
+def test_in_a_container_too(tmp_path: Path, image: Any, script: str, told: list[str]) -> None:
+    image(BASE)
+    fields = with_workspace(tmp_path)
+    subprocess.run(["git", "init", "-q", str(tmp_path / "work")], check=True)
+    (tmp_path / "work" / ".git" / "hooks").mkdir(exist_ok=True)
+    rules = {"file_writes_outside": ["src"], "secrets_in_logs": "deny"}
+    agent = {"env": {"TOKEN": "{{ secrets.TOKEN }}"}}
+    setup = {"commands": ["mkdir -p .git/hooks"]}
+    spec = spec_of(f"import os; {script}", rules, base=BASE, agent=agent, secrets=["TOKEN"], setup=setup, **fields)
+    called = run(tmp_path, spec, {"TOKEN": TOKEN})
+    (cell,) = called.cells
+    assert [rule["rule"] for rule in cell["forbidden"] if rule["violated"]] == told, cell
+    assert called.code == (1 if told else 0)

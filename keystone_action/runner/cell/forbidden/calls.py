@@ -12,6 +12,7 @@ from keystone_action.evidence.trace import GATEWAY
 from keystone_action.evidence.trace_readers.builder import CUT_ARGUMENTS
 from keystone_action.invariants.tools.matchers import texts_in
 from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.runner.cell.forbidden.findings import Findings
 from keystone_action.scoring.results import ForbiddenResult
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 SECONDS = 30.0
 """For the patterns of a cell."""
-_SHOWN_CALLS = 10
 _SHOWN_CHARACTERS = 300
 _RUN_SOMETHING = ("execute", "other")
 _COMMAND_KEYS = frozenset({"command", "cmd", "script", "code", "input"})
@@ -28,9 +28,12 @@ _PROSE = "description"
 """What some shells' tools have beside the command: words for people."""
 
 
-def judge_calls(rules: Forbidden, trace: Trace | None, *, has_gateway: bool) -> tuple[ForbiddenResult, ...]:
+def judge_calls(
+    rules: Forbidden, trace: Trace | None, *, has_gateway: bool, times: Sequence[str] = ()
+) -> tuple[ForbiddenResult, ...]:
     """One result for each of the rules `tools` and `commands` that the spec has. trace: what checks read. has_gateway:
-    whether the cell had one; without, the agent's own transcript is all there is.
+    whether the cell had one; without, the agent's own transcript is all there is. times: when the request came whose
+    answer made a call, of each.
 
     Raises HarnessError where nothing was observed, or not all of it.
     """
@@ -46,14 +49,15 @@ def judge_calls(rules: Forbidden, trace: Trace | None, *, has_gateway: bool) -> 
     if rules.commands is not None and not has_gateway and any(CUT_ARGUMENTS in one for one in trace.not_understood):
         raise HarnessError("forbidden.commands: the transcript has arguments that are too long to be judged")
     calls, whose = trace.tool_calls, "seen by the gateway" if has_gateway else "by the agent's own word"
+    told = [f" at {time}, {whose}" for time in times] or [f", {whose}"] * len(calls)
     deadline = time.monotonic() + SECONDS
     found = []
     if rules.tools is not None:
         named = set(rules.tools)
-        found.append(_result("tools", calls, whose, lambda call: bool(named & {call.name, call.raw_name, call.kind})))
+        found.append(_result("tools", calls, told, lambda call: bool(named & {call.name, call.raw_name, call.kind})))
     if rules.commands is not None:
         patterns = rules.commands
-        found.append(_result("commands", calls, whose, lambda call: _runs_one_of(call, patterns, deadline)))
+        found.append(_result("commands", calls, told, lambda call: _runs_one_of(call, patterns, deadline)))
     return tuple(found)
 
 
@@ -62,13 +66,14 @@ def _names(rules: Forbidden) -> list[str]:
 
 
 def _result(
-    rule: str, calls: Sequence[ToolCall], whose: str, is_forbidden: Callable[[ToolCall], bool]
+    rule: str, calls: Sequence[ToolCall], told: Sequence[str], is_forbidden: Callable[[ToolCall], bool]
 ) -> ForbiddenResult:
-    found = [(number, call) for number, call in enumerate(calls, 1) if is_forbidden(call)]
-    lines = [f"call {number:,} of {len(calls):,}: {_shown(call)}, {whose}" for number, call in found[:_SHOWN_CALLS]]
-    if len(found) > _SHOWN_CALLS:
-        lines.append(f"and {len(found) - _SHOWN_CALLS:,} more")
-    return ForbiddenResult(rule, violated=bool(found), details="\n".join(lines))
+    """told: when each call was made, and whose word that is."""
+    found = Findings(rule)
+    for number, (call, how) in enumerate(zip(calls, told, strict=True), 1):
+        if is_forbidden(call):
+            found.add(f"call {number:,} of {len(calls):,}: {_shown(call)}{how}")
+    return found.result()
 
 
 def _shown(call: ToolCall) -> str:

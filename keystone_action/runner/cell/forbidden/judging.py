@@ -94,8 +94,10 @@ def _calls(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
     from keystone_action.runner.cell.forbidden.calls import judge_calls
     from keystone_action.runner.cell.model_gateway import whole_calls
 
-    calls = whole_calls(under_way, under_way.observed)
-    yield from judge_calls(under_way.spec.forbidden, calls, has_gateway=under_way.gateway is not None)
+    calls, gateway = whole_calls(under_way, under_way.observed), under_way.gateway
+    exchanges = gateway.ledger.exchanges if gateway is not None else ()
+    times = [one.ts for one in exchanges if one.answer is not None for _ in one.answer.calls]
+    yield from judge_calls(under_way.spec.forbidden, calls, has_gateway=gateway is not None, times=times)
 
 
 _JUDGES: dict[tuple[str, ...], Callable[[CellUnderWay], Iterator[ForbiddenResult]]] = {
