@@ -18,11 +18,12 @@ def cost_facts(run: RunResult) -> Iterator[str]:
     """One fact for the agents and one for the judges, each only where there is something to say."""
     cells = [cell for spec in run.specs for cell in spec.cells]
     before = run.baseline if run.baseline is not None and _is_comparable(run.baseline) else None
-    models = tuple(dict.fromkeys(model for cell in cells for model in cell.unpriced))
-    agents = ", ".join(_amounts(run.usage, None if before is None else before.usage, models))
+    asked = tuple(dict.fromkeys(model for cell in cells for model in cell.unpriced))
+    agents = ", ".join(_amounts(run.usage, None if before is None else before.usage, asked))
     if agents:
         yield f"{_who(cells)}: {agents}"
-    judges = ", ".join(_amounts(run.judge_usage, None if before is None else before.judge_usage, models))
+    judged = tuple(dict.fromkeys(model for cell in cells for model in cell.judge_unpriced))
+    judges = ", ".join(_amounts(run.judge_usage, None if before is None else before.judge_usage, judged))
     if judges:
         yield f"judges: {judges}"
 

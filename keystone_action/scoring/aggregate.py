@@ -135,8 +135,10 @@ def with_money_of(result: CellResult, earlier: CellResult) -> CellResult:
     judged = [earlier.judge_usage, result.judge_usage]
     names = dict.fromkeys(name for usage in judged for name in usage)
     unpriced = tuple(dict.fromkeys([*earlier.unpriced, *result.unpriced]))
+    judges = tuple(dict.fromkeys([*earlier.judge_unpriced, *result.judge_unpriced]))
     judge_usage = add_usage(judged, tuple(names))
-    return replace(result, usage=result.usage | spent, judge_usage=judge_usage, unpriced=unpriced)
+    usage = result.usage | spent
+    return replace(result, usage=usage, judge_usage=judge_usage, unpriced=unpriced, judge_unpriced=judges)
 
 
 def paid(cell: CellResult) -> float:

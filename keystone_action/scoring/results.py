@@ -102,8 +102,8 @@ class TraceInfo:
 class CellResult:
     """One finished cell. composite is None exactly when the verdict is `error`; reason says in a sentence why it is
     not a pass ("gate tests_pass scored 0.00", "composite 0.77 is below 0.85"). usage: what the agent took, None for
-    what is unknown; `spent_usd` is what was paid for it in this run. unpriced: models without a price that the agent or
-    a judge asked."""
+    what is unknown; `spent_usd` is what was paid for it in this run. unpriced, judge_unpriced: models without a price
+    that the agent asked, and those that judged."""
 
     id: Text
     scenario: Text
@@ -121,6 +121,7 @@ class CellResult:
     usage: Usage = field(default_factory=nothing_used)
     judge_usage: Amounts = field(default_factory=dict)
     unpriced: Texts = ()
+    judge_unpriced: Texts = ()
     attempts: Count = 1
     notices: Texts = ()
 

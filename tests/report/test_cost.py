@@ -30,10 +30,9 @@ AGENT_BESIDE = (
 CELL = CellResult("s", "s", {}, 0, "pass", 1.0, 0.1, None, None, (), usage=SEEN)
 
 
-def run(usage=SEEN, judge_usage=None, *, cells=1, source="gateway", unpriced=(), baseline=None):
-    found = tuple(
-        replace(CELL, id=f"s.r{n}", replica=n, trace=TraceInfo(source), unpriced=unpriced) for n in range(cells)
-    )
+def run(usage=SEEN, judge_usage=None, *, cells=1, source="gateway", unpriced=(), judge_unpriced=(), baseline=None):
+    cell = replace(CELL, trace=TraceInfo(source), unpriced=unpriced, judge_unpriced=judge_unpriced)
+    found = tuple(replace(cell, id=f"s.r{n}", replica=n) for n in range(cells))
     return RunResult(
         run_id="r",
         keystone_version="0.1",
@@ -108,8 +107,15 @@ def test_an_unknown_cost_is_said_to_be_unknown():
     assert facts(unknown, unpriced=("our-own", "his"))[0].endswith(", cost unknown: no price for our-own, his")
     known = facts(unknown, unpriced=("our-own",), baseline=compared())[0]
     assert known.endswith("cost unknown: no price for our-own (baseline $0.42)")
-    judged = facts(nothing_used(), {**JUDGED, "cost_usd": None}, unpriced=("our-own",))
+    judged = facts(nothing_used(), {**JUDGED, "cost_usd": None}, judge_unpriced=("our-own",))
     assert judged == ["judges: 3.1k tokens, 4 requests, cost unknown: no price for our-own"]
+
+
+def test_agents_and_judges_are_told_of_their_own_models_alone():
+    both = {"unpriced": ("asked",), "judge_unpriced": ("judged",)}
+    agent, judges = facts({**SEEN, "cost_usd": None}, {**JUDGED, "cost_usd": None}, **both)
+    assert agent.endswith("cost unknown: no price for asked")
+    assert judges.endswith("cost unknown: no price for judged")
 
 
 def test_names_of_models_are_bounded():
@@ -164,7 +170,7 @@ def test_a_short_count_is_near_the_number(number):
 
 def test_every_report_shows_them_beside_the_baseline(capsys):
     before = {**SEEN, "input_tokens": 9_600, "cost_usd": 0.38, "requests": 8}
-    one = run(SEEN, {**JUDGED, "cost_usd": None}, unpriced=("our-own",), baseline=compared(before))
+    one = run(SEEN, {**JUDGED, "cost_usd": None}, judge_unpriced=("our-own",), baseline=compared(before))
     shown = {fmt: render(one, fmt) for fmt in ("md", "html")}
     shown["comment"] = render_comment(one, Marker("main"), CommentFacts())
     print_table(one)
@@ -181,4 +187,4 @@ def test_every_report_shows_them_beside_the_baseline(capsys):
     assert document["usage"]["cost_usd"] == 0.42
     assert document["judge_usage"]["cost_usd"] is None
     assert document["baseline"]["usage"]["cost_usd"] == 0.38
-    assert document["specs"][0]["cells"][0]["unpriced"] == ["our-own"]
+    assert document["specs"][0]["cells"][0]["judge_unpriced"] == ["our-own"]

@@ -104,6 +104,7 @@ cells = st.builds(
     usage=partly_known(*USAGE),
     judge_usage=amounts,
     unpriced=texts,
+    judge_unpriced=texts,
     attempts=st.integers(1, 5),
     notices=texts,
 )

@@ -34,9 +34,9 @@ from keystone_action.runner.cell.checks import judge_changes, run_checks
 from keystone_action.runner.cell.grading import (
     agent_note,
     forced_zero,
+    judge_unpriced,
     judge_usage,
     trace_source,
-    unpriced,
     unreadable,
     usage,
     verdict_of,
@@ -254,7 +254,8 @@ def _result(
             is_told=under_way.gateway is None,
         ),
         judge_usage=judge_usage(under_way.graded),
-        unpriced=tuple(masker.text(model) for model in unpriced(under_way.observed, under_way.graded)),
+        unpriced=tuple(masker.text(model) for model in (under_way.observed.unpriced if under_way.observed else ())),
+        judge_unpriced=tuple(masker.text(model) for model in judge_unpriced(under_way.graded)),
         notices=tuple(masker.text(notice) for notice in told),
     )
     problem = amount_problem(result)

@@ -139,10 +139,9 @@ def trace_source(observed: Trace | None) -> Literal["gateway", "agent", "none"]:
     return "gateway" if observed.source == "gateway" else "agent"
 
 
-def unpriced(observed: Trace | None, graded: Iterable[GradedCheck]) -> tuple[str, ...]:
-    """Models without a price that the agent or a judge asked."""
-    seen = observed.unpriced if observed is not None else ()
-    return tuple(dict.fromkeys([*seen, *(model for entry in graded for model in entry.unpriced)]))
+def judge_unpriced(graded: Iterable[GradedCheck]) -> tuple[str, ...]:
+    """Judges without a price that were asked."""
+    return tuple(dict.fromkeys(model for entry in graded for model in entry.unpriced))
 
 
 def judge_usage(graded: Iterable[GradedCheck]) -> dict[str, float | None]:
