@@ -109,3 +109,8 @@ def whole_request(
             raise ValueError(f"`continues` says {count:,} of {name!r}, and the request before has {had:,}")
         found[name] = [*earlier[:count], *rest]
     return found
+
+
+def count_messages(request: Mapping[str, Any]) -> int:
+    """How many messages, tools and the like a request has."""
+    return sum(len(value) for value in request.values() if isinstance(value, list))

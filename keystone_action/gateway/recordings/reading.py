@@ -11,17 +11,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keystone_action.gateway.recordings.lines import OF_HEADER, digest_of, whole_request
+from keystone_action.gateway.recordings.lines import OF_HEADER, count_messages, digest_of, whole_request
 from keystone_action.gateway.recordings.places import open_folder, open_regular, place_problem
 from keystone_action.gateway.recordings.planted import planted_key
-from keystone_action.gateway.recordings.recording import ANEW, FORMAT, SIZE_LIMIT, Entry, Recording, RecordingError
+from keystone_action.gateway.recordings.recording import (
+    ANEW,
+    FORMAT,
+    LINES_LIMIT,
+    MESSAGES_LIMIT,
+    SIZE_LIMIT,
+    Entry,
+    Recording,
+    RecordingError,
+)
 from keystone_action.gateway.recordings.request_key import Keys
 from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
 from keystone_action.spec.limits import MOST_COUNTED
 
-LINES_LIMIT = 20_000
-MESSAGES_LIMIT = 2_000_000
-"""Of all requests together, each with all that was said before it."""
 TEXT_LIMIT = 300
 """Characters of each text in the first line."""
 COUNTS = ("uncached", "cache_read", "cache_write", "output")
@@ -163,7 +169,7 @@ class _Reader:
         for self._line, line in enumerate(lines, 2):
             document = self._object(line)
             entry = self._entry(document, last)
-            messages += sum(len(value) for value in entry["request"].values() if isinstance(value, list))
+            messages += count_messages(entry["request"])
             if messages > MESSAGES_LIMIT:
                 self._refuse(f"requests with {MESSAGES_LIMIT:,} messages in all", "more")
             found = whole.key_of(entry["api"], entry["model"], entry["request"])

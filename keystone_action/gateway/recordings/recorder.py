@@ -12,8 +12,9 @@ from keystone_action.gateway.answer_copy import AnswerCopy
 from keystone_action.gateway.conversation import Reply, Request
 from keystone_action.gateway.exchange import Tokens
 from keystone_action.gateway.ledger import Refusal
+from keystone_action.gateway.recordings.lines import count_messages
 from keystone_action.gateway.recordings.names import ids_in
-from keystone_action.gateway.recordings.recording import SIZE_LIMIT, Entry
+from keystone_action.gateway.recordings.recording import LINES_LIMIT, MESSAGES_LIMIT, SIZE_LIMIT, Entry
 from keystone_action.gateway.recordings.requests import KnownRequest, Requests
 from keystone_action.gateway.relay import failure_of
 from keystone_action.gateway.routes import Route
@@ -31,7 +32,7 @@ class Recorder:
     def __init__(self, relay: Source, requests: Requests) -> None:
         self._relay, self._requests = relay, requests
         self._entries: dict[int, Entry] = {}
-        self._size = 0
+        self._size = self._messages = 0
         self._under_way: dict[AnswerCopy, asyncio.Event] = {}
         self.problem = ""
 
@@ -46,6 +47,8 @@ class Recorder:
         """See Source."""
         if route.provider is None or body is None or copy is None:
             return await self._relay.pass_on(request, route, body, reply, copy)
+        if self.problem:  # the cell is an error already, and what it asks from now on would only cost
+            raise Refusal(400, "this cell can't be recorded any more", spent=True)
         await self._ended_answers()
         try:
             known = await self._requests.know(request.upstream.api, route.provider, request.path, body)
@@ -100,10 +103,17 @@ class Recorder:
         )
 
     def _count(self, known: KnownRequest, document: Mapping[str, Any]) -> None:
-        """Bounds our memory: what is new in a request is about what its answer and its results are."""
-        self._size += len(str(document)) + sum(len(result.text) for result in known.asked.results[-50:])
-        if self._size > 2 * SIZE_LIMIT and not self.problem:
+        """Bounds our memory, and what is written to what can be read; `NormalForms` bounds what requests hold."""
+        self._size += len(str(document))
+        self._messages += count_messages(known.normal)
+        if self.problem:
+            pass
+        elif self._size > 2 * SIZE_LIMIT:
             self.problem = f"there is more than a recording may hold ({SIZE_LIMIT >> 20} MiB)"
+        elif len(self._entries) >= LINES_LIMIT:
+            self.problem = f"there are more requests than a recording may hold ({LINES_LIMIT:,})"
+        elif self._messages > MESSAGES_LIMIT:
+            self.problem = f"its requests repeat more than a recording may hold ({MESSAGES_LIMIT:,} messages in all)"
         if self.problem:
             self._entries.clear()
 

@@ -15,6 +15,10 @@ FORMAT = 1
 """The version of the format. A recording of another one is refused."""
 SIZE_LIMIT = 64 << 20
 """Bytes of a file."""
+LINES_LIMIT = 20_000
+"""Requests of a file."""
+MESSAGES_LIMIT = 2_000_000
+"""Of all requests together, each with all that was said before it."""
 ANEW = "record anew with --gateway record"
 
 

@@ -22,12 +22,15 @@ from typing import Any
 
 from keystone_action.gateway.recordings.ids import CONVERSATIONS, ids_of_request, with_ids
 from keystone_action.gateway.recordings.names import Names, comparable_text
+from keystone_action.gateway.recordings.recording import SIZE_LIMIT
 from keystone_action.gateway.recordings.tool_results import with_equal_results
 from keystone_action.gateway.recordings.walking import RecordingError, check_depth, with_texts
 
 KEY_LENGTH = 32
 PATTERN_SECONDS = 10.0
 """For all patterns on one request, or on one recording."""
+KEPT_LIMIT = 2 * SIZE_LIMIT
+"""Bytes of what one cell's requests hold, what they repeat counted once: it stays in our memory."""
 _LEFT_OUT = {
     "cache_control",
     "client_metadata",
@@ -68,6 +71,7 @@ class NormalForms:
         self._varies = _Patterns(sameness.varies, "{varies}", "of the agent's preset")
         self._ids = _Patterns(sameness.ids, "", "of the agent's preset")
         self._known: dict[tuple[bytes, tuple[tuple[str, str], ...], bool], Any] = {}
+        self._kept = 0
 
     def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Raises RecordingError."""
@@ -79,17 +83,25 @@ class NormalForms:
         normal: dict[str, Any] = {}
         for name, value in kept.items():
             shown = with_texts(self._names.named(name), comparable_text)
+            self._count(len(shown))
             if name in CONVERSATIONS and isinstance(value, list):
                 normal[shown] = [self._part(message, numbers, is_message=True) for message in value]
             else:
                 normal[shown] = self._part(value, {}, is_message=False)
         return normal
 
+    def _count(self, size: int) -> None:
+        if self._kept + size > KEPT_LIMIT:
+            raise RecordingError(f"the requests of a cell hold more than {KEPT_LIMIT >> 20} MiB in all")
+        self._kept += size
+
     def _part(self, value: Any, numbers: Mapping[str, str], *, is_message: bool) -> Any:
         within = {"messages": [value]}
         own = {one: numbers[one] for one in ids_of_request(within) if one in numbers} if numbers else {}
-        key = _digest(value), tuple(own.items()), is_message
+        content = _bytes(value)
+        key = hashlib.sha256(content).digest(), tuple(own.items()), is_message
         if key not in self._known:
+            self._count(len(content))
             self._names.number_of_program(self._ids.found(value))
             named = self._names.named(within)
             numbered = with_ids(named, own) if own else named
@@ -210,8 +222,8 @@ def canonical(value: Any, **options: Any) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _digest(value: Any) -> bytes:
-    return hashlib.sha256(canonical(value, sort_keys=True, separators=(",", ":")).encode()).digest()
+def _bytes(value: Any) -> bytes:
+    return canonical(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _joined(digests: Iterable[str]) -> str:
@@ -219,7 +231,7 @@ def _joined(digests: Iterable[str]) -> str:
 
 
 def _sha256(value: Any) -> str:
-    return _digest(value).hex()
+    return hashlib.sha256(_bytes(value)).hexdigest()
 
 
 def _without_caching(value: Any, depth: int = 0) -> Any:

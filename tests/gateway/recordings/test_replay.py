@@ -12,6 +12,8 @@ from support.gateway_world import ANSWER, ASK, STREAM, USAGE
 from support.recorded_world import Recorded, Replayed, recorded, replayed
 from support.scripted_provider import Says, document, stream
 
+from keystone_action.gateway.recordings import recorder, request_key
+
 TOOLS = [{"name": "Bash", "input_schema": {}}, {"name": "Read", "input_schema": {}}]
 
 
@@ -277,3 +279,47 @@ def test_an_answer_that_can_not_be_recorded_is_the_run_s_problem() -> None:
         assert ask(one, user("x")) == answer
         assert one.recorder.entries == ()
         assert "request 1: a request or an answer has more than 200 lists and objects" in one.recorder.problem
+
+
+def test_after_a_problem_no_provider_is_asked_and_paid_any_more() -> None:
+    with recorded(Says(400, (b"not JSON",)), document(says("x"))) as one:
+        one.world.ask(body={"model": ASK["model"], "messages": [user("a")]})
+        assert "there is nothing to replay" in one.recorder.problem
+        refused = ask(one, user("b"), status=400)
+        assert "this cell can't be recorded any more" in refused["error"]["message"]
+        assert len(one.world.behind.asked) == 1
+        assert one.world.spent == [True]
+
+
+def test_what_requests_hold_in_our_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert request_key.KEPT_LIMIT == 128 << 20
+    monkeypatch.setattr(request_key, "KEPT_LIMIT", 10_000)
+    with recorded(*(document(says("x")) for _ in range(20))) as one:
+        for _ in range(15):  # what is said again counts once
+            ask(one, user("x" * 5_000))
+        refused = ask(one, user("y" * 5_000), status=400)
+        assert "can't be recorded" in refused["error"]["message"]
+        assert one.recorder.problem == "the requests of a cell hold more than 0 MiB in all"
+        assert len(one.world.behind.asked) == 15
+    with recorded(*(document(says("x")) for _ in range(9))) as one:
+        for number in range(4):
+            fields = {f"{number}-{place:0>100}": 1 for place in range(20)}
+            ask(one, user("x"), **fields)
+        ask(one, user("x"), **{"z" * 5_000: 1}, status=400)
+
+
+def test_what_could_not_be_read_again_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "LINES_LIMIT", 3)
+    with recorded(*(document(says("x")) for _ in range(5))) as one:
+        for number in range(3):
+            ask(one, user(f"{number}"))
+        assert one.recorder.problem == ""
+        ask(one, user("3"))
+        assert one.recorder.problem == "there are more requests than a recording may hold (3)"
+    monkeypatch.setattr(recorder, "LINES_LIMIT", 30)
+    monkeypatch.setattr(recorder, "MESSAGES_LIMIT", 40)
+    with recorded(*(document(says("x")) for _ in range(5))) as one:
+        ask(one, *[user("x")] * 30)
+        assert one.recorder.problem == ""
+        ask(one, *[user("x")] * 30)
+        assert "more than a recording may hold (40 messages in all)" in one.recorder.problem
