@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.command_line import Called
-from support.model_agents import MODEL, REAL_KEY, behind, calls, run, says, spec_of, trace_events
+from support.model_agents import MODEL, REAL_KEY, behind, calls, fails, run, says, spec_of, trace_events
 from support.scripted_provider import Says, stream
 
 # What it asks holds its workspace, the time and its own process; what it is answered is carried out.
@@ -299,3 +299,27 @@ def test_a_replay_gives_out_no_secret_that_the_agent_was_never_given(tmp_path: P
     again = run(tmp_path, spec_of(script, **fields), {"LATER": secret}, "--gateway", "replay")
     assert again.code == 0, again.err + again.out
     assert secret not in json.dumps(again.cells)
+
+
+@pytest.mark.parametrize("status", [401, 529])
+def test_a_run_whose_provider_failed_replaces_no_recording(tmp_path: Path, status: int) -> None:
+    assert record(tmp_path).code == 0
+    before = recording(tmp_path).read_bytes()
+    (tmp_path / "out").rename(tmp_path / "out-before")
+    script = 'print("done" if ask([user("x")])[0] != 200 else "")'
+    with behind(fails(status)) as (_, environ):
+        called = run(tmp_path, spec_of(script), environ, "--gateway", "record")
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"]) == (3, "error")
+    assert f"nothing was recorded: the provider failed: {status} after 1 try" in cell["error"]
+    assert recording(tmp_path).read_bytes() == before
+
+
+def test_a_recording_without_requests_is_told(tmp_path: Path) -> None:
+    script = 'print("done")'
+    with behind(says("x")) as (_, environ):
+        first = run(tmp_path, spec_of(script), environ, "--gateway", "record")
+    assert any("the recording holds no request" in notice for notice in first.cells[0]["notices"])
+    (tmp_path / "out").rename(tmp_path / "out-before")
+    again = run(tmp_path, spec_of(script), {}, "--gateway", "replay")
+    assert any("the recording holds no request" in notice for notice in again.cells[0]["notices"])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.scoring.results import CellResult
 
+NOTHING_RECORDED = "the recording holds no request: no model answered the agent through the gateway"
 RECORD_ADVICE = "Record with `--gateway record`, where there is a key, and commit the folder."
 
 
@@ -86,6 +87,8 @@ class CellRecording:
         """The agent has ended. Raises HarnessError for requests that no recording fits, or that can't be recorded."""
         if self.recorder is not None and self.recorder.problem:
             raise HarnessError(f"the requests can't be recorded: {self.recorder.problem}")
+        if self.recorder is not None and not self.recorder.entries:
+            self._under_way.notices += (NOTHING_RECORDED,)
         if self.replay is None:
             return
         if self.replay.problem:
@@ -97,6 +100,8 @@ class CellRecording:
     def _replay_notices(self, replay: Replay) -> Iterator[str]:
         if replay.stale:
             yield f"the replay is stale: {'; '.join(replay.stale)}"
+        if not replay.answered and not replay.left_over:
+            yield "the recording holds no request, and the agent asked no model through the gateway"
         if replay.left_over:
             yield f"{replay.left_over:,} recorded answers were left over: the agent did not ask for them"
         if replay.estimates:
@@ -106,6 +111,11 @@ class CellRecording:
         """The cell was graded: a recording of it replaces the one that there was. Raises HarnessError."""
         if self.recorder is None or result.verdict == "error":
             return
+        gateway = self._under_way.gateway
+        assert gateway is not None
+        if why := gateway.ledger.provider_failure():
+            advice = "a replay would miss that request; what was recorded before is unchanged"
+            raise HarnessError(f"nothing was recorded: {why}", help=advice)
         await anyio.to_thread.run_sync(self._write, self.recorder)
 
     def _write(self, recorder: Recorder) -> None:
