@@ -193,8 +193,7 @@ def _is_secret(name: str | None) -> bool:
 
 def comparable_text(text: str) -> str:
     """A named text of a request, as it is compared: whether a path has a form of its own depends on the path, and
-    whether `/tmp` is this run's temporary folder depends
-    on the sandbox. Such a text can't be filled any more."""
+    whether `/tmp` is this run's temporary folder depends on the sandbox. Such a text can't be filled any more."""
     return _SHARED_TEMPORARY.sub("{tmp}", _PARTS.sub(_without_form, text))
 
 
