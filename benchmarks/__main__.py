@@ -14,6 +14,7 @@ from benchmarks.containers import containers
 from benchmarks.gateway import gateway
 from benchmarks.image import image
 from benchmarks.measure import KEYSTONE, Row, Sample, command, interleaved, spawns
+from benchmarks.mysql_writes import mysql_writes
 from benchmarks.postgres_writes import postgres_writes
 from benchmarks.usage import usage
 
@@ -101,6 +102,7 @@ def main() -> int:
             "usage": lambda rounds: usage(max(3, rounds // 2)),
             "services": lambda rounds: containers(max(3, rounds // 2)),
             "postgres-writes": lambda rounds: postgres_writes(max(3, rounds // 2)),
+            "mysql-writes": lambda rounds: mysql_writes(max(3, rounds // 2)),
             "image": image,
             "container-cells": lambda rounds: container_cells(max(3, rounds // 2)),
             "gateway": lambda rounds: gateway(max(3, rounds // 2)),
