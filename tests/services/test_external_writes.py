@@ -112,6 +112,10 @@ MARIA_WAYS: dict[str, tuple[str, Told]] = {
     "a sequence": ("SELECT nextval(counter)", {("sequence", "counter", "change", 1)}),
     "a sequence of a column": ("INSERT INTO numbered (v) VALUES (1)", {("table", "numbered", "insert", 1)}),
     "a sequence is altered": ("ALTER SEQUENCE numbers INCREMENT 5", {("sequence", "numbers", "alter", None)}),
+    "a sequence that numbers rows now": (
+        "ALTER TABLE plain ADD id int DEFAULT nextval(counter)",
+        {("table", "plain", "alter", None), ("sequence", "counter", "change", None)},
+    ),
     "a version": ("UPDATE kept SET v = 2; UPDATE kept SET v = 1", {("table", "kept", "insert", 2)}),
     "a trigger": ("CREATE TRIGGER r AFTER INSERT ON t FOR EACH ROW DELETE FROM plain",
                   {("trigger", "t", "create", None)}),
@@ -241,6 +245,10 @@ def test_a_table_whose_rows_are_elsewhere_is_an_error_at_once(maria: Outside, ma
     maria.run("CREATE TABLE elsewhere (a int) ENGINE=BLACKHOLE")
     with pytest.raises(ServiceError, match=r"elsewhere can't be told: the rows of its storage engine, BLACKHOLE"):
         maria.sealed()
+    maria.run("DROP TABLE elsewhere")
+    place = maria.sealed()
+    maria.run("CREATE TABLE elsewhere (a int) ENGINE=BLACKHOLE; INSERT INTO elsewhere VALUES (1)")
+    assert told(place) == {("table", "elsewhere", "create", None)}
 
 
 @pytest.mark.parametrize("kind", ["maria", "postgresql"])

@@ -18,7 +18,7 @@ NET_CHANGES = "it compares what stood before the agent with what stands after it
 
 
 class Thing(NamedTuple):
-    """Something in a database. what: `table`, `view` …, name: as people write it; a trigger has that of its table."""
+    """Something in a database. what: `table`, `view` …; name: as people write it, for a trigger its table's."""
 
     what: str
     name: str
@@ -32,6 +32,9 @@ class Look(Protocol):
 
     def tables(self) -> Mapping[Thing, str]:
         """Those of them whose rows are compared, each with a text of which columns its rows have."""
+
+    def refuse(self) -> None:
+        """Raises ServiceError where something stands there into which an agent could write unseen."""
 
     def rows(self, table: Thing) -> Iterator[bytes]:
         """Each of its rows, equal ones as often as they are there. Not all are in memory."""
@@ -66,7 +69,7 @@ class ComparedDatabase:
 
     def seal(self) -> None:
         """What stands now stood before the agent. Blocking. Raises ServiceError."""
-        self._writes, self._before = None, self._keep()
+        self._writes, self._before = None, self._keep(before=True)
 
     def settle(self) -> None:
         """What stands now is what the agent left. Blocking. Raises ServiceError."""
@@ -106,9 +109,11 @@ class ComparedDatabase:
         if any(wanted.values()):
             raise ServiceError(f"service {self.service}: {table.name} changed while what was written was read")
 
-    def _keep(self) -> _Kept:
+    def _keep(self, *, before: bool = False) -> _Kept:
         try:
             with self.look() as look:
+                if before:
+                    look.refuse()
                 definitions = {thing: digest(_encode(text), self._key) for thing, text in look.definitions().items()}
                 columns = {thing: digest(_encode(text), self._key) for thing, text in look.tables().items()}
                 self.directory.mkdir(mode=0o700, exist_ok=True)
@@ -129,6 +134,9 @@ class ComparedDatabase:
                 yield self._write(thing, "create" if was is None else "drop" if now is None else "alter", None)
             if thing in after.columns:
                 yield from self._row_writes(thing, before, after)
+            elif thing in before.columns and was == now:
+                # Its rows are no longer looked at, though it is what it was: a sequence that numbers other rows now.
+                yield self._write(thing, "change", None)
 
     def _row_writes(self, table: Thing, before: _Kept, after: _Kept) -> Iterator[TableWrite]:
         if before.columns.get(table) != after.columns[table]:

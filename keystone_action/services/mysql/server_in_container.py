@@ -159,7 +159,8 @@ class MysqlInContainer:
 
     def reads_all(self) -> dict[str, Any]:
         """Keywords of `pymysql.connect`, for what must see all that is there, and the server's log."""
-        return self.address(self._superuser, self._password, "")
+        limits = {"connect_timeout": _CONNECT_SECONDS * 4, "read_timeout": _SECONDS * 5}
+        return {**self.address(self._superuser, self._password, ""), **limits}
 
     def _session(self, user: str, password: str, seconds: int) -> Any:
         import pymysql

@@ -163,7 +163,7 @@ class BinaryLog:
             return _Transaction(event.start, ts)
         if transaction is None:
             if first == "XA":
-                self._end_prepared(rest)
+                self._end_prepared(rest, query.schema)
             else:
                 whole = _Transaction(event.start, ts)
                 self._add_statement(whole, query)
@@ -185,12 +185,12 @@ class BinaryLog:
             self._add_statement(transaction, query)
         return transaction
 
-    def _end_prepared(self, rest: str) -> None:
-        """Of `XA COMMIT X'78',X'',1` or of ROLLBACK. One that was prepared before the agent is none of its own."""
+    def _end_prepared(self, rest: str, schema: str) -> None:
+        """Of `XA COMMIT X'78',X'',1` or of ROLLBACK. One that was prepared before the start is of another cell."""
         what, _, name = rest.partition(" ")
         transaction, end = self._prepared.pop(name, (None, None))
         if transaction is None or end is None:
-            if what == "COMMIT":
+            if what == "COMMIT" and schema in ("", self.database):
                 raise LogError("it committed a transaction that was prepared before the agent started")
             return
         if what == "COMMIT":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -39,7 +40,7 @@ def errors() -> tuple[type[Exception], ...]:
     """What asking a server raises, and what it sends that can't be read."""
     import pymysql
 
-    return pymysql.err.MySQLError, OSError, RuntimeError, ValueError
+    return pymysql.err.MySQLError, OSError, RuntimeError, ValueError, LookupError, struct.error
 
 
 class MysqlLook:
@@ -70,8 +71,8 @@ class MysqlLook:
         return found
 
     def tables(self) -> Mapping[Thing, str]:
-        """See Look. Without generated columns, which are made of the others, and without sequences that number the
-        rows of a table, as AUTO_INCREMENT does. Raises ServiceError for a table whose rows are elsewhere."""
+        """See Look. Without generated columns, which are made of the others, without sequences that number the rows of
+        a table, as AUTO_INCREMENT does, and without tables whose rows are elsewhere."""
         found: dict[Thing, str] = {}
         for schema, shown in self._schemas.items():
             columns, counters = self._columns_of(schema), self._defaults_of_columns(schema)
@@ -83,15 +84,23 @@ class MysqlLook:
                 if _kind(kind) == "sequence" and f"{quote_name(schema)}.{quote_name(name)}" in counters:
                     continue
                 if engine.lower() not in OWN_ENGINES:
+                    continue
+                thing = Thing(_kind(kind), f"{shown}.{name}")
+                self._sources[thing] = schema, name, columns.get(name, [])
+                found[thing] = repr(columns.get(name, []))
+        return found
+
+    def refuse(self) -> None:
+        """See Look: a table whose rows are elsewhere. One that an agent makes is told when it is made."""
+        query = "SELECT table_name, table_type, engine FROM information_schema.tables WHERE table_schema = %s"
+        for schema, shown in self._schemas.items():
+            for name, kind, engine in self._rows(query, schema):
+                if _kind(kind) != "view" and engine.lower() not in {*OWN_ENGINES, _MERGE}:
                     raise ServiceError(
                         f"service {self._service}: what is written through {shown}.{name} can't be told: the rows of "
                         f"its storage engine, {engine}, are elsewhere",
                         help="Leave the table out of this database, or the rule.",
                     )
-                thing = Thing(_kind(kind), f"{shown}.{name}")
-                self._sources[thing] = schema, name, columns.get(name, [])
-                found[thing] = repr(columns.get(name, []))
-        return found
 
     def rows(self, table: Thing) -> Iterator[bytes]:
         """See Look. As the server sends them."""
