@@ -54,6 +54,7 @@ from keystone_action.runner.cell.model_gateway import (
     without_real_keys,
 )
 from keystone_action.runner.cell.observing import notices, observe, take_answer
+from keystone_action.runner.cell.reaching import settle_proxy
 from keystone_action.runner.cell.under_way import CellUnderWay
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.cell_rules import amount_problem
@@ -107,8 +108,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
         # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
         await under_way.sandbox.close()
         await settle_model_gateway(under_way)
-        if under_way.proxy is not None and under_way.spec.forbidden.http_except is not None:
-            await under_way.proxy.settle()
+        await settle_proxy(under_way)
         if defects := under_way.run.service_defects():
             raise ServiceError(f"the mock server broke while it served: {defects[0]}")
         if problem := under_way.agent_run.shortage or under_way.incomplete():

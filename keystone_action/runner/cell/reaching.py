@@ -36,7 +36,14 @@ async def seal(under_way: CellUnderWay) -> None:
     for place in under_way.places.values():
         await place.seal()
         under_way.notices += place.notices_once_sealed()
+    await settle_proxy(under_way)
     under_way.audit_start = under_way.audit.size()
+
+
+async def settle_proxy(under_way: CellUnderWay) -> None:
+    """What was asked of it so far is in the audit log, where a rule reads that."""
+    if under_way.proxy is not None and under_way.spec.forbidden.http_except is not None:
+        await under_way.proxy.settle()
 
 
 def _is_denied(under_way: CellUnderWay) -> bool:
