@@ -236,6 +236,24 @@ def test_agents_see_one_commit_where_it_is_recorded_or_replayed(tmp_path: Path) 
     assert again.code == 0, again.err + again.out + str(again.cells)
 
 
+def test_commits_that_the_agent_makes_have_other_hashes_in_a_replay(tmp_path: Path) -> None:
+    commit = "git init -q . ; git -c user.name=a -c user.email=a@b commit --allow-empty -m first"
+
+    def show(request: Any) -> Says:
+        text = request.document["messages"][-1]["content"][0]["content"]
+        told = text.split("(root-commit) ")[1].split("]")[0]
+        return calls(
+            ("toolu_0123456789ac", "Bash", {"command": f"git show --format=%s {told} && echo {told} > made.txt"})
+        )
+
+    with behind(calls(("toolu_0123456789ab", "Bash", {"command": commit})), show, says("done")) as (_, environ):
+        first = run(tmp_path, spec(invariants={"said": CHECKS["said"]}), environ, "--gateway", "record")
+    assert first.code == 0, first.err + first.out
+    again = replay(tmp_path, invariants={"said": CHECKS["said"]})
+    assert again.code == 0, again.err + again.out + str(again.cells)
+    assert again.cells[0]["trace"]["replayed"] == "exact"
+
+
 def test_the_agent_does_not_see_recordings(tmp_path: Path) -> None:
     assert record(tmp_path).code == 0
     (tmp_path / "seen.txt").touch()

@@ -44,6 +44,11 @@ _LEFT_OUT = {
     "stream_options",
     "user",
 }
+_COMMITS = (
+    r"\[[\w./-]{1,100}(?: \(root-commit\))? ([0-9a-f]{7,40})\]",
+    r"(?<![\w-])commit ([0-9a-f]{40})\b",
+)
+"""Where git tells of a commit that was made: its hash depends on the second."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -69,7 +74,7 @@ class NormalForms:
     def __init__(self, names: Names, sameness: Sameness) -> None:
         self._names = names
         self._varies = _Patterns(sameness.varies, "{varies}", "of the agent's preset")
-        self._ids = _Patterns(sameness.ids, "", "of the agent's preset")
+        self._ids = _Patterns((*_COMMITS, *sameness.ids), "", "of the agent's preset")
         self._known: dict[tuple[bytes, tuple[tuple[str, str], ...], bool], Any] = {}
         self._kept = 0
 
