@@ -190,3 +190,11 @@ def test_a_misspelt_key_of_a_file_is_an_error() -> None:
     document = load_preset("codex").model_dump()
     with pytest.raises(ValueError, match="programm"):
         Preset.model_validate({**document, "programm": "codex"})
+
+
+@pytest.mark.parametrize("deny", [False, True])
+def test_skills_that_gemini_brings_along_are_off(prompt: Path, deny: bool) -> None:
+    """They stand in its requests in an order that differs from run to run."""
+    settings = json.loads(command(prompt, "gemini", deny=deny).home_files[".gemini/settings.json"])
+    assert settings["skills"] == {"disabled": ["skill-creator", "antigravity-support"]}
+    assert ("tools" in settings) == deny
