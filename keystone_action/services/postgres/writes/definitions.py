@@ -140,7 +140,7 @@ CREATE PUBLICATION {schema} FOR ALL TABLES{options};
 """
 _IDENTIFY_CHANGED = """
     PERFORM {schema}.identify(d.objid) FROM pg_event_trigger_ddl_commands() d
-      WHERE d.classid = 'pg_class'::regclass AND d.schema_name IS DISTINCT FROM 'pg_temp';"""
+      WHERE d.object_type = 'table' AND d.schema_name IS DISTINCT FROM 'pg_temp';"""
 _SINCE_GENERATED_COLUMNS = 180000
 _RESTORE = """
 UPDATE pg_class c SET relreplident = COALESCE((SELECT i.was FROM {schema}.identities i WHERE i.relation = c.oid), 'd')
