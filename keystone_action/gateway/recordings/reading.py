@@ -188,6 +188,8 @@ class _Reader:
         for name, (kind, words) in _OF_ENTRY.items():
             if name in document:
                 self._is(document, name, kind, words)
+        if not 200 <= document["status"] <= 599:
+            self._refuse("a status of HTTP, 200 to 599, under `status`", f"{document['status']:,}")
         self._usage(document["usage"])
         if found := planted_key(document):
             self._refuse("no key of a provider", f"what looks like {found}")

@@ -88,6 +88,7 @@ FITTING = {
     "request that is null": (second_changed(request=None), ":2: expected an object under `request`, found null"),
     "answer that is a text": (second_changed(answer="x"), ":2: expected an object under `answer`, found a text"),
     "seconds below 0": (second_changed(seconds=-1.5), ":2: expected a number under `seconds`, found the number -1.5"),
+    "odd status": (second_changed(status=101), ":2: expected a status of HTTP, 200 to 599, under `status`, found 101"),
     "odd usage": (second_changed(usage={"output": -1}), ":2: expected a number of at least 0 under `usage.output`"),
     "unknown usage": (second_changed(usage={"tokens": 1}), ":2: expected counts of tokens and `cost_usd`"),
     "an unknown field": (second_changed(extra=1), ":2: expected fields of this version only"),
