@@ -341,3 +341,17 @@ def test_a_recording_without_requests_is_told(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "out-before")
     again = run(tmp_path, spec_of(script), {}, "--gateway", "replay")
     assert any("the recording holds no request" in notice for notice in again.cells[0]["notices"])
+
+
+@pytest.mark.parametrize("place", ["recordings", "recordings/models", "recordings/models/models.r0.jsonl"])
+def test_nothing_is_asked_and_paid_that_could_not_be_kept(tmp_path: Path, place: str) -> None:
+    there = tmp_path / place
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.symlink_to(tmp_path)
+    with behind(says("done")) as (provider, environ):
+        called = run(tmp_path, spec_of('ask([user("x")])'), environ, "--gateway", "record")
+        assert provider.asked == []
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"]) == (3, "error")
+    assert "found a link" in cell["error"]
+    assert there.is_symlink()

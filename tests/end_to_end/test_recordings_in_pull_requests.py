@@ -129,6 +129,13 @@ def test_spec_from_base_replays_the_recording_of_the_base(tmp_path: Path, base: 
     assert "had no effect" in done.summary
 
 
+def test_spec_from_base_says_where_it_looked_for_a_recording(tmp_path: Path, base: dict[str, str], edited: str) -> None:
+    before = {"keystone.yaml": base["keystone.yaml"]}
+    done, cell = step(tmp_path, before, {FILE: edited}, spec_from="base")
+    assert done.exit_code == 3
+    assert f"{FILE} does not exist at the base commit, where spec-from: base looks" in cell["error"]
+
+
 @hostile(FAMILY, DELETES, held_by="recordings are compared with the base commit, and stand in the first line")
 def test_a_recording_that_went_leaves_no_other_in_its_place_unseen(
     tmp_path: Path, base: dict[str, str], edited: str

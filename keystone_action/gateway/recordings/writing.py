@@ -13,7 +13,7 @@ from typing import Any
 
 from keystone_action.evidence.masking import Masker
 from keystone_action.gateway.recordings.lines import documents_of, header_line, line_of
-from keystone_action.gateway.recordings.places import give_to_owner_of, make_folder, place_problem
+from keystone_action.gateway.recordings.places import give_to_owner_of, make_folder, open_folder, place_problem
 from keystone_action.gateway.recordings.planted import planted_key
 from keystone_action.gateway.recordings.recording import SIZE_LIMIT, Recording, RecordingError
 
@@ -27,7 +27,27 @@ _OF_ACCOUNTS = {
     "user_id",
 }
 """Fields of answers that say whose account asked."""
+_WRITABLE = "record in a checkout that this user may write to"
 _ORGANIZATION = re.compile(r"\borg-[A-Za-z0-9]{24}\b")
+
+
+def require_place(path: Path, below: Path) -> None:
+    """Raises RecordingError where `write_recording` could not put a file: nobody should pay for what is then lost.
+    Nothing is made."""
+    folder = path.parent
+    while folder != below and not os.path.lexists(folder):
+        folder = folder.parent
+    try:
+        descriptor = open_folder(folder, below)
+        try:
+            if folder == path.parent:
+                _require_plain(path, descriptor)
+            if not os.access(f"/proc/self/fd/{descriptor}", os.W_OK | os.X_OK, effective_ids=True):
+                raise RecordingError(f"{path} can't be written: {folder} is read-only for this user", help=_WRITABLE)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise place_problem(path, error, "can't be written") from None
 
 
 def write_recording(path: Path, recording: Recording, masker: Masker | None, *, below: Path | None = None) -> None:

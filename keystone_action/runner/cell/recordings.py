@@ -49,8 +49,9 @@ class CellRecording:
         self.is_changed = False
 
     async def open(self) -> None:
-        """Read what is to be replayed. Raises HarnessError."""
-        if self._mode != "replay":
+        """Read what is to be replayed; look whether what is recorded can be kept. Raises HarnessError."""
+        if self._mode == "record":
+            await anyio.to_thread.run_sync(_require_place, self._under_way)
             return
         from keystone_action.gateway.recordings.recording import recording_path
         from keystone_action.gateway.recordings.replay import Replay
@@ -119,13 +120,12 @@ class CellRecording:
         await anyio.to_thread.run_sync(self._write, self.recorder)
 
     def _write(self, recorder: Recorder) -> None:
-        from keystone_action.gateway.recordings.recording import Recording, recording_path
+        from keystone_action.gateway.recordings.recording import Recording
         from keystone_action.gateway.recordings.writing import write_recording
 
         under_way = self._under_way
         gateway = under_way.gateway
         assert gateway is not None
-        folder = under_way.loaded.code_directory / under_way.loaded.recordings
         recording = Recording(
             entries=recorder.entries,
             spec=under_way.spec.id,
@@ -134,8 +134,9 @@ class CellRecording:
             date=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             providers=gateway.configuration.apis,
         )
-        path = recording_path(folder, under_way.cell.id)
-        write_recording(path, recording, under_way.run.masker, below=under_way.loaded.code_directory)
+        write_recording(
+            _path_to_write(under_way), recording, under_way.run.masker, below=under_way.loaded.code_directory
+        )
 
 
 def _requests(under_way: CellUnderWay) -> Requests:
@@ -154,6 +155,18 @@ def _requests(under_way: CellUnderWay) -> Requests:
     return Requests(Sameness(varies, tuple(gateway.ignore), ids))
 
 
+def _path_to_write(under_way: CellUnderWay) -> Path:
+    from keystone_action.gateway.recordings.recording import recording_path
+
+    return recording_path(under_way.loaded.code_directory / under_way.loaded.recordings, under_way.cell.id)
+
+
+def _require_place(under_way: CellUnderWay) -> None:
+    from keystone_action.gateway.recordings.writing import require_place
+
+    require_place(_path_to_write(under_way), under_way.loaded.code_directory)
+
+
 def _read(under_way: CellUnderWay) -> tuple[Recording, Path]:
     """The cell's own recording, else that of the first replica. Raises HarnessError."""
     from keystone_action.gateway.recordings.reading import read_recording
@@ -167,7 +180,8 @@ def _read(under_way: CellUnderWay) -> tuple[Recording, Path]:
             spec_id = cell.loaded.spec.id
             return read_recording(path, spec_id=spec_id, ignore=gateway.ignore, below=directory), path
     shown = f"{under_way.loaded.recordings}/{cell.id}.jsonl"
-    raise HarnessError(f"there is no recording to replay: {shown} does not exist", help=RECORD_ADVICE)
+    at_base = " at the base commit, where spec-from: base looks" if directory != under_way.loaded.code_directory else ""
+    raise HarnessError(f"there is no recording to replay: {shown} does not exist{at_base}", help=RECORD_ADVICE)
 
 
 def _shown(under_way: CellUnderWay, path: Path) -> str:

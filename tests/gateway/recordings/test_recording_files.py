@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -263,3 +264,23 @@ def test_what_could_not_be_read_is_not_written(path: Path, monkeypatch: pytest.M
     with pytest.raises(RecordingError, match=r"request 1 of repair\.r0 is not JSON"):
         write_recording(path, recording(entry(0, answer={"x": float("nan")})), None)
     assert not path.exists()
+
+
+def test_a_folder_that_is_closed_to_us_is_found_before_anything_is_recorded() -> None:
+    """As another user, where we are root: root may write anywhere."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        target = folder / "recordings" / "repair" / "repair.r0.jsonl"
+        writing.require_place(target, folder)
+        assert not target.parent.exists()
+        ours = os.geteuid()
+        folder.chmod(0o555)
+        if ours == 0:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(RecordingError, match="is read-only for this user"):
+                writing.require_place(target, folder)
+        finally:
+            os.seteuid(ours)
+            folder.chmod(0o755)
