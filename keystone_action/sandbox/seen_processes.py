@@ -54,9 +54,11 @@ class SeenProcesses:
         for pid in itertools.islice(process_tree.descendants(os.getpid()), _MOST):
             began = self._began(pid)
             argv = _arguments(process_tree.read_text(f"/proc/{pid}/cmdline") or "")
-            if began is None or not argv:
+            if began is None:
                 continue
             there.add(pid)
+            if not argv:  # it has ended and waits for its parent, or begins another program
+                continue
             known = self._alive.get(pid)
             if known is None or argv != known["argv"]:
                 self._end(pid, now, None)
@@ -90,7 +92,7 @@ class SeenProcesses:
         if not text:
             return None
         fields = text[text.rindex(")") + 2 :].split()
-        return None if fields[0] in "ZX" else self._boot + int(fields[19]) * _TICK
+        return self._boot + int(fields[19]) * _TICK
 
 
 def _arguments(text: str) -> list[str]:
