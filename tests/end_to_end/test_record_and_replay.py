@@ -355,3 +355,14 @@ def test_nothing_is_asked_and_paid_that_could_not_be_kept(tmp_path: Path, place:
     assert (called.code, cell["verdict"]) == (3, "error")
     assert "found a link" in cell["error"]
     assert there.is_symlink()
+
+
+def test_the_recording_of_another_cell_is_not_replayed(tmp_path: Path) -> None:
+    """As `keystone recordings check` says of it."""
+    assert record(tmp_path).code == 0
+    (tmp_path / "out").rename(tmp_path / "out-before")
+    first = recording(tmp_path)
+    first.with_name("models.r1.jsonl").write_bytes(first.read_bytes())
+    called = replay(tmp_path, parallelism={"replicas": 2})
+    assert [cell["verdict"] for cell in called.cells] == ["pass", "error"]
+    assert "models.r1.jsonl: expected a recording of the cell models.r1" in called.cells[1]["error"]

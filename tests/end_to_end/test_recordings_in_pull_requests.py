@@ -129,6 +129,17 @@ def test_spec_from_base_replays_the_recording_of_the_base(tmp_path: Path, base: 
     assert "had no effect" in done.summary
 
 
+@hostile(FAMILY, EDITS, held_by="recordings are compared by what they hold, wherever the spec says that they are")
+def test_another_folder_of_recordings_is_a_change_though_it_was_there_before(
+    tmp_path: Path, base: dict[str, str], edited: str
+) -> None:
+    planted = {**base, "planted/models.r0.jsonl": edited}
+    spec = json.dumps({**json.loads(base["keystone.yaml"]), "gateway": {"recordings": "planted"}})
+    done, cell = step(tmp_path, planted, {"keystone.yaml": spec})
+    assert cell["trace"]["replayed"] == "changed"
+    assert "gateway.recordings" in done.summary.partition("## ")[0]
+
+
 def test_spec_from_base_says_where_it_looked_for_a_recording(tmp_path: Path, base: dict[str, str], edited: str) -> None:
     before = {"keystone.yaml": base["keystone.yaml"]}
     done, cell = step(tmp_path, before, {FILE: edited}, spec_from="base")

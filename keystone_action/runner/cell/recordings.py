@@ -178,7 +178,11 @@ def _read(under_way: CellUnderWay) -> tuple[Recording, Path]:
         path = recording_path(directory / under_way.loaded.recordings, cell_id)
         with contextlib.suppress(FileNotFoundError):
             spec_id = cell.loaded.spec.id
-            return read_recording(path, spec_id=spec_id, ignore=gateway.ignore, below=directory), path
+            recording = read_recording(path, spec_id=spec_id, ignore=gateway.ignore, below=directory)
+            if recording.cell != cell_id:
+                found = f"{_shown(under_way, path)}: expected a recording of the cell {cell_id}, found one of another"
+                raise HarnessError(found, help=f"{RECORD_ADVICE} `keystone recordings check` tells which it is of.")
+            return recording, path
     shown = f"{under_way.loaded.recordings}/{cell.id}.jsonl"
     at_base = " at the base commit, where spec-from: base looks" if directory != under_way.loaded.code_directory else ""
     raise HarnessError(f"there is no recording to replay: {shown} does not exist{at_base}", help=RECORD_ADVICE)
