@@ -123,6 +123,26 @@ def test_each_way_of_writing_is_told(watched: Watched, way: str) -> None:
         assert told == expected
 
 
+TRIGGER_OF_CUSTOMERS = "CREATE TRIGGER t AFTER UPDATE ON customers BEGIN INSERT INTO plain VALUES (1); END;"
+
+
+@pytest.mark.parametrize("table", ["keyed", "new"])
+def test_a_trigger_that_moves_to_another_table_is_told_of_both(watched: Watched, table: str) -> None:
+    watched.sql(f"{STANDING}; {TRIGGER_OF_CUSTOMERS}")
+    watched.seal()
+    watched.sql("CREATE TABLE new (a); DROP TRIGGER t;")
+    watched.sql(TRIGGER_OF_CUSTOMERS.replace("customers", table))
+    assert ("customers", "drop", None) in watched.short()
+
+
+def test_a_table_that_becomes_part_of_a_virtual_one_is_told_by_its_own_name(watched: Watched) -> None:
+    watched.sql("CREATE TABLE notes (body); CREATE TABLE notes_content (body); INSERT INTO notes_content VALUES (1);")
+    watched.seal()
+    watched.sql("UPDATE notes_content SET body = 2; DROP TABLE notes;")
+    watched.sql("CREATE VIRTUAL TABLE notes USING fts5(body, content='');")
+    assert ("notes_content", "drop", None) in watched.short()
+
+
 def test_how_it_is_told(watched: Watched) -> None:
     watched.sql(STANDING)
     watched.seal()

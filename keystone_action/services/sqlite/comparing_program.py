@@ -62,11 +62,12 @@ def _open(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _kept(rows: Any, key: bytes, path: str | None, directory: str) -> dict[str, Any]:
-    """`kind name` → what, shown name, definition, and of a table with rows of its own their file and columns."""
+def _kept(rows: Any, key: bytes, path: str | None, directory: str) -> dict[tuple[str, str, str], Any]:
+    """What, shown name and own name → definition, and of a table with rows of its own their file and columns. What is
+    told under another table's name than before is another thing."""
     if path is None:
         return {}
-    found: dict[str, Any] = {}
+    found: dict[tuple[str, str, str], Any] = {}
     with closing(_open(path)) as connection:
         master = connection.execute(
             "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
@@ -80,12 +81,12 @@ def _kept(rows: Any, key: bytes, path: str | None, directory: str) -> dict[str, 
             if kind == "index" or name in _BOOKKEEPING:
                 continue
             told = table if kind == "trigger" else shadows.get(name, name)
-            one: dict[str, Any] = {"what": kind, "name": told, "definition": f"{sql}{indexes.get(name, '')}"}
+            one: dict[str, Any] = {"definition": f"{sql}{indexes.get(name, '')}"}
             if kind == "table" and not _is_virtual(sql):
                 one["columns"] = _columns(connection, name)
                 one["file"] = os.path.join(directory, secrets.token_hex(8))  # noqa: PTH118 - starts faster
                 one["count"] = rows.keep_digests(_rows(connection, name, one["columns"]), one["file"], key)
-            found[f"{kind} {name}"] = one
+            found[kind, told, name] = one
     return found
 
 
@@ -113,25 +114,26 @@ def _rows(connection: sqlite3.Connection, table: str, columns: list[str]) -> Ite
         yield repr(row).encode("utf-8", "backslashreplace")
 
 
-def _compare(rows: Any, before: dict[str, Any], after: dict[str, Any], directory: str) -> dict[str, Any]:
+def _compare(rows: Any, before: dict[Any, Any], after: dict[Any, Any], directory: str) -> dict[str, Any]:
     writes: list[list[Any]] = []
     added: list[dict[str, Any]] = []
+    had, has = ({name for what, _, name in look if what == "table"} for look in (before, after))
     for key in sorted({*before, *after}):
         was, now = before.get(key), after.get(key)
-        one = now or was or {}
-        if one["what"] == "trigger" and (f"table {one['name']}" in before) != (f"table {one['name']}" in after):
+        what, told, name = key
+        if what == "trigger" and (told in had) != (told in has):
             continue  # it came, or went, with its table
         if was is None or now is None or was["definition"] != now["definition"]:
             operation = "create" if was is None else "drop" if now is None else "alter"
-            writes.append([one["what"], one["name"], operation, None])
+            writes.append([what, told, operation, None])
         if now is None or "file" not in now:
             continue
-        new = {"table": key.partition(" ")[2], "name": now["name"], "columns": now["columns"]}
+        new = {"table": name, "name": told, "columns": now["columns"]}
         if was is None or was.get("columns") != now["columns"]:
             # No row can be compared with one of other columns: all that are there now may be new.
             added.append({**new, "file": now["file"], "count": now["count"]})
             if was is None and now["count"]:
-                writes.append(["table", now["name"], "insert", now["count"]])
+                writes.append(["table", told, "insert", now["count"]])
             continue
         place = os.path.join(directory, secrets.token_hex(8))  # noqa: PTH118 - as above
         found = rows.difference(was["file"], now["file"], place)
@@ -139,7 +141,7 @@ def _compare(rows: Any, before: dict[str, Any], after: dict[str, Any], directory
             added.append({**new, "file": place, "count": found.added})
         if found.added or found.removed:
             operation = "change" if found.added and found.removed else "insert" if found.added else "delete"
-            writes.append(["table", now["name"], operation, max(found.added, found.removed)])
+            writes.append(["table", told, operation, max(found.added, found.removed)])
     return {"writes": writes, "added": added}
 
 
