@@ -180,7 +180,17 @@ def test_answers_nobody_asked_for_are_told(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "out-before")
     called = run(tmp_path, shorter, {}, "--gateway", "replay")
     assert called.code == 0, called.err + called.out
-    assert any("1 recorded answers were left over" in notice for notice in called.cells[0]["notices"])
+    said = "recorded answers left over, since the agent did not ask for them: 1"
+    assert said in called.cells[0]["notices"]
+
+
+def test_a_request_that_the_provider_failed_is_told_where_it_is_recorded(tmp_path: Path) -> None:
+    script = "ask([user('a title')], tools=())\nprint(ask([user('x')])[1]['content'][0]['text'])"
+    with behind(fails(529), says("done")) as (_, environ):
+        called = run(tmp_path, spec_of(script), environ, "--gateway", "record")
+    assert called.code == 0, called.err + called.out
+    said = "requests that the provider failed, so that a replay has no answer to them: 1"
+    assert said in called.cells[0]["notices"]
 
 
 def test_a_streamed_answer_is_recorded_and_replayed_as_json(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ class CellRecording:
         """The agent has ended. Raises HarnessError for requests that no recording fits, or that can't be recorded."""
         if self.recorder is not None and self.recorder.problem:
             raise HarnessError(f"the requests can't be recorded: {self.recorder.problem}")
-        if self.recorder is not None and not self.recorder.entries:
-            self._under_way.notices += (NOTHING_RECORDED,)
+        if self.recorder is not None:
+            self._under_way.notices += self._record_notices(self.recorder)
         if self.replay is None:
             return
         if self.replay.problem:
@@ -98,15 +98,23 @@ class CellRecording:
             raise HarnessError(self.replay.miss, help="record anew with --gateway record")
         self._under_way.notices += self._replay_notices(self.replay)
 
+    def _record_notices(self, recorder: Recorder) -> Iterator[str]:
+        gateway = self._under_way.gateway
+        if not recorder.entries:
+            yield NOTHING_RECORDED
+        failed = 0 if gateway is None else sum(bool(one.failure) for one in gateway.ledger.exchanges)
+        if failed and recorder.entries:
+            yield f"requests that the provider failed, so that a replay has no answer to them: {failed:,}"
+
     def _replay_notices(self, replay: Replay) -> Iterator[str]:
         if replay.stale:
             yield f"the replay is stale: {'; '.join(replay.stale)}"
         if not replay.answered and not replay.left_over:
             yield "the recording holds no request, and the agent asked no model through the gateway"
         if replay.left_over:
-            yield f"{replay.left_over:,} recorded answers were left over: the agent did not ask for them"
+            yield f"recorded answers left over, since the agent did not ask for them: {replay.left_over:,}"
         if replay.estimates:
-            yield f"{replay.estimates:,} requests for counts of tokens or lists of models were answered by estimates"
+            yield f"counts of tokens and lists of models that were answered by estimates: {replay.estimates:,}"
 
     async def keep(self, result: CellResult) -> None:
         """The cell was graded: a recording of it replaces the one that there was. Raises HarnessError."""
