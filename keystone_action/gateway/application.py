@@ -18,11 +18,10 @@ from keystone_action.gateway.bodies import Bodies
 from keystone_action.gateway.conversation import Receive, Reply, Request, Scope, Send
 from keystone_action.gateway.exchange import Asked, Provider
 from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
-from keystone_action.gateway.relay import Lost, Relay, failure_of
+from keystone_action.gateway.relay import Lost, Relay, Source, failure_of
 from keystone_action.gateway.request_body import parsed_body, with_usage
 from keystone_action.gateway.routes import SHOWN, Route, problem_of_query, provider_for, route_of
 from keystone_action.gateway.secret_bytes import shapes_of
-from keystone_action.gateway.source import Source
 from keystone_action.gateway.upstreams import Client, Upstream
 
 AT_ONCE = 32

@@ -12,8 +12,8 @@ from keystone_action.gateway.addresses import ModelAddress, agent_variables, pro
 from keystone_action.gateway.application import Settings
 from keystone_action.gateway.configuration import Configuration
 from keystone_action.gateway.ledger import Ledger
+from keystone_action.gateway.relay import Source
 from keystone_action.gateway.server import Gateways, OpenGateway
-from keystone_action.gateway.source import Source
 from keystone_action.pricing import Purse
 
 SETTLE_SECONDS = 62.0

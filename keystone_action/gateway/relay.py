@@ -1,9 +1,10 @@
-"""Asks a provider what an agent asked, and passes the answer on as it comes, while a copy is read."""
+"""Where the answers to an agent come from: a provider, which is asked what the agent asked, and whose answer is passed
+on as it comes, while a copy is read; or a recording (`recordings/replay.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from keystone_action.gateway.answer_copy import READ_LIMIT, AnswerCopy, TooLong
 from keystone_action.gateway.conversation import Reply, Request
@@ -25,6 +26,21 @@ class Lost(Exception):  # noqa: N818 - an outcome
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
+
+
+class Source(Protocol):
+    """Lives in the gateways' loop."""
+
+    @property
+    def keeps_documents(self) -> bool:
+        """Whether it wants answers put together as their API has them in one piece (`AnswerCopy.document`)."""
+
+    async def pass_on(
+        self, request: Request, route: Route, body: bytes | None, reply: Reply, copy: AnswerCopy | None = None
+    ) -> int:
+        """Answer a request, while a copy is read; the answer's status. copy: None for what costs nothing. Raises Lost
+        where no answer came, Refusal where the request can't be passed on. An answer that breaks off makes the reply
+        break off."""
 
 
 class Relay:

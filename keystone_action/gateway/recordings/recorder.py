@@ -16,9 +16,8 @@ from keystone_action.gateway.recordings.lines import count_messages
 from keystone_action.gateway.recordings.names import ids_in
 from keystone_action.gateway.recordings.recording import LINES_LIMIT, MESSAGES_LIMIT, SIZE_LIMIT, Entry
 from keystone_action.gateway.recordings.requests import KnownRequest, Requests
-from keystone_action.gateway.relay import failure_of
+from keystone_action.gateway.relay import Source, failure_of
 from keystone_action.gateway.routes import Route
-from keystone_action.gateway.source import Source
 
 _END_SECONDS = 5.0
 """For the end of an answer that its client has read already: its ids are known once it has come."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.trace import Trace
     from keystone_action.gateway.ledger import Ledger
-    from keystone_action.gateway.source import Source
+    from keystone_action.gateway.relay import Source
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.spec.models.gateway import Gateway
 

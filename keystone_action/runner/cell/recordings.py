@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keystone_action.gateway.recordings.recording import Recording
     from keystone_action.gateway.recordings.replay import Replay
     from keystone_action.gateway.recordings.requests import Requests
-    from keystone_action.gateway.source import Source
+    from keystone_action.gateway.relay import Source
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.scoring.results import CellResult
 
