@@ -53,6 +53,11 @@ def test_what_where_when_and_how_sure_is_told() -> None:
     )
 
 
+def test_a_name_with_ends_of_lines_makes_no_lines_of_its_own() -> None:
+    told = judge_table_writes([], [write("public.x\r\ndb: table \u202e\x1b[0m é")]).details
+    assert told.startswith(r"db: table public.x\r\ndb: table \u202e\x1b[0m é: update of 3 rows at ")
+
+
 def test_ten_are_told_and_the_others_counted() -> None:
     found = judge_table_writes([], (write(f"t{number}") for number in range(1_000)))
     assert found.details.count("\n") == 10

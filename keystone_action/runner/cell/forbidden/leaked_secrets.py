@@ -141,7 +141,7 @@ class LeakSearch:
 
     def in_rows(self, service: str, log: WriteLog) -> None:
         """Values that were written, and names of what they were written into. Raises ServiceError."""
-        from keystone_action.runner.cell.forbidden.table_writes import HOW_KNOWN
+        from keystone_action.runner.cell.forbidden.table_writes import HOW_KNOWN, shown_table
 
         known = {}
         for write in log.writes():
@@ -151,7 +151,7 @@ class LeakSearch:
         for table, texts in _batches(log.texts()):
             leaks = self._search.in_stream([texts]).keys() - seen.setdefault(table, set())
             seen[table] |= leaks
-            where = f"{service}: {'a table' if leaks and self._search.in_text(table) else table}"
+            where = f"{service}: {'a table' if leaks and self._search.in_text(table) else shown_table(table)}"
             self._tell(leaks, f"rows written into {where}", known.get(table, HOW_KNOWN["comparison"]))
 
     def _tell(self, names: Iterable[str], where: str, how: str) -> None:

@@ -27,6 +27,11 @@ def judge_table_writes(
     return found.result()
 
 
+def shown_table(name: str) -> str:
+    """A name on one line: an agent can put the end of a line into one, and more lines that look like ours."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)
+
+
 def _names(write: TableWrite, *, has_schema: bool) -> tuple[str, str]:
     """With its schema, to be compared with `schema.table`, and without it, with `table`. Where a schema or a table has
     a dot in its own name, nobody can tell the two apart: only the whole name counts."""
@@ -39,5 +44,5 @@ def _names(write: TableWrite, *, has_schema: bool) -> tuple[str, str]:
 def _sentence(write: TableWrite) -> str:
     rows = "" if write.rows is None else f" of {write.rows:,} {'row' if write.rows == 1 else 'rows'}"
     when = f" at {write.ts}" if write.ts else ""
-    where = f"{write.service}: {write.what} {write.table}"
+    where = f"{write.service}: {write.what} {shown_table(write.table)}"
     return f"{where}: {write.operation}{rows}{when}, {HOW_KNOWN[write.how_known]}"
