@@ -223,6 +223,10 @@ WAYS: dict[str, tuple[Sequence[str], set[Told]]] = {
         ["GRANT SELECT (id) ON users TO PUBLIC"],
         {compared("public.users", "alter", what="rights")},
     ),
+    "rights by default": (
+        ["ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC"],
+        {log("default privileges", "alter", what="rights")},
+    ),
     "row security": (["CREATE POLICY mine ON users USING (true)"], {log("public.users", "create", what="policy")}),
     "nextval": (["SELECT nextval('lonely')"], {compared("public.lonely", what="sequence")}),
     "setval": (["SELECT setval('orders_id_seq', 2147483647)"], {compared("public.orders", what="sequence")}),

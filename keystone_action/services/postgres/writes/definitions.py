@@ -298,5 +298,5 @@ def _rights_written(entries: list[Entry], before: Look, now: Look, service: str)
     for key, (name, rights) in before.others.items():
         if key in now.others and now.others[key][1] != rights:
             yield TableWrite(service, name, "alter", None, "comparison", what="rights")
-    if any(entry.tag == "ALTER DEFAULT PRIVILEGES" for entry in entries):
-        yield TableWrite(service, "default privileges", "alter", None, "log", what="rights")
+    if at := [entry.at for entry in entries if entry.tag == "ALTER DEFAULT PRIVILEGES"]:
+        yield TableWrite(service, "default privileges", "alter", None, "log", shown_time(min(at)), "rights")
