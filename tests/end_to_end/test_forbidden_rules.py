@@ -57,6 +57,17 @@ def test_a_file_outside_is_a_violation(tmp_path: Path, script: str, told: str) -
     assert told.partition(":")[0] in kinds
 
 
+def test_what_is_broken_is_told_where_another_rule_can_not_be_judged(tmp_path: Path) -> None:
+    rules = {"file_writes_outside": [], "tools": ["execute"]}
+    with behind(says("done")) as (_, environ):
+        called = run(tmp_path, spec_of("open('x', 'w')", rules), environ)
+    (cell,) = called.cells
+    # Nobody knows which tools were called, so it is no verdict on the agent alone.
+    assert (called.code, cell["verdict"]) == (3, "error")
+    assert "forbidden.tools: nothing was observed" in cell["error"]
+    assert [(rule["rule"], rule["violated"]) for rule in cell["forbidden"]] == [("file_writes_outside", True)]
+
+
 HONEST_WRITER = """import os
 open('src/a.py', 'a').write('b = 2')
 os.makedirs('src/deep/er')

@@ -9,6 +9,7 @@ import pytest
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.audit import AuditLine
 from keystone_action.evidence.egress import FULL
+from keystone_action.evidence.masking import Masker
 from keystone_action.runner.cell.forbidden.hosts import judge_hosts
 from keystone_action.scoring.results import ForbiddenResult
 
@@ -72,3 +73,13 @@ def test_attempts_that_were_not_written_down_are_an_error_unless_one_was() -> No
     with pytest.raises(HarnessError, match="too many attempts"):
         judged(["a.example"], connect("a.example"), is_full=True)
     assert judged([], connect("a.example"), is_full=True).violated
+
+
+@pytest.mark.parametrize("before", range(180, 196, 3))
+def test_a_secret_that_a_cut_of_ours_goes_through_is_masked(before: int) -> None:
+    secret = "s3cret-0123456789abcdef"
+    url = "http://other/".ljust(before - len("GET "), "x") + secret
+    line = AuditLine("T", "http_call", {"service": "other", "method": "GET", "url": url})
+    shown = Masker([secret]).text(judged(["api"], line).details)
+    assert "***" in shown
+    assert secret[:4] not in shown

@@ -198,7 +198,7 @@ def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
     if under_way.spec.forbidden.rules:
         from keystone_action.runner.cell.forbidden.judging import judge_rules
 
-        under_way.forbidden = judge_rules(under_way)
+        judge_rules(under_way)
     return under_way.evidence
 
 

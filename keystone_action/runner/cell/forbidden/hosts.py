@@ -37,7 +37,7 @@ def judge_hosts(
     for line in lines:
         details = line.details
         if line.type == "http_call" and details["service"] not in asked:
-            shown = f"{details['method']} {details['url']}"[:_SHOWN]
+            shown = _shortened(f"{details['method']} {details['url']}")
             found.add(f"{shown} (service {details['service']}) at {line.ts}, answered by the mock itself")
         elif line.type == "connect" and _is_attempt(details):
             host, port = details["host"], details["port"]
@@ -50,6 +50,11 @@ def judge_hosts(
     if is_full and not result.violated:
         raise HarnessError("forbidden.http_except: there were too many attempts to get out to write all of them down")
     return result
+
+
+def _shortened(text: str) -> str:
+    """With the mark of a cut, by which the half of a secret at its end is masked."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _is_attempt(details: Mapping[str, Any]) -> bool:

@@ -16,16 +16,20 @@ if TYPE_CHECKING:
     from keystone_action.scoring.results import ForbiddenResult
 
 
-def judge_rules(under_way: CellUnderWay) -> tuple[ForbiddenResult, ...]:
-    """One result for each rule that the spec has, in the order of the format. Blocking. Raises HarnessError where
-    evidence is missing, and what services raise."""
-    rules = under_way.spec.forbidden
-    return tuple(
-        result
-        for name, judge in _JUDGES.items()
-        if any(getattr(rules, one) is not None for one in name)
-        for result in judge(under_way)
-    )
+def judge_rules(under_way: CellUnderWay) -> None:
+    """Puts a result for each rule that the spec has, in the order of the format, into `under_way.forbidden`. Blocking.
+    Raises HarnessError where evidence is missing, and what services raise, once the other rules were judged: a report
+    shows what is known to be broken."""
+    rules, problem = under_way.spec.forbidden, None
+    for names, judge in _JUDGES.items():
+        if all(getattr(rules, name) is None for name in names):
+            continue
+        try:
+            under_way.forbidden += tuple(judge(under_way))
+        except HarnessError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
 
 
 def _table_writes(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:

@@ -176,9 +176,9 @@ class BinaryLog:
             self._undone.append((transaction.start, event.end))
             return None
         if first == "SAVEPOINT":
-            transaction.savepoints[rest] = event.end, dict(transaction.counts)
+            transaction.savepoints[rest.casefold()] = event.end, dict(transaction.counts)
         elif query.statement.startswith(b"ROLLBACK TO "):
-            since, counts = transaction.savepoints[rest.removeprefix("TO ")]
+            since, counts = transaction.savepoints[rest.removeprefix("TO ").casefold()]
             self._undone.append((since, event.end))
             transaction.counts = dict(counts)
         elif first != "XA":  # XA END
