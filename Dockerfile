@@ -4,13 +4,14 @@ ARG BASE=python:3.12-slim
 
 # git for fixtures and commits, tini as the init, and Python's venv where the base lacks it; their versions are those of
 # the base's release. As in Debian's slim images, documentation and translations are left out; so are Perl's modules,
-# 45 MB that only rarer commands of git are written for.
+# 45 MB that only rarer commands of git are written for, its pages for the web, and what shells complete.
 # hadolint ignore=DL3006
 FROM ${BASE} AS system
 # hadolint ignore=DL3008,SC2046
 RUN python3 -c 'import sys; assert sys.version_info >= (3, 11), "Keystone needs Python 3.11 or newer"' \
     && printf 'path-exclude=%s\n' '/usr/share/doc/*' '/usr/share/locale/*' '/usr/share/man/*' \
-        '/usr/share/perl/*' '/usr/lib/*/perl/*' > /etc/dpkg/dpkg.cfg.d/keystone \
+        '/usr/share/perl/*' '/usr/lib/*/perl/*' \
+        '/usr/share/gitweb/*' '/usr/share/bash-completion/*' '/usr/share/lintian/*' > /etc/dpkg/dpkg.cfg.d/keystone \
     && echo 'path-include=/usr/share/doc/*/copyright' >> /etc/dpkg/dpkg.cfg.d/keystone \
     && apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends git tini \
