@@ -10,7 +10,7 @@ FROM ${BASE} AS system
 # hadolint ignore=DL3008,SC2046
 RUN python3 -c 'import sys; assert sys.version_info >= (3, 11), "Keystone needs Python 3.11 or newer"' \
     && printf 'path-exclude=%s\n' '/usr/share/doc/*' '/usr/share/locale/*' '/usr/share/man/*' \
-        '/usr/share/perl/*' '/usr/lib/*/perl/*' \
+        '/usr/share/perl/*' '/usr/share/perl5/*' '/usr/lib/*/perl/*' \
         '/usr/share/gitweb/*' '/usr/share/bash-completion/*' '/usr/share/lintian/*' > /etc/dpkg/dpkg.cfg.d/keystone \
     && echo 'path-include=/usr/share/doc/*/copyright' >> /etc/dpkg/dpkg.cfg.d/keystone \
     && apt-get update \
