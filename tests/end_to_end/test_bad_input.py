@@ -91,9 +91,13 @@ def test_fields_of_the_contract_that_are_not_there_yet(tmp_path):
     assert called.err.count("not supported yet") == 3, called.err
 
 
-@pytest.mark.parametrize("words", [["--gateway", "record"], ["--gateway", "replay"]])
-def test_options_of_the_contract_that_are_not_there_yet(tmp_path, words):
-    sentence(run_spec(tmp_path, spec(), *words), 2, "not supported yet", words[0])
+@pytest.mark.parametrize("mode", ["rewind", "", "Replay"])
+def test_a_mode_of_the_gateway_that_there_is_not(tmp_path, mode):
+    sentence(run_spec(tmp_path, spec(), f"--gateway={mode}"), 2, "--gateway", "live", "record", "replay")
+
+
+def test_a_replay_of_what_was_never_recorded(tmp_path):
+    sentence(run_spec(tmp_path, spec(), "--gateway", "replay"), 3, "does not exist", "--gateway record")
 
 
 @pytest.mark.parametrize("amount", ["-0.01", "nan", "inf", "1e400", "free", ""])
