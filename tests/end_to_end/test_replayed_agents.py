@@ -81,9 +81,10 @@ def test_a_changed_prompt_misses_by_content_and_runs_by_turn(tmp_path: Path, kin
     assert elsewhere.replay("--fail-on-stale").code == 1
 
 
-@pytest.mark.parametrize("kind", ["claude-code", "gemini", "opencode"])
+@pytest.mark.parametrize("kind", ["claude-code", "gemini"])
 def test_a_model_asks_for_the_file_in_which_this_run_has_a_long_output(tmp_path: Path, kind: str) -> None:
-    """Its path holds ids that the program makes anew in each run."""
+    """Its path holds ids that the program makes anew in each run. (OpenCode, which does the same, shows a part of a
+    long output whose place depends on how fast it came.)"""
     project = Project(tmp_path / "project", CLIENTS[kind])
     project.write()
     project.record(LongOutputModel)

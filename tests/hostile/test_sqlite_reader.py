@@ -75,14 +75,12 @@ import anyio
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.sqlite import process as sqlite_process
 
-sqlite_process._PROGRAM = Path(sys.argv[1])
-
 async def main():
     host = await process.start()
     own = sqlite_process.SqliteProcess(host, Path(sys.argv[2]))
     own.make_directory()
     order = {"secret": str(Path("secret").resolve()), "planted": str(Path("planted").resolve())}
-    output, _ = await anyio.to_thread.run_sync(own.ask, order, 60.0)
+    output, _ = await anyio.to_thread.run_sync(own.ask, order, 60.0, Path(sys.argv[1]))
     print(output.decode())
     await own.close()
     assert not own.directory.exists()
