@@ -326,3 +326,30 @@ def test_stored_generated_columns_go_on(watched_postgres: PostgresForTests) -> N
     assert answers == ["INSERT 0 1 1", "UPDATE 1 1", "DELETE 1 1"]
     assert {operation for _, _, operation, _, _ in written(cell)} == {"insert", "update", "delete"}
     cell.close()
+
+
+def test_ways_into_other_servers_are_refused_or_told(watched_postgres: PostgresForTests) -> None:
+    """Not even a superuser's wrapper, lent by the author, leads out unseen."""
+    cell = watched_postgres.attach(watches_writes=True)
+    cell.fixture(FIXTURE)
+    address = cell.place.for_host
+    with server_of(watched_postgres).admin(address.database) as admin:
+        admin.execute("CREATE FOREIGN DATA WRAPPER given")
+        admin.execute(f'GRANT USAGE ON FOREIGN DATA WRAPPER given TO "{address.user}"'.encode())
+    cell.seal()
+    refused = ["CREATE FOREIGN DATA WRAPPER mine", "CREATE EXTENSION postgres_fdw", "CREATE EXTENSION dblink"]
+    assert [answer[:5] for answer in work(cell, refused)] == ["42501", "0A000", "0A000"]
+    made = [
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER given",
+        "CREATE USER MAPPING FOR CURRENT_USER SERVER elsewhere",
+        "CREATE FOREIGN TABLE far (id int) SERVER elsewhere",
+    ]
+    assert [answer for answer in work(cell, made) if answer[5:6] == ":"] == []
+    prepared = work(cell, ["BEGIN", "INSERT INTO notes VALUES ('x')", "PREPARE TRANSACTION 'x'"])
+    assert prepared[-1].startswith("55000: prepared transactions are disabled")
+    assert written(cell) == {
+        log("elsewhere", "create", what="server"),
+        log(f"{address.user} on server elsewhere", "create", what="user mapping"),
+        log("public.far", "create", what="foreign table"),
+    }
+    cell.close()
