@@ -286,3 +286,15 @@ def test_without_the_wish_nothing_is_looked_at(
         portal.call(place.seal)
         place.settle()
         assert place.writes is None
+
+
+def test_both_programs_open_files_with_the_same_care() -> None:
+    """Neither imports anything of ours, so each says for itself how a file of an agent's is opened."""
+    starts = ('connection.execute("PRAGMA', "connection.setlimit(", "resource.setrlimit(")
+    care = []
+    for name in ("sqlite_program.py", "comparing_program.py"):
+        lines = Path(module.__file__).with_name(name).read_text("utf-8").splitlines()
+        # Those with a result are questions.
+        care.append({line.strip() for line in lines if line.strip().startswith(starts)})
+    assert care[0] == care[1]
+    assert len(care[0]) == 9
