@@ -25,7 +25,7 @@ from keystone_action.gateway.recordings.recording import (
     RecordingError,
 )
 from keystone_action.gateway.recordings.request_key import Keys
-from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
+from keystone_action.gateway.recordings.walking import DEPTH_LIMIT, is_too_deep
 from keystone_action.spec.limits import MOST_COUNTED
 
 TEXT_LIMIT = 300
@@ -134,7 +134,7 @@ class _Reader:
             self._refuse("JSON", str(error))
         if not isinstance(found, dict):
             self._refuse("an object", _kind(found))
-        if _depth_exceeds(found, DEPTH_LIMIT):
+        if is_too_deep(found):
             self._refuse(f"at most {DEPTH_LIMIT} lists and objects in one another", "more")
         return found
 
@@ -268,20 +268,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a name twice in one object")
     return found
-
-
-def _depth_exceeds(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        level = [
-            item
-            for one in level
-            for item in (one.values() if isinstance(one, dict) else one)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _kind(value: Any) -> str:

@@ -32,3 +32,18 @@ def check_depth(depth: int) -> None:
     """Raises RecordingError where a value is nested too deep for us."""
     if depth >= DEPTH_LIMIT:
         raise RecordingError(f"a request or an answer has more than {DEPTH_LIMIT} lists and objects in one another")
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether a line of a recording has more than DEPTH_LIMIT lists and objects in one another."""
+    level = [value]
+    for _ in range(DEPTH_LIMIT):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True

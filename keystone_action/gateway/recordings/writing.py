@@ -16,6 +16,7 @@ from keystone_action.gateway.recordings.lines import documents_of, header_line, 
 from keystone_action.gateway.recordings.places import give_to_owner_of, make_folder, open_folder, place_problem
 from keystone_action.gateway.recordings.planted import planted_key
 from keystone_action.gateway.recordings.recording import SIZE_LIMIT, Recording, RecordingError
+from keystone_action.gateway.recordings.walking import DEPTH_LIMIT, is_too_deep
 
 _OF_ACCOUNTS = {
     "metadata",
@@ -73,6 +74,11 @@ def _content(recording: Recording, masker: Masker | None) -> bytes:
     lines, size = [], 0
     for number, document in enumerate(documents_of(entries), 1):
         _require_no_secret(document, number, masker)
+        if is_too_deep(document):
+            raise RecordingError(
+                f"request {number:,} of {recording.cell}: it and its answer have more than {DEPTH_LIMIT} lists and"
+                " objects in one another, which could not be read again"
+            )
         try:
             lines.append(line_of(document))
         except ValueError as error:

@@ -25,6 +25,7 @@ from keystone_action.gateway.recordings.names import Names
 from keystone_action.gateway.recordings.reading import read_recording
 from keystone_action.gateway.recordings.recording import SIZE_LIMIT, Recording, RecordingError, recording_path
 from keystone_action.gateway.recordings.request_key import key_of
+from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
 from keystone_action.gateway.recordings.writing import write_recording
 
 
@@ -160,6 +161,7 @@ from pathlib import Path
 sys.path.append({str(Path(recording_files.__file__).parents[1])!r})
 from support.recording_files import entry, recording
 from keystone_action.errors import HarnessError
+from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
 from keystone_action.gateway.recordings.writing import write_recording
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
@@ -284,3 +286,20 @@ def test_a_folder_that_is_closed_to_us_is_found_before_anything_is_recorded() ->
         finally:
             os.seteuid(ours)
             folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("depth", range(190, DEPTH_LIMIT))
+def test_what_is_kept_can_be_read_however_deep_it_is(path: Path, depth: int) -> None:
+    answer: object = "x"
+    for _ in range(depth):
+        answer = [answer]
+    kept = entry(0, answer={"content": answer})
+    refused = ""
+    try:
+        write_recording(path, recording(kept), None)
+    except RecordingError as error:
+        refused = str(error)
+    if depth < DEPTH_LIMIT - 5:
+        assert refused == ""
+    assert bool(refused) != path.exists()
+    assert "lists and objects in one another" in refused or read_recording(path).entries[0].answer == kept.answer
