@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,3 +103,23 @@ def is_empty(directory: Path) -> bool:
     """Raises OSError."""
     with os.scandir(directory) as entries:
         return next(entries, None) is None
+
+
+def is_small(tree: Path, *, most_entries: int, most_bytes: int = sys.maxsize) -> bool:
+    """Whether a tree has no more than so many entries and bytes, found out by looking at no more than that many. False
+    where it can't be listed. Nobody else may change the tree meanwhile."""
+    waiting, entries, size = [os.fspath(tree)], 0, 0
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as listing:
+                for entry in listing:
+                    entries += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        size += entry.stat(follow_symlinks=False).st_size
+                    if entries > most_entries or size > most_bytes:
+                        return False
+    except OSError:
+        return False
+    return True

@@ -46,6 +46,15 @@ def find(workspace: Path, pattern: str) -> list[str]:
     return found
 
 
+async def find_apart(workspace: Path, pattern: str) -> list[str]:
+    """`find`, in a thread where it has to look through directories."""
+    if not has_wildcard(pattern):
+        return find(workspace, pattern)
+    import anyio.to_thread
+
+    return await anyio.to_thread.run_sync(find, workspace, pattern)
+
+
 def glob_inside(root: Path, pattern: str, *, dot: bool = False) -> list[str]:
     """Paths below `root` that match, sorted, relative to it. A pattern that ends with `/` matches directories only.
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import sys
 
-BENEATH, NO_MAGIC_LINKS, NO_SYMLINKS = 0x08, 0x02, 0x04
-_OPENAT2 = 437
 _PATH_CHUNK = 3000
 
 
@@ -29,6 +25,8 @@ def open_directory(root_fd: int, relative: str, flags: int = os.O_RDONLY) -> int
 
 
 def _open_without_links(fd: int, chunk: list[str], flags: int) -> int:
+    from keystone_action.files.openat2 import BENEATH, NO_SYMLINKS, openat2
+
     try:
         return openat2(fd, os.fsencode("/".join(chunk)), flags, BENEATH | NO_SYMLINKS)
     except OSError as error:
@@ -55,24 +53,3 @@ def _chunks(relative: str) -> list[list[str]]:
         chunks[-1].append(part)
         length += size
     return chunks
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
-    """The system call of Linux 5.6, to open what is there. Raises OSError; ENOSYS where there is none."""
-    if _libc is None or b"\0" in path:
-        raise OSError(errno.ENOSYS if _libc is None else errno.EINVAL, "openat2")
-    how = _OpenHow(flags, 0, resolve)
-    while True:
-        fd = int(_libc.syscall(_OPENAT2, directory, path, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
-        if fd >= 0:
-            return fd
-        number = ctypes.get_errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number))

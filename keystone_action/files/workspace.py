@@ -27,6 +27,7 @@ __all__ = [
     "TreeDigester",
     "compare_entries",
     "compare_with_folders",
+    "copy_again",
     "copy_as_left",
     "copy_tree",
     "digest_tree",
@@ -94,6 +95,14 @@ def copy_tree(
         source, places = source.resolve(), _places(withheld)
         selection = _Selection(source, (*places, *_places(results)), ignore, holds_results, destination.resolve())
         return _copy_tree(source, destination, places, selection, without_history)
+    except OSError as error:
+        raise _copy_failed(source, error) from error
+
+
+def copy_again(source: Path, destination: Path) -> None:
+    """Copy what `copy_tree` copied, to a directory that exists. Raises HarnessError."""
+    try:
+        copy_entries(source, destination)
     except OSError as error:
         raise _copy_failed(source, error) from error
 

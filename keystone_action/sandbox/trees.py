@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from keystone_action.files.descent import Descent, open_tree
@@ -16,6 +17,7 @@ from keystone_action.sandbox.processes.credentials import User
 QUEUES = "/dev/mqueue"
 SHARED_MEMORY = ("/dev/shm", QUEUES)  # noqa: S108 - cleaned up, not used
 SHARED = (*SHARED_MEMORY, "/tmp", "/var/tmp")  # noqa: S108
+_TICKS_NS = 100_000_000
 
 
 def give(tree: Path, uid: int, *more: Path) -> None:
@@ -94,9 +96,25 @@ def remove_if_empty(directory: Path) -> bool:
     return True
 
 
-def remove_shared(user: User, places: tuple[str, ...]) -> None:
-    """Remove what a user left in places that all users share, and its System V objects."""
+def stamps(places: tuple[str, ...]) -> dict[str, int]:
+    """When the names in these places last changed, which proves later that nothing was made there since. Left out
+    where that is so short ago that a further change may have the same time: kernels take that of the last tick."""
+    found = {}
+    now = time.time_ns()
     for place in places:
+        with contextlib.suppress(OSError):
+            changed = os.stat(place).st_ctime_ns  # noqa: PTH116 - asked for every cell
+            if changed < now - _TICKS_NS:
+                found[place] = changed
+    return found
+
+
+def remove_shared(user: User, places: tuple[str, ...], before: Mapping[str, int] | None = None) -> None:
+    """Remove what a user left in places that all users share, and its System V objects. before: `stamps` of when it
+    had nothing there."""
+    unchanged = before.items() & stamps(places).items() if before else set()
+    known = {place for place, _ in unchanged}
+    for place in (one for one in places if one not in known):
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 if _is_of(entry, user):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.files import openat
+from keystone_action.files import openat2
 from keystone_action.files.openat import open_directory
 from keystone_action.files.paths import (
     PathEscape,
@@ -64,7 +64,7 @@ def root(tmp_path: Path) -> Path:
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of opening: the system call, and the walk for kernels without it."""
     if request.param == "walk":
-        monkeypatch.setattr(openat, "_libc", None)
+        monkeypatch.setattr(openat2, "_libc", None)
     return str(request.param)
 
 
@@ -218,14 +218,14 @@ def test_no_path_ever_opens_anything_outside(
 ) -> None:
     root = _shared_root(tmp_path_factory)
     relative = "/".join(parts)
-    saved = openat._libc
-    openat._libc = None if walk else saved
+    saved = openat2._libc
+    openat2._libc = None if walk else saved
     try:
         fd = open_inside(root, relative)
     except PathProblem:
         return
     finally:
-        openat._libc = saved
+        openat2._libc = saved
     try:
         opened = str(Path(f"/proc/self/fd/{fd}").readlink())
     finally:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,6 +66,8 @@ def run(
     accept: int = 0,
 ) -> bytes:
     """What git printed; exit codes up to `accept` are no failure. Raises GitFailed."""
+    import subprocess
+
     try:
         done = subprocess.run(
             command(*arguments),

@@ -106,6 +106,13 @@ def spawn(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> int:
     return result
 
 
+def prepare_for_another(request: CommandRequest) -> None:
+    """Do now what a further request that is like this one would have to wait for."""
+    if request["rules"] is not None:
+        with contextlib.suppress(OSError):  # then the next one does it, and tells
+            landlock.prepare(request["lasting_rules"], _landlock_abi)
+
+
 def can_change_user(uid: int) -> bool:
     """Whether this thread can become another user; it is one afterwards."""
     try:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import stat
 import struct
+from typing import NamedTuple
 
 EXECUTE = 1 << 0
 WRITE_FILE = 1 << 1
@@ -51,6 +52,16 @@ _Target = tuple[int, bool]
 _kept: dict[str, _Target | None] = {}
 
 
+class _Prepared(NamedTuple):
+    """A ruleset that no command has had yet."""
+
+    lasting: list[tuple[str, int]]
+    ruleset: int
+
+
+_prepared: _Prepared | None = None
+
+
 def _check(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
@@ -82,6 +93,32 @@ def restrict(rules: list[tuple[str, int]], version: int, lasting: list[tuple[str
     can't signal processes outside either, nor connect to their abstract sockets. no_new_privileges() must have been
     called. Raises OSError.
     """
+    global _prepared
+    handled = _handled_rights(version)
+    if _prepared is not None and _prepared.lasting == (lasting or []):
+        ruleset, _prepared = _prepared.ruleset, None
+    else:
+        ruleset = _new_ruleset(lasting or [], version)
+    try:
+        for path, access in rules:
+            target = _open(path)
+            _add_rule(ruleset, path, target, access & handled)
+            if target:
+                os.close(target[0])
+        _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    finally:
+        os.close(ruleset)
+
+
+def prepare(lasting: list[tuple[str, int]], version: int) -> None:
+    """Make what the next `restrict` with these lasting rules begins with, while nobody waits for it. Raises OSError."""
+    global _prepared  # noqa: PLW0603
+    if _prepared is None:
+        _prepared = _Prepared(lasting, _new_ruleset(lasting, version))
+
+
+def _new_ruleset(lasting: list[tuple[str, int]], version: int) -> int:
+    """A ruleset with the lasting rules, which takes further ones: each is for one command alone."""
     handled = _handled_rights(version)
     if version >= 6:
         attributes = struct.pack("QQQ", handled, 0, _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
@@ -91,18 +128,14 @@ def restrict(rules: list[tuple[str, int]], version: int, lasting: list[tuple[str
         _libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset"
     )
     try:
-        for path, access in lasting or ():
+        for path, access in lasting:
             if path not in _kept:
                 _kept[path] = _open(path)
             _add_rule(ruleset, path, _kept[path], access & handled)
-        for path, access in rules:
-            target = _open(path)
-            _add_rule(ruleset, path, target, access & handled)
-            if target:
-                os.close(target[0])
-        _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
-    finally:
+    except BaseException:
         os.close(ruleset)
+        raise
+    return ruleset
 
 
 def _open(path: str) -> _Target | None:

@@ -67,6 +67,8 @@ class ProcessSandbox:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed = False
+        self._shared = trees.SHARED if rules is None else trees.SHARED_MEMORY
+        self._stamps = trees.stamps(self._shared) if lease else {}
         self.environment = {
             "HOME": str(home),
             "TMPDIR": str(temporary),
@@ -234,7 +236,7 @@ class ProcessSandbox:
                 await asyncio.to_thread(remove_tree, path)
         if self._lease:
             trees.take_back(self.workspace, self._lease.uid)
-            trees.remove_shared(self._lease.user, trees.SHARED if self._rules is None else trees.SHARED_MEMORY)
+            trees.remove_shared(self._lease.user, self._shared, self._stamps)
             self._lease.release()
         self._forget(self)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from keystone_action.command import Limits
 from keystone_action.errors import SandboxError
-from keystone_action.files.descent import is_empty
+from keystone_action.files.descent import is_small
 from keystone_action.files.paths import real_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
@@ -32,6 +32,9 @@ from keystone_action.sandbox.processes.client import LauncherClient, hide_memory
 from keystone_action.sandbox.processes.sandbox import ProcessSandbox
 from keystone_action.sandbox.processes.service_process import ServiceProcess
 from keystone_action.sandbox.users import Lease, Users, remove_left_behind
+
+_FEW = 32
+"""Entries of a tree whose owner is changed without a thread."""
 
 
 def explain_unenforced(limits: Limits) -> tuple[str, ...]:
@@ -350,7 +353,8 @@ class ProcessSandboxes:
 
 
 async def _give(tree: Path, uid: int, *more: Path) -> None:
-    if is_empty(tree) and not more:
+    # A thread for a few files would cost more than they do.
+    if not more and is_small(tree, most_entries=_FEW):
         trees.give(tree, uid)
     else:
         await asyncio.to_thread(trees.give, tree, uid, *more)

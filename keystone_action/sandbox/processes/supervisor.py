@@ -77,6 +77,8 @@ def _serve_one(channel: socket.socket, wakeup: int) -> bool:
         channel.sendall(wire.pack(report, blob))
     if not report["gone"]:
         raise _Stuck
+    if again:
+        confine.prepare_for_another(request)
     return again
 
 
