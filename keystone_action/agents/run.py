@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from keystone_action.agents.base import AgentCall, run_program
 from keystone_action.agents.output import STDOUT
-from keystone_action.errors import NotSupportedYet
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import first_word, sentence_on_hidden, ways_to_show
@@ -19,8 +18,7 @@ _NOT_RUN = (126, 127)
 async def run_agent(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
     """Run an interpolated agent to its end; every process of it is gone when this returns.
 
-    Raises HarnessError (a program that does not exist, a broken sandbox), NotSupportedYet for kinds that this version
-    does not have.
+    Raises HarnessError: a program that does not exist, a broken sandbox.
     """
     run = await _run(agent, sandbox, task)
     return run if task.private is None or not task.transcript else replace(run, transcript=task.private / STDOUT)
@@ -41,7 +39,7 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
         from keystone_action.agents.preset_run import run_preset
 
         return await run_preset(agent, sandbox, task)
-    raise NotSupportedYet(f"the agent type {getattr(agent, 'type', type(agent).__name__)}")
+    raise TypeError(f"no way to run {type(agent).__name__}")
 
 
 async def _run_command(agent: CommandAgent, sandbox: Sandbox, task: AgentCall) -> AgentRun:

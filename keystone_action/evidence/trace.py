@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ TOOL_KINDS: tuple[ToolKind, ...] = ("read", "write", "execute", "search", "fetch
 class ToolCall:
     """One call, joined with its result. raw_name: as the agent's protocol has it; name: the portable one, where the
     transcript tells it, else raw_name. arguments: None when they could not be read. status: None = no result was
-    seen."""
+    seen. ts, ended: when it was made and when its result came, empty where the source does not tell."""
 
     id: str
     raw_name: str
@@ -34,14 +34,18 @@ class ToolCall:
     arguments: Mapping[str, Any] | None = None
     status: Literal["ok", "error"] | None = None
     result: str = ""
+    ts: str = field(default="", compare=False)
+    ended: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was said. role: `user`, `assistant`, `system` or another; `thought` for what the model only thought."""
+    """What was said. role: `user`, `assistant`, `system` or another; `thought` for what the model only thought. ts:
+    when, empty where the source does not tell."""
 
     role: str
     text: str
+    ts: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,8 @@ class Trace:
 
 
 def write_trace(trace: Trace, path: Path) -> None:
-    """Write our own copy of it, `trace.jsonl`: Touchstone's envelope `{seq, type, payload}`, one event a line. What was
-    there is replaced. Raises OSError.
+    """Write our own copy of it, `trace.jsonl`: Touchstone's envelope `{seq, ts, type, payload}`, one event a line, with
+    ts where it is known. What was there is replaced. Raises OSError.
 
     The first line is of type `trace`: `{source, problem, not_understood}`. Then, in the order they came in where that
     is known: `message {role, text}`, `thought {text}`, `tool_call {tool_call_id, raw_name, name, kind, input}` with its
@@ -110,41 +114,47 @@ def write_trace(trace: Trace, path: Path) -> None:
     model asked for) has `told_by: agent`.
     """
     with path.open("w", encoding="utf-8", errors="replace") as file:
-        for number, (kind, payload) in enumerate(_events(trace)):
-            json.dump({"seq": number, "type": kind, "payload": payload}, file, ensure_ascii=False)
+        for number, (ts, kind, payload) in enumerate(_events(trace)):
+            moment = {"ts": ts} if ts else {}
+            json.dump({"seq": number, **moment, "type": kind, "payload": payload}, file, ensure_ascii=False)
             file.write("\n")
 
 
-def _events(trace: Trace) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield "trace", {"source": trace.source, "problem": trace.problem, "not_understood": list(trace.not_understood)}
+_Event = tuple[str, str, Mapping[str, Any]]
+"""Its time, empty where that is not known, its type and its payload."""
+
+
+def _events(trace: Trace) -> Iterator[_Event]:
+    head = {"source": trace.source, "problem": trace.problem, "not_understood": list(trace.not_understood)}
+    yield "", "trace", head
     for entry in trace.timeline or (*trace.messages, *(trace.tool_calls or ())):
         yield from _message_events(entry) if isinstance(entry, Message) else _call_events(entry)
     mark = {"told_by": "agent"} if trace.source == GATEWAY else {}
     for call in trace.local_calls:
-        for kind, payload in _call_events(call):
-            yield kind, {**payload, **mark}
+        for ts, kind, payload in _call_events(call):
+            yield ts, kind, {**payload, **mark}
     for number, permission in enumerate(trace.permissions or ()):
         request = {"request_id": str(number), "tool_call_id": permission.tool_call_id, "options": []}
-        yield "permission_request", {**request, **mark}
+        yield "", "permission_request", {**request, **mark}
         if permission.allowed is not None:
             outcome = "allow" if permission.allowed else "deny"
-            yield "permission_response", {"request_id": str(number), "outcome": outcome, **mark}
+            yield "", "permission_response", {"request_id": str(number), "outcome": outcome, **mark}
     usage = trace.usage
     if usage != Usage():
-        yield "usage", asdict(usage)
+        yield "", "usage", asdict(usage)
     if trace.stop_reason or trace.final_output:
-        yield "stop", {"reason": trace.stop_reason, "final_output": trace.final_output}
+        yield "", "stop", {"reason": trace.stop_reason, "final_output": trace.final_output}
 
 
-def _message_events(message: Message) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _message_events(message: Message) -> Iterator[_Event]:
     if message.role == "thought":
-        yield "thought", {"text": message.text}
+        yield message.ts, "thought", {"text": message.text}
     else:
-        yield "message", {"role": message.role, "text": message.text}
+        yield message.ts, "message", {"role": message.role, "text": message.text}
 
 
-def _call_events(call: ToolCall) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _call_events(call: ToolCall) -> Iterator[_Event]:
     payload = {"tool_call_id": call.id, "raw_name": call.raw_name, "name": call.name, "kind": call.kind}
-    yield "tool_call", {**payload, "input": call.arguments}
+    yield call.ts, "tool_call", {**payload, "input": call.arguments}
     if call.status is not None or call.result:
-        yield "tool_result", {"tool_call_id": call.id, "status": call.status, "output": call.result}
+        yield call.ended, "tool_result", {"tool_call_id": call.id, "status": call.status, "output": call.result}

@@ -16,10 +16,12 @@ from keystone_action.gateway.results_sent import Key, key_of, keys_of
 
 def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
     """Calls as providers asked for them, each with the result that was sent back under its id, and what was said. The
-    final output is the last answer of a conversation with tools, where there was one: a client asks for titles, too."""
+    final output is the last answer of a conversation with tools, where there was one: a client asks for titles, too.
+    What was said, called or sent back has the time of its request."""
     builder = TraceBuilder(GATEWAY)
     open_calls = _OpenCalls()
     for exchange in exchanges:
+        builder.ts = exchange.ts
         for place, result in open_calls.ended_by(exchange):
             builder.result(place, result.status, result.text)
         answer = exchange.answer

@@ -18,7 +18,7 @@ from keystone_action.agents import output
 from keystone_action.agents.base import AgentCall, write_inputs
 from keystone_action.agents.environment import agent_environment
 from keystone_action.agents.run import run_agent
-from keystone_action.errors import HarnessError, NotSupportedYet
+from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.spec.models.agents import Agent
 
@@ -345,8 +345,3 @@ class TestPython:
 
 def test_no_agent_is_an_empty_run() -> None:
     assert run({"type": "none"})[0] == AgentRun()
-
-
-def test_a_kind_that_is_not_there_yet_is_refused() -> None:
-    with pytest.raises(NotSupportedYet, match="agent type http is not supported yet"):
-        run({"type": "http", "url": "http://127.0.0.1"})

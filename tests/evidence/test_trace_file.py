@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -55,6 +56,37 @@ def written(trace: Trace, path: Path) -> Trace:
 def test_what_is_written_is_read_back(trace):
     with tempfile.TemporaryDirectory() as directory:
         assert written(trace, Path(directory) / "trace.jsonl") == trace
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ({"ts": "2026-03-01T10:15:00.5Z"}, "2026-03-01T10:15:00.500000Z"),
+        ({"timestamp": "2026-03-01T12:15:00+02:00"}, "2026-03-01T10:15:00.000000Z"),
+        ({"ts": 1_795_306_627.25}, "2026-11-22T00:17:07.250000Z"),
+        ({"ts": "2026-03-01T10:15:00"}, ""),
+        ({"ts": "0001-01-01T00:00:00+23:59"}, ""),
+        ({"ts": 3.0}, ""),
+        ({"ts": 10**400}, ""),
+        ({"ts": float("nan")}, ""),
+        ({"ts": True}, ""),
+        ({"ts": ["2026"]}, ""),
+        ({"ts": "<script>"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_time_of_an_event_is_kept_where_it_is_one(told, shown, tmp_path):
+    event = {"type": "message", "payload": {"role": "assistant", "text": "x"}}
+    read = read_trace(io.BytesIO(json.dumps(event | told).encode()), "touchstone", "a trace")
+    write_trace(read, tmp_path / "trace.jsonl")
+    line = json.loads((tmp_path / "trace.jsonl").read_text("utf-8").splitlines()[1])
+    assert (read.messages[0].ts, line.get("ts", "")) == (shown, shown)
+
+
+@given(TRACES, st.text(max_size=10))
+def test_times_change_nothing_that_is_compared(trace, ts):
+    timeline = tuple(dataclasses.replace(entry, ts=ts) for entry in trace.timeline)
+    assert dataclasses.replace(trace, timeline=timeline) == trace
 
 
 @pytest.mark.parametrize("name", [CLAUDE, CODEX])

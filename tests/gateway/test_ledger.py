@@ -303,6 +303,15 @@ def test_of_the_tools_that_are_offered_hardly_anything_is_kept():
     assert {one.asked.run_by_provider for one in ledger.exchanges} == {()}
 
 
+def test_what_is_in_the_trace_has_the_time_of_its_request():
+    ledger = Ledger()
+    ask(ledger, answer=ANSWER)
+    ask(ledger, replace(ASKED, results=(ToolResult("c1", "ok", "written"),)))
+    first, second = ledger.exchanges
+    said, call, last = trace_of([replace(first, ts="T1"), replace(second, ts="T2")], ledger.spent).timeline
+    assert (said.ts, call.ts, call.ended, last.ts) == ("T1", "T1", "T2", "T2")
+
+
 def test_arguments_that_are_nested_too_deep_are_left_out_of_the_trace():
     deep: dict[str, Any] = {}
     for _ in range(100):

@@ -137,7 +137,6 @@ def test_files_are_read_when_the_service_is_made_and_are_no_templates(tmp_path):
     ("route", "sentence"),
     [
         ({"path": "/a", "file": "gone.json"}, "gone.json can't be read"),
-        ({"path": "/a", "status": 101}, "a final status"),
         ({"path": "/a", "headers": {"Content-Length": "3"}}, "set by the mock itself"),
         ({"path": "/a", "headers": {"a b": "3"}}, "no name of a header"),
         ({"path": "/a", "response": "{{ request.path"}, "can't be read"),

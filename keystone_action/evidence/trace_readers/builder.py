@@ -55,12 +55,15 @@ class _Call:
     status: Status | None = None
     result: str = ""
     ended: bool = False
+    ts: str = ""
+    ended_at: str = ""
 
     def freeze(self) -> ToolCall:
         kind = tool_kind(self.raw_name, self.told_kind)
         if kind == "other":
             kind = tool_kind(self.name, self.told_kind)
-        return ToolCall(self.id, self.raw_name, self.name, kind, self.arguments, self.status, self.result)
+        known = self.arguments, self.status, self.result, self.ts, self.ended_at
+        return ToolCall(self.id, self.raw_name, self.name, kind, *known)
 
 
 @dataclass(slots=True)
@@ -74,7 +77,8 @@ class TraceBuilder:
     """The trace while it is read. Identifiers are as `values.identifier` has them.
 
     usage, stop_reason, final_output: set by readers, as are calls_known and permissions_known, which say whether this
-    source tells of calls and of permissions at all. understood: how many events were.
+    source tells of calls and of permissions at all. understood: how many events were. ts: when what is added next
+    happened, empty where that is not known.
     """
 
     source: str
@@ -84,6 +88,7 @@ class TraceBuilder:
     calls_known: bool = True
     permissions_known: bool = False
     understood: int = 0
+    ts: str = ""
     _timeline: list[_Call | Message] = field(default_factory=list)
     _open: dict[str, _Call] = field(default_factory=dict)
     _asked: dict[str, _Asked] = field(default_factory=dict)
@@ -119,7 +124,7 @@ class TraceBuilder:
         """Somebody said something; nothing is not kept."""
         if text:
             self.room(self._timeline, "messages and tool calls")
-            self._timeline.append(Message(kept_text(role, NAME_LIMIT), self._text(text)))
+            self._timeline.append(Message(kept_text(role, NAME_LIMIT), self._text(text), self.ts))
 
     def call(self, id: str, raw_name: str, arguments: Any, *, name: str = "", kind: Any = None) -> None:  # noqa: A002
         """A tool was called. One with an id that is open already is another call, too."""
@@ -127,7 +132,7 @@ class TraceBuilder:
         if arguments is not None:
             arguments = self._bound(arguments)
         raw_name, name = kept_text(raw_name, NAME_LIMIT), kept_text(name or raw_name, NAME_LIMIT)
-        call = _Call(id, raw_name, name, kind, arguments)
+        call = _Call(id, raw_name, name, kind, arguments, ts=self.ts)
         self._timeline.append(call)
         self._open[call.id] = call
 
@@ -153,7 +158,7 @@ class TraceBuilder:
         if call is None:
             self._skipped["result of a tool call that was not seen"] += 1
             return
-        call.status, call.ended = status or call.status, True
+        call.status, call.ended, call.ended_at = status or call.status, True, self.ts
         if text:
             call.result = self._text(text)
 

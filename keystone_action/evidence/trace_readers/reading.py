@@ -7,7 +7,7 @@ from typing import BinaryIO
 from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder, TraceReader
 from keystone_action.evidence.trace_readers.lines import TooManyLines, objects_of
-from keystone_action.evidence.trace_readers.values import MalformedTrace
+from keystone_action.evidence.trace_readers.values import MalformedTrace, moment
 from keystone_action.spec.limits import MOST_COUNTED
 from keystone_action.spec.named_classes import class_of_file
 
@@ -29,6 +29,7 @@ def read_trace(file: BinaryIO, source: str, what: str) -> Trace:
     try:
         for number, event in objects_of(file, builder.skip_line):  # noqa: B007 - told in the sentence below
             events += 1
+            builder.ts = moment(event)
             if reader.event(event):
                 builder.understood += 1
             else:

@@ -7,13 +7,16 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+from keystone_action.evidence.audit import shown_time
 from keystone_action.spec.limits import MOST_COUNTED
 
 NAME_LIMIT = 200
 """Characters of a name or of an identifier that are kept."""
 _DEPTH = 64
+_EARLIEST = datetime(2001, 9, 9, tzinfo=UTC)
 
 
 class MalformedTrace(Exception):  # noqa: N818 - an outcome: `Trace.problem`
@@ -45,6 +48,19 @@ def mapping(source: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The object under `name`; an empty one where there is none."""
     value = source.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def moment(event: Mapping[str, Any]) -> str:
+    """When an event happened by its `ts` or `timestamp`, in UTC as evidence has it: text of ISO 8601 with a zone, or
+    seconds since 1970. Empty for anything else, and for a time before 2001."""
+    told = event.get("ts", event.get("timestamp"))
+    try:
+        found = datetime.fromisoformat(told) if isinstance(told, str) else datetime.fromtimestamp(told, UTC)
+        if found.tzinfo is not None and found >= _EARLIEST:
+            return shown_time(found.astimezone(UTC))
+    except (TypeError, ValueError, OverflowError, OSError):
+        pass
+    return ""
 
 
 def objects(source: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -96,7 +96,7 @@ class ResponsePlan:
         self._fault = response.fault
         self._headers = tuple(response.headers.items())
         self._header_names = {name.lower() for name, _ in self._headers}
-        _check(response.status, self._headers, where)
+        _check(self._headers, where)
         self._text: str | None = response.response
         self._file: tuple[bytes, str] | None = None
         self._json: Any = response.json_body
@@ -152,9 +152,7 @@ class ResponsePlan:
         return MockReply(self._status, sent, body, text, self._delay)
 
 
-def _check(status: int, headers: tuple[tuple[str, str], ...], where: str) -> None:
-    if status < 200:
-        raise UsageError(f"{where}: expected a final status, from 200 to 599, found {status}")
+def _check(headers: tuple[tuple[str, str], ...], where: str) -> None:
     for name, _ in headers:
         if name.lower() in _OURS:
             raise UsageError(f"{where}: the header {name} is set by the mock itself; remove it")

@@ -66,8 +66,6 @@ class RouteTable:
             CompiledRoute(route, directory, f"service {model.name}, route {number} ({route.path})")
             for number, route in enumerate(model.routes, 1)
         ]
-        if model.default_status < 200:
-            raise UsageError(f"service {model.name}: expected a default_response from 200 to 599")
         self.default = json_reply(model.default_status, {})
 
 
