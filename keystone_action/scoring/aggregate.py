@@ -100,13 +100,23 @@ def wilson(passed: int, total: int, z: float = 1.959963984540054) -> PassRate:
     scale = 1 + z * z / total
     centre = (rate + z * z / (2 * total)) / scale
     spread = z * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total)) / scale
-    return PassRate(rate, max(0.0, min(rate, centre - spread)), min(1.0, max(rate, centre + spread)))
+    return PassRate(rate, max(0.0, min(rate, centre - spread)), min(1.0, max(rate, centre + spread)), total)
 
 
 def pass_rate(cells: Sequence[CellResult]) -> PassRate | None:
     """The share of graded cells that passed, with its interval; None when none was graded."""
     graded = [cell for cell in cells if cell.verdict != "error"]
     return wilson(sum(cell.verdict == "pass" for cell in graded), len(graded)) if graded else None
+
+
+def count_graded(cells: Iterable[CellResult]) -> list[tuple[int, int]]:
+    """(passed, graded) of each group of replicas, in the order in which they first come."""
+    found: dict[tuple[str, str], list[bool]] = {}
+    for cell in cells:
+        graded = found.setdefault(group_key(cell), [])
+        if cell.verdict != "error":
+            graded.append(cell.verdict == "pass")
+    return [(sum(graded), len(graded)) for graded in found.values()]
 
 
 def count(specs: Sequence[SpecResult]) -> dict[str, int]:

@@ -2,16 +2,21 @@
 
 Joined on what is stable: the spec's id, the scenario, the parameters (replicas of both are a group), and the name of
 the invariant within its group. Specs and groups keep the verdicts that their own rules gave them; an invariant passes
-in a group when it did in every graded replica, fails when it did in none, and is flaky in between.
+in a group when it did in every graded replica, fails when it did in none, and is flaky in between. Where both sides
+have enough replicas for the exact test, what it calls worse is broken and what it calls better is fixed, whatever the
+verdicts are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from keystone_action.scoring.aggregate import group_key, mean
+from keystone_action.scoring.composite import show_threshold
+from keystone_action.scoring.regressions import counts_of, is_tested, is_worse, regression_of
 from keystone_action.scoring.renamed import ComparedGroup, broken_elsewhere
 from keystone_action.scoring.results import (
     BaselineComparison,
@@ -24,7 +29,7 @@ from keystone_action.scoring.results import (
     RunResult,
     SpecResult,
 )
-from keystone_action.scoring.statistics import Stratum, difference_p_value
+from keystone_action.scoring.statistics import Stratum, difference_p_value, false_alarm_rate, worse_p_value
 
 _UNGRADED = ("error", "skip")
 _Key = TypeVar("_Key")
@@ -42,6 +47,7 @@ def compare(base: RunResult, head: RunResult, *, source: str) -> BaselineCompari
     specs: list[Difference] = []
     found: list[ComparedGroup] = []
     changed: list[str] = []
+    rules: list[str] = []
     both: set[str] = set()
     for before, after in join_values({one.id: one for one in base.specs}, {one.id: one for one in head.specs}):
         if after is None and partial:
@@ -51,11 +57,13 @@ def compare(base: RunResult, head: RunResult, *, source: str) -> BaselineCompari
         if before is not None and after is not None:
             both.add(after.id)
             changed += [after.id] if before.sha256 != after.sha256 else []
+            rules += _changed_rules(before, after)
     # What a spec or a group that only one run has consists of goes without saying.
     groups = [one.group for one in found if one.group.change != "same" and one.group.spec in both]
     stayed = [one for one in found if one.group.change not in ("new", "gone")]
     invariants = [check for one in stayed for check in one.checks if check.change != "same"]
-    broken = sum(one.change == "broken" for one in (*groups, *invariants))
+    worse = sum(one.regression is not None for one in (*groups, *invariants))
+    tested = [one for here in stayed for one in (here.group, *here.checks) if one.p_worse is not None]
     return BaselineComparison(
         source=source,
         verdict=base.verdict,
@@ -70,8 +78,19 @@ def compare(base: RunResult, head: RunResult, *, source: str) -> BaselineCompari
         partial_baseline=partial_baseline,
         usage=base.usage,
         judge_usage=base.judge_usage,
-        regressions=broken + broken_elsewhere(stayed if partial_baseline else found),
+        regressions=worse + broken_elsewhere(stayed if partial_baseline else found),
+        tests=len(tested),
+        false_alarms=math.fsum(false_alarm_rate(counts_of(one)) for one in tested),
+        changed_rules=tuple(rules),
     )
+
+
+def _changed_rules(before: SpecResult, after: SpecResult) -> Iterator[str]:
+    """Each side keeps the verdicts that its own rules gave it."""
+    if before.pass_threshold != after.pass_threshold:
+        yield f"{after.id}: threshold {show_threshold(before.pass_threshold)} → {show_threshold(after.pass_threshold)}"
+    if before.replica_aggregation != after.replica_aggregation:
+        yield f"{after.id}: replicas needed {before.replica_aggregation} → {after.replica_aggregation}"
 
 
 def _is_part(run: RunResult, other: RunResult) -> bool:
@@ -108,12 +127,13 @@ def join_values(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side of a difference. passed of total: graded results."""
+    """One side of a difference. passed of total: graded results. replicas: of the group, graded or not."""
 
     outcome: Outcome | None = None
     score: float | None = None
     passed: int = 0
     total: int = 0
+    replicas: int = 0
 
 
 def _spec(before: SpecResult | None, after: SpecResult | None) -> Difference:
@@ -129,7 +149,7 @@ def _spec_side(spec: SpecResult | None) -> _Side:
     if spec is None:
         return _Side()
     passed, total = _count_passed(spec.cells)
-    return _Side(spec.verdict, spec.composite, passed, total)
+    return _Side(spec.verdict, spec.composite, passed, total, len(spec.cells))
 
 
 def _strata(before: SpecResult, after: SpecResult) -> Iterator[Stratum]:
@@ -150,16 +170,17 @@ def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: boo
         group, _ = shown
         sides = [_group_side(*entry) if entry is not None else _Side() for entry in (one, other)]
         results = [_invariants(entry[1]) if entry is not None else {} for entry in (one, other)]
+        whole = _difference(*sides, spec=present.id, group=group)
         yield ComparedGroup(
-            _difference(*sides, spec=present.id, group=group),
-            tuple(_invariant(old, new, present.id, group) for old, new in join_values(*results)),
+            whole,
+            tuple(_invariant(old, new, whole, group) for old, new in join_values(*results)),
             present.path if before is None or after is None else "",
         )
 
 
 def _group_side(group: GroupResult, cells: Sequence[CellResult]) -> _Side:
     passed, total = _count_passed(cells)
-    return _Side(group.verdict, group.composite, passed, total)
+    return _Side(group.verdict, group.composite, passed, total, len(cells))
 
 
 def _with_cells(spec: SpecResult | None) -> dict[tuple[str, str], tuple[GroupResult, list[CellResult]]]:
@@ -191,15 +212,16 @@ def _invariants(cells: Iterable[CellResult]) -> dict[str, list[InvariantResult]]
 
 
 def _invariant(
-    before: list[InvariantResult] | None, after: list[InvariantResult] | None, spec: str, group: GroupResult
+    before: list[InvariantResult] | None, after: list[InvariantResult] | None, whole: Difference, group: GroupResult
 ) -> Difference:
+    """whole: the group that it is a check of."""
     present = after or before
     assert present is not None
-    sides = [_invariant_side(results) for results in (before, after)]
-    return _difference(*sides, spec=spec, group=group, invariant=present[0].name)
+    sides = (_invariant_side(before, whole.replicas_before), _invariant_side(after, whole.replicas_after))
+    return _difference(*sides, spec=whole.spec, group=group, invariant=present[0].name)
 
 
-def _invariant_side(results: Sequence[InvariantResult] | None) -> _Side:
+def _invariant_side(results: Sequence[InvariantResult] | None, replicas: int) -> _Side:
     if not results:
         return _Side()
     statuses = [result.status for result in results]
@@ -212,7 +234,7 @@ def _invariant_side(results: Sequence[InvariantResult] | None) -> _Side:
         outcome = "flaky"
     else:
         outcome = "pass" if passed else "fail"
-    return _Side(outcome, mean(result.score for result in results), passed, len(graded))
+    return _Side(outcome, mean(result.score for result in results), passed, len(graded), replicas)
 
 
 def _difference(
@@ -224,10 +246,13 @@ def _difference(
     invariant: str | None = None,
     strata: Sequence[Stratum] | None = None,
 ) -> Difference:
+    counts = Stratum(before.passed, before.total, after.passed, after.total)
     if group is not None and min(before.total, after.total) >= 1 and max(before.total, after.total) >= 2:
-        strata = [Stratum(before.passed, before.total, after.passed, after.total)]
+        strata = [counts]
+    tested = group is not None and is_tested(before.replicas, after.replicas)
+    regression = None if group is None else regression_of(before.outcome, after.outcome, counts, tested=tested)
     return Difference(
-        change=change_of(before.outcome, after.outcome),
+        change=_tested_change(before, after, counts) if tested else _flip(before, after, counts, by_group=bool(group)),
         spec=spec,
         scenario=None if group is None else group.scenario,
         params={} if group is None else group.params,
@@ -241,4 +266,27 @@ def _difference(
         passed_after=after.passed,
         total_after=after.total,
         p_value=None if not strata else difference_p_value(strata),
+        p_worse=worse_p_value(counts) if tested else None,
+        regression=regression,
+        replicas_before=before.replicas,
+        replicas_after=after.replicas,
     )
+
+
+def _tested_change(before: _Side, after: _Side, counts: Stratum) -> ChangeKind:
+    if is_worse(counts):
+        return "broken"
+    if is_worse(Stratum(after.passed, after.total, before.passed, before.total)):
+        return "fixed"
+    return change_of(before.outcome, after.outcome)
+
+
+def _flip(before: _Side, after: _Side, counts: Stratum, *, by_group: bool) -> ChangeKind:
+    """By the outcomes; where a replica could not be graded, by what all others came to."""
+    change = change_of(before.outcome, after.outcome)
+    if change != "ungraded" or not by_group:
+        return change
+    if regression_of(before.outcome, after.outcome, counts, tested=False):
+        return "broken"
+    back = Stratum(after.passed, after.total, before.passed, before.total)
+    return "fixed" if regression_of(after.outcome, before.outcome, back, tested=False) else change

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from keystone_action.scoring import aggregate
 from keystone_action.scoring.fields import USAGE
+from keystone_action.scoring.intervals import composite_interval
+from keystone_action.scoring.replicas import reliability, smallest_drop
 from keystone_action.scoring.results import CellResult, RunResult, SpecResult
 
 JUDGE_USAGE_KEYS = (
@@ -34,6 +36,17 @@ def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
         pass_rate=aggregate.pass_rate(cells),
         cells=tuple(cells),
         groups=groups,
+    )
+
+
+def with_certainty(spec: SpecResult) -> SpecResult:
+    """The decided spec, and how sure its figures are: for reports alone, no verdict asks for it."""
+    graded = aggregate.count_graded(spec.cells)
+    return replace(
+        spec,
+        composite_interval=composite_interval(spec.cells),
+        reliability=reliability(graded),
+        smallest_drop=smallest_drop(graded),
     )
 
 

@@ -99,6 +99,7 @@ Values = Annotated[dict[str, Any], PlainSerializer(json_value)]
 Count = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 Seconds = Annotated[float, Field(json_schema_extra={"minimum": 0}), PlainSerializer(finite, return_type=float)]
 Weight = Seconds
+Expected = Seconds
 Score = Annotated[
     float, Field(json_schema_extra={"minimum": 0, "maximum": 1}), PlainSerializer(finite, return_type=float)
 ]

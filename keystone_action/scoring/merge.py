@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.scoring.aggregate import weakest
 from keystone_action.scoring.cell_rules import shorten_text
-from keystone_action.scoring.decide import decide_run, decide_spec
+from keystone_action.scoring.decide import decide_run, decide_spec, with_certainty
 from keystone_action.scoring.results import CellResult, RunResult, SpecChanges, SpecResult
 from keystone_action.scoring.shard_run import ShardRun, check_values, check_version, malformed_shard, shard_notice
 
@@ -157,7 +157,8 @@ def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResu
         spec_changes=_spec_changes(runs),
         baseline=None,  # a shard compared its own cells; the merge compares them all
     )
-    return decide_run(head, [decide_spec(heads[spec_id], found) for spec_id, found in by_spec.items()])
+    decided = (decide_spec(heads[spec_id], found) for spec_id, found in by_spec.items())
+    return decide_run(head, [with_certainty(spec) for spec in decided])
 
 
 def _spec_changes(runs: Sequence[RunResult]) -> SpecChanges | None:

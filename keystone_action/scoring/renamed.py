@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from keystone_action.scoring.regressions import counts_of, is_tested, regression_of
 from keystone_action.scoring.results import Difference
 
 _PASSED = ("pass", "flaky")
@@ -126,7 +127,8 @@ def _in_both(before: Sequence[Difference], after: Sequence[Difference]) -> int:
 
 
 def _broken(before: Difference, after: Difference) -> bool:
-    return before.before in _PASSED and after.after == "fail"
+    tested = is_tested(before.replicas_before, after.replicas_after)
+    return regression_of(before.before, after.after, counts_of(before, after), tested=tested) is not None
 
 
 def _count_lost(differences: Iterable[Difference]) -> int:

@@ -14,6 +14,7 @@ from keystone_action.scoring.fields import (
     Count,
     Counts,
     Digests,
+    Expected,
     JudgeUsage,
     Lines,
     Score,
@@ -141,17 +142,58 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """The share of the graded cells that passed, with its Wilson interval."""
+    """The share of the n graded cells that passed, with its 95 % Wilson interval. n is 0 in results of before it was
+    written."""
 
     value: Score
     low: Score
     high: Score
+    n: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeInterval:
+    """The 95 % interval of a spec's composite over n units: its scenarios, or the replicas where one scenario with one
+    parameter set is all there is. method: `bootstrap` (BCa, seeded by the values) or, above a few hundred units, `abc`,
+    its analytic form."""
+
+    low: Score
+    high: Score
+    n: Count
+    unit: Literal["scenarios", "replicas"]
+    method: Literal["bootstrap", "abc"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """What repeated tries come to. pass_at_k, pass_hat_k: the chance that of k tries at least one passes, and that all
+    do; the first entry is for k = 1. Each is the mean of unbiased estimates over the groups, each of which has at least
+    `replicas` graded replicas."""
+
+    replicas: Count
+    groups: Count
+    pass_at_k: tuple[Score, ...]
+    pass_hat_k: tuple[Score, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestDrop:
+    """What a later run with as many replicas would have to lose to be told from noise. replicas: the graded ones of the
+    smallest group. rate: the pass rate that the drop is from: the only group's, else 1. drop: the smallest one for
+    which the one-sided exact test at 5 % speaks; None where none would. drop_with_power: the smallest change of the
+    true rate that is found four times in five; None where none is, and above 100 replicas."""
+
+    replicas: Count
+    rate: Score
+    drop: Score | None
+    drop_with_power: Score | None
 
 
 @dataclass(frozen=True, slots=True)
 class SpecResult:
     """One spec of a run. Its composite is the mean over its cells. pass_rate: None when no cell was graded.
-    positions: the line of each invariant in the spec file, and of each forbidden rule as `forbidden.RULE`."""
+    positions: the line of each invariant in the spec file, and of each forbidden rule as `forbidden.RULE`.
+    composite_interval, reliability, smallest_drop: None where there are too few scenarios or replicas to say it."""
 
     id: Text
     path: Text
@@ -166,6 +208,9 @@ class SpecResult:
     description: Text = ""
     replica_aggregation: Text = "all"
     positions: Lines = field(default_factory=dict)
+    composite_interval: CompositeInterval | None = None
+    reliability: Reliability | None = None
+    smallest_drop: SmallestDrop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +275,11 @@ class Difference:
 
     scenario: None for a spec. invariant: None for a spec and for a group. before, after: None where there is none.
     Scores are means in [0, 1] over what was graded; passed of total counts graded cells, of an invariant its graded
-    results. p_value: how probable so large a difference is by chance alone; None where there are no repetitions.
+    results. p_value: how probable so large a difference is by chance alone, in either direction; None where there are
+    no repetitions. p_worse: how probable so few passes are by chance alone (one-sided exact test); None with fewer than
+    5 replicas on a side, and for a spec. replicas_before, replicas_after: of the group, graded or not; of a spec its
+    cells. regression: why this counts for `fail-on: regression`: `test` where
+    p_worse is below 0.05, `flip` for what passed there and fails here with fewer replicas; None where it doesn't count.
     """
 
     change: ChangeKind
@@ -247,6 +296,10 @@ class Difference:
     passed_after: Count = 0
     total_after: Count = 0
     p_value: Score | None = None
+    p_worse: Score | None = None
+    regression: Literal["flip", "test"] | None = None
+    replicas_before: Count = 0
+    replicas_after: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +308,10 @@ class BaselineComparison:
     started_at: the earlier run's. specs: all of both runs; groups and invariants: those that differ.
     changed_specs: ids of specs whose files were other ones. partial: this run has only a part of the cells, so that
     nothing is said to be gone; partial_baseline: the earlier one has, so that what is new may only not have run there.
-    regressions: how many groups and invariants passed there and fail here, under another name too. usage, judge_usage:
-    what the earlier run took."""
+    regressions: how many groups and invariants count as worse, under another name too. usage, judge_usage: what the
+    earlier run took. tests: how many of the groups and invariants have 5 or more replicas on both sides.
+    false_alarms: how many of these the exact test would call worse on average if nothing had changed.
+    changed_rules: thresholds and rules for replicas that were others there (`small: threshold 0.85 → 0.95`)."""
 
     source: Text
     verdict: Verdict
@@ -272,6 +327,9 @@ class BaselineComparison:
     regressions: Count = 0
     usage: Usage = field(default_factory=nothing_used)
     judge_usage: JudgeUsage = field(default_factory=nothing_judged)
+    tests: Count = 0
+    false_alarms: Expected = 0.0
+    changed_rules: Texts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

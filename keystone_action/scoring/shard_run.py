@@ -60,7 +60,7 @@ class ShardRun:
 def shard_notice(plan: PlanInfo, cells: int) -> str:
     """What a shard's report says in its head."""
     nothing = "" if cells else "; nothing to do here"
-    return f"shard {plan.shard}: {cells} of {plan.cells} cells{nothing}; `keystone merge` decides about all"
+    return f"shard {plan.shard}: {cells:,} of {plan.cells:,} cells{nothing}; `keystone merge` decides about all"
 
 
 def check_version(shard: ShardRun, version: str) -> None:

@@ -43,10 +43,7 @@ def difference_p_value(strata: Sequence[Stratum]) -> float:
     """
     tables = []
     for stratum in strata:
-        if not (0 <= stratum.passed_before <= stratum.total_before) or not (
-            0 <= stratum.passed_after <= stratum.total_after
-        ):
-            raise ValueError(f"{stratum} is no count of passes")
+        _check_counts(stratum)
         low, high = _range(stratum)
         if low < high:
             tables.append(stratum)
@@ -55,6 +52,43 @@ def difference_p_value(strata: Sequence[Stratum]) -> float:
     if sum(high - low for low, high in map(_range, tables)) > EXACT:
         return _approximate(tables)
     return _exact(tables)
+
+
+def worse_p_value(stratum: Stratum) -> float:
+    """How probable it is that no more pass afterwards than did, when both sides pass equally often: Fisher's exact
+    test, one-sided; in (0, 1]. 1 where nothing could have differed.
+
+    Raises ValueError for counts that are none.
+    """
+    _check_counts(stratum)
+    low, high = _range(stratum)
+    if high - low > EXACT:
+        return _approximate_worse(stratum)
+    ways = _ways(stratum)
+    return sum(ways[stratum.passed_before - low :]) / sum(ways)
+
+
+def false_alarm_rate(stratum: Stratum) -> float:
+    """How often the one-sided test speaks when nothing changed, with as many passes on both sides together: below
+    SIGNIFICANT, since counts are whole numbers."""
+    low, high = _range(stratum)
+    if high - low > EXACT:
+        return SIGNIFICANT
+    ways = _ways(stratum)
+    whole, tail, rate = sum(ways), 0, 0.0
+    for count in reversed(ways):
+        tail += count
+        if tail / whole >= SIGNIFICANT:
+            break
+        rate = tail / whole
+    return rate
+
+
+def _check_counts(stratum: Stratum) -> None:
+    if not (0 <= stratum.passed_before <= stratum.total_before) or not (
+        0 <= stratum.passed_after <= stratum.total_after
+    ):
+        raise ValueError(f"{stratum} is no count of passes")
 
 
 def _range(stratum: Stratum) -> tuple[int, int]:
@@ -73,14 +107,19 @@ def _exact(tables: Sequence[Stratum]) -> float:
 
 
 def _hypergeometric(table: Stratum) -> list[float]:
+    ways = _ways(table)
+    whole = sum(ways)
+    return [way / whole for way in ways]
+
+
+def _ways(table: Stratum) -> list[int]:
+    """How many ways there are to each number of passes on the first side, from the fewest to the most."""
     passed = table.passed_before + table.passed_after
     low, high = _range(table)
-    ways = [
+    return [
         math.comb(table.total_before, count) * math.comb(table.total_after, passed - count)
         for count in range(low, high + 1)
     ]
-    whole = sum(ways)
-    return [way / whole for way in ways]
 
 
 def _convolve(first: Sequence[float], second: Sequence[float]) -> list[float]:
@@ -92,9 +131,20 @@ def _convolve(first: Sequence[float], second: Sequence[float]) -> list[float]:
 
 
 def _approximate(tables: Sequence[Stratum]) -> float:
+    distance, variance = _moments(tables)
+    return math.erfc(max(0.0, abs(distance) - 0.5) / math.sqrt(2 * variance)) or math.ulp(0.0)
+
+
+def _approximate_worse(table: Stratum) -> float:
+    distance, variance = _moments([table])
+    return math.erfc((distance - 0.5) / math.sqrt(2 * variance)) / 2 or math.ulp(0.0)
+
+
+def _moments(tables: Sequence[Stratum]) -> tuple[float, float]:
+    """By how much more passed before than is expected, and the variance of that."""
     distance, variance = 0.0, 0.0
     for before, of_before, after, of_after in tables:
         total, passed = of_before + of_after, before + after
         distance += before - of_before * passed / total
         variance += of_before * of_after * passed * (total - passed) / (total * total * (total - 1))
-    return math.erfc(max(0.0, abs(distance) - 0.5) / math.sqrt(2 * variance)) or math.ulp(0.0)
+    return distance, variance

@@ -55,11 +55,19 @@ def test_a_run_beside_itself_has_not_changed(run: RunResult) -> None:
 
 
 @given(runs(), runs())
-def test_regressions_are_what_is_broken(base: RunResult, head: RunResult) -> None:
+def test_regressions_are_what_is_broken_and_not_by_chance(base: RunResult, head: RunResult) -> None:
     compared = compare(base, head, source="x")
-    broken = [one for one in (*compared.groups, *compared.invariants) if one.change == "broken"]
-    assert compared.regressions >= len(broken)
-    assert all(one.before in ("pass", "flaky") and one.after == "fail" for one in broken)
+    found = (*compared.groups, *compared.invariants)
+    worse = [one for one in found if one.regression is not None]
+    assert compared.regressions >= len(worse)
+    assert all(one.change == "broken" for one in worse)
+    for one in found:
+        graded_passed = one.before == "error" and 0 < one.passed_before == one.total_before
+        flipped = (one.before in ("pass", "flaky") or graded_passed) and one.after == "fail"
+        few = min(one.replicas_before, one.replicas_after) < 5
+        assert (one.p_worse is None) == few
+        assert one.regression == (("flip" if flipped else None) if few else "test" if one.p_worse < 0.05 else None)
+        assert one.change != "broken" or flipped or one.regression == "test"
     decides = replace(head, baseline=compared, verdict="pass")
     assert exit_code(decides, "regression") == (1 if compared.regressions else 0)
     assert exit_code(decides) == 0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from keystone_action import __version__
 from keystone_action.plan import digest_of
-from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
+from keystone_action.scoring.decide import decide_run, decide_spec, rule_name, with_certainty
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import (
     AgentResult,
@@ -77,7 +77,7 @@ def spec(spec_id: str, cells: list[CellResult], *, rule: str | int = "all", thre
         replica_aggregation=rule_name(rule),  # type: ignore[arg-type]
         positions={"holds": 7},
     )
-    return decide_spec(head, cells)
+    return with_certainty(decide_spec(head, cells))
 
 
 def whole(specs: list[SpecResult], *, notices: tuple[str, ...] = ()) -> RunResult:
@@ -107,7 +107,9 @@ def shards_of(run: RunResult, count: int) -> list[RunResult]:
     for index in range(count):
         part = flat[index::count]
         specs = [
-            decide_spec(entry, own) for entry in run.specs if (own := [one for owner, one in part if owner is entry])
+            with_certainty(decide_spec(entry, own))
+            for entry in run.specs
+            if (own := [one for owner, one in part if owner is entry])
         ]
         plan = replace(run.plan, shard=f"{index + 1}/{count}")
         notices = (shard_notice(plan, len(part)), *run.notices)
